@@ -52,7 +52,7 @@ impl<K: Kernel> Reconciler<K> {
         let changes = match read {
             Ok(Some(actual)) => self.control.apply_dump(actual),
             Ok(None) => Changes::default(),
-            Err(error) => self.control.kernel_failed("reading what the kernel holds", &error),
+            Err(error) => self.control.kernel_failed("reading the kernel state", &error),
         };
         self.control.changes |= changes;
         is_known
@@ -126,8 +126,10 @@ impl Control {
         let held = &mut self.held;
         held.statistics.dumps += 1;
         held.timers.dumped();
-        held.trouble = None;
-        actual.retain(|entry| !is_due(entry));
+        held.failure = None;
+        // A renewal is due long enough before it expires that a short stop of the daemon seldom
+        // leaves the tunnel without a guard.
+        actual.retain(|entry| !matches!(entry, Entry::Renewal(renewal) if renewal.is_due()));
         actual.extend(held.actual.local().filter(|entry| is_chain(entry)).cloned());
         held.actual.update(actual);
         let (facts, differences) = (self.has_foreign_nexthop(), Differences::Anywhere);
@@ -180,7 +182,7 @@ impl Control {
         }
         self.held.actual.extend(put);
         if puts_rules {
-            self.look_at_old_rules();
+            self.check_old_rules();
         }
         for refusal in refused {
             changes |= self.note_refused(&refusal);
@@ -208,12 +210,9 @@ impl Control {
         }
         // A device is created with the host's default filter, and `Mixed` loosens it before it can
         // be read.
-        match op {
-            Op::Create(entry) => match entry.as_ref() {
-                Entry::Link(link) => self.inputs.note_created(&link.name),
-                _ => false,
-            },
-            Op::Replace(_) | Op::Remove(_) => false,
+        match (op, &key) {
+            (Op::Create(_), Key::Link(link)) => self.inputs.note_created(link),
+            _ => false,
         }
     }
 
@@ -227,24 +226,17 @@ impl Control {
         }
         tracing::debug!(op = %refusal.op, reason = %refusal.reason, "the kernel refused");
         let again = self.held.refused.note(refusal);
-        self.held.timers.look_again(entry.key(), again);
+        self.held.timers.check_again(entry.key(), again);
         changes
     }
 
     /// After any failure the kernel must be read again.
     fn kernel_failed(&mut self, doing: &'static str, error: &io::Error) -> Changes {
-        tracing::warn!(%error, "{doing} was interrupted");
-        self.held.trouble = Some(format!("{doing} was interrupted: {error}"));
+        tracing::warn!(%error, "{doing} failed");
+        self.held.failure = Some(format!("{doing} failed: {error}"));
         self.held.timers.retry_later();
         Changes { dump: true, ..Changes::default() }
     }
-}
-
-/// Whether `entry` is a renewal that is due. It is renewed long enough before it expires that a
-/// short stop of the daemon seldom leaves the tunnel without a guard, and not more often than
-/// needed.
-fn is_due(entry: &Entry) -> bool {
-    matches!(entry, Entry::Renewal(renewal) if renewal.is_due())
 }
 
 fn puts_guard(op: &Op) -> bool {

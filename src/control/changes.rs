@@ -29,7 +29,7 @@ pub struct Changes {
     /// The node report may differ from the last one.
     pub report: bool,
     /// Leases that are missing from the store must be evaluated.
-    pub losses: Option<Losses>,
+    pub losses: Option<MissingLeases>,
 }
 
 /// Where desired and actual state may differ.
@@ -41,7 +41,7 @@ pub enum Differences {
 
 /// The numbers of leases missing from the store before and after an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Losses {
+pub struct MissingLeases {
     pub before: usize,
     pub after: usize,
     /// Whether more losses may follow. False for a single removal that the store reported.

@@ -8,15 +8,14 @@ use super::Control;
 use super::changes::{Changes, Differences};
 use super::inputs::Inputs;
 use crate::model::config::NetworkConfig;
-use crate::model::entry::{Entry, KernelState, Link, PROTOCOL_BOOT};
-use crate::model::lease::{Lease, LeaseId, Peer, Rejected};
+use crate::model::entry::{Entry, KernelState, Key, PROTOCOL_BOOT};
+use crate::model::lease::{LeaseId, Peer, Rejected};
 use crate::model::local::Local;
 use crate::plan::backend::{self, Network};
 use crate::plan::desired::{Desired, LeasePlan};
 use crate::plan::masquerade::{self, Choice};
 use crate::plan::scope::Scope;
 
-/// State derived from the inputs by pure functions.
 #[derive(Default)]
 pub(super) struct Derived {
     pub(super) networks: Vec<Box<dyn Network>>,
@@ -43,7 +42,6 @@ impl Derived {
         is_unread
     }
 
-    /// Evaluates these leases by the current rules and networks.
     fn lease_plans<'a>(
         &self,
         inputs: &Inputs,
@@ -89,32 +87,18 @@ impl Derived {
 
     /// Records which devices may be removed, given the known peers.
     pub(super) fn retire(&mut self, inputs: &Inputs, actual: &KernelState) -> Changes {
-        let retired = self.retired(inputs, actual);
+        // Without a tunnel device there is nothing to retire.
+        let has_tunnel =
+            self.scope.tunnels.iter().any(|name| actual.get(&Key::Link(name.clone())).is_some());
+        let local = inputs.local().filter(|local| has_tunnel && !local.config.has_tunnel());
+        let accepted = self.desired.peers().values().filter_map(LeasePlan::accepted);
+        let retired = local.map(|local| backend::retired(&local, accepted.map(Arc::as_ref)));
+        let retired = retired.unwrap_or_default();
         if retired == self.scope.retired {
             return Changes::default();
         }
         self.scope.retired = retired;
         Changes { differences: Differences::Anywhere, ..Changes::default() }
-    }
-
-    fn retired(&self, inputs: &Inputs, actual: &KernelState) -> Vec<Link> {
-        let local = inputs.local().filter(|local| !local.config.has_tunnel());
-        // Without a tunnel device there is nothing to retire.
-        let local = local.filter(|_| self.has_tunnel(actual));
-        local.map(|local| backend::retired(&local, self.accepted())).unwrap_or_default()
-    }
-
-    /// Whether the kernel holds a tunnel device.
-    fn has_tunnel(&self, actual: &KernelState) -> bool {
-        let mut links = actual.entries().map_while(|entry| match entry {
-            Entry::Link(link) => Some(link),
-            _ => None,
-        });
-        links.any(|link| self.scope.tunnels.contains(&link.name))
-    }
-
-    fn accepted(&self) -> impl Iterator<Item = &Lease> {
-        self.desired.peers().values().filter_map(LeasePlan::accepted).map(Arc::as_ref)
     }
 }
 
@@ -140,14 +124,14 @@ impl Control {
     pub(super) fn derive_peers(&mut self) -> Changes {
         self.follow_config();
         let affected = self.inputs.peers.affected();
-        self.doubt_silence(&affected);
+        self.probe_silent(&affected);
         self.revise(&affected)
     }
 
     /// Probes that failed under the previous config are not evidence for the new one.
     fn follow_config(&mut self) {
         if std::mem::take(&mut self.changes.config) {
-            self.doubt_silence(&self.inputs.peers.ids().cloned().collect());
+            self.probe_silent(&self.inputs.peers.ids().cloned().collect());
             self.held.logged.config = None;
         }
     }
@@ -172,7 +156,7 @@ impl Control {
         let own = backend::plan_local(&local, &self.derived.networks);
         self.derived.desired = Desired::new(own, lease_plans);
         self.log_firewall();
-        self.look_at_chains_again();
+        self.schedule_chains();
         changes
     }
 
@@ -222,7 +206,7 @@ impl Control {
         // Thousands of leases may claim the same MAC address.
         for (old, lease) in claims.collect::<BTreeMap<_, _>>() {
             for mac in self.inputs.yield_mac(*old) {
-                tracing::warn!(%lease, %old, %mac, "another lease has our VTEP MAC: taking a fresh one");
+                tracing::warn!(%lease, %old, %mac, "another lease has the VTEP MAC of this node: using a new one");
                 self.held.statistics.mac_changes += 1;
                 is_news = true;
             }
@@ -253,8 +237,10 @@ impl Control {
         if let Some(Choice { firewall, reason }) = choice.filter(|_| is_news) {
             let doing = match self.settings.policy.masquerade {
                 Some(_) => "masquerading",
-                None if self.inputs.is_mixed() => "keeping connections that others masquerade",
-                None => "letting packets of pods through",
+                None if self.inputs.is_mixed() => {
+                    "preserving connections that other rules masquerade"
+                }
+                None => "accepting forwarded packets of pods",
             };
             tracing::info!(firewall = firewall.as_str(), reason, "{doing}");
         }

@@ -11,7 +11,6 @@ use crate::model::entry::{Entry, KernelState, Key, NexthopId, Removal};
 use crate::plan::diff::{Op, diff, diff_key};
 
 impl Control {
-    /// The operations to apply now: the difference, without delayed removals.
     pub(super) fn diff(&mut self) -> Vec<Op> {
         self.changes |= self.derived.retire(&self.inputs, &self.held.actual);
         let ops = match std::mem::take(&mut self.changes.differences) {
@@ -35,13 +34,9 @@ impl Control {
 
     fn diff_keys(&mut self, keys: &BTreeSet<Key>) -> Vec<Op> {
         let (mut puts, mut removals) = (Vec::new(), Vec::new());
+        let (desired, scope) = (self.derived.desired.state(), &self.derived.scope);
         for key in keys {
-            match diff_key(
-                key,
-                self.derived.desired.state(),
-                &self.held.actual,
-                &self.derived.scope,
-            ) {
+            match diff_key(key, desired, &self.held.actual, scope) {
                 Some(op @ (Op::Create(_) | Op::Replace(_))) => puts.push(op),
                 Some(op @ Op::Remove(_)) => removals.push(op),
                 None => {
@@ -81,13 +76,11 @@ impl Control {
 
     /// The devices and tables that `ops` recreate; the entries on them are lost in between.
     fn remade(&self, ops: &[Op]) -> BTreeSet<Key> {
-        let is_remade = |op: &&Op| match op {
-            Op::Create(_) => false,
-            Op::Replace(entry) => matches!(entry.as_ref(), Entry::Table(_)),
-            Op::Remove(entry) => {
-                let is_wanted = self.derived.desired.state().get(&entry.key()).is_some();
-                is_wanted && matches!(entry.as_ref(), Entry::Link(_))
-            }
+        let desired = self.derived.desired.state();
+        let is_remade = |op: &&Op| match (op, op.entry()) {
+            (Op::Replace(_), Entry::Table(_)) => true,
+            (Op::Remove(_), link @ Entry::Link(_)) => desired.get(&link.key()).is_some(),
+            _ => false,
         };
         let remade = ops.iter().filter(is_remade).map(Op::entry);
         remade.filter(|entry| self.inputs.may_replace_with(entry)).map(Entry::key).collect()
@@ -125,12 +118,12 @@ impl Control {
     }
 
     /// New rules were applied: check whether the old rules can be removed now.
-    pub(super) fn look_at_old_rules(&mut self) {
+    pub(super) fn check_old_rules(&mut self) {
         let rules = self.held.actual.local().filter(|entry| entry.is_rules());
         let keys = rules.map(|entry| entry.key());
         let desired = self.derived.desired.state();
         for key in keys.filter(|key| desired.get(key).is_none()) {
-            self.held.timers.look_again(key, Instant::now());
+            self.held.timers.check_again(key, Instant::now());
         }
     }
 }
@@ -167,11 +160,8 @@ fn keep_used_nexthops(ops: &mut Vec<Op>, actual: &KernelState) {
 }
 
 fn removed_nexthop(op: &Op) -> Option<NexthopId> {
-    match op {
-        Op::Remove(entry) => match entry.as_ref() {
-            Entry::Nexthop(nexthop) => Some(nexthop.id),
-            _ => None,
-        },
-        Op::Create(_) | Op::Replace(_) => None,
+    match (op, op.entry()) {
+        (Op::Remove(_), Entry::Nexthop(nexthop)) => Some(nexthop.id),
+        _ => None,
     }
 }

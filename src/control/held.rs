@@ -24,7 +24,7 @@ pub(super) struct Held {
     pub(super) actual: KernelState,
     pub(super) refused: Refusals,
     /// The error that interrupted the last kernel access.
-    pub(super) trouble: Option<String>,
+    pub(super) failure: Option<String>,
     pub(super) timers: Timers,
     pub(super) statistics: Statistics,
     pub(super) logged: Logged,
@@ -46,14 +46,13 @@ impl Held {
         Self {
             actual: KernelState::default(),
             refused: Refusals::default(),
-            trouble: None,
+            failure: None,
             timers: Timers::new(jitter),
             statistics: Statistics::default(),
             logged: Logged::default(),
         }
     }
 
-    /// Applies a kernel notification.
     pub(super) fn observe(
         &mut self,
         observation: Observation,
@@ -68,12 +67,12 @@ impl Held {
                 self.timers.dump_soon();
             }
             Observation::ChainChanged(name) if scope.chains.contains(&name) => {
-                self.timers.look_at_chains_soon();
+                self.timers.check_chains_soon();
             }
             Observation::TableChanged(_) | Observation::ChainChanged(_) => {}
-            lost @ (Observation::Overrun | Observation::Unheard) => {
+            lost @ (Observation::Overrun | Observation::Paused) => {
                 self.statistics.overruns += u64::from(lost == Observation::Overrun);
-                self.timers.look_at_chains_soon();
+                self.timers.check_chains_soon();
                 self.timers.dump_soon();
             }
         }
@@ -168,7 +167,6 @@ impl Refusals {
         self.0.iter_mut().for_each(end_backoff);
     }
 
-    /// Forgets refused operations that are no longer a difference.
     pub(super) fn retain(&mut self, differs: impl Fn(&Key) -> bool) {
         self.0.retain(|key, _| differs(key));
     }

@@ -93,7 +93,7 @@ impl Control {
         let keys = chains.filter(|entry| is_chain(entry)).map(|entry| entry.key());
         let due = keys.filter(|key| !self.held.refused.is_waiting(key));
         changes.differences.extend(due);
-        self.look_at_chains_again();
+        self.schedule_chains();
         changes
     }
 
@@ -109,7 +109,10 @@ impl Control {
         if is_news {
             let programs = self.inputs.dropping.iter().map(|name| name.program());
             let dropping: Vec<String> = programs.collect();
-            tracing::info!(?dropping, "read which chains FORWARD drop what no rule accepts");
+            tracing::info!(
+                ?dropping,
+                "the chains FORWARD that drop packets by default have changed"
+            );
         }
         self.iptables.unread.retain(|name, _| !names.contains(name));
         self.iptables.unread.extend(unread);
@@ -122,10 +125,10 @@ impl Control {
     /// The chains that readiness waits for, unless the reason why they are missing is already
     /// known.
     pub(super) fn awaited_chains(&self) -> Option<&'static str> {
-        if self.lets_through() && self.inputs.own.is_some() && !self.iptables.has_read {
-            return Some("the chains of iptables are not read yet");
+        if self.accepts_forwarded() && self.inputs.own.is_some() && !self.iptables.has_read {
+            return Some("the iptables chains are not read yet");
         }
-        self.awaits_chains().then_some("the programs of iptables have not ended yet")
+        self.awaits_chains().then_some("the iptables programs have not ended yet")
     }
 
     fn awaits_chains(&self) -> bool {
@@ -136,20 +139,19 @@ impl Control {
     }
 
     /// Legacy iptables sends no change notifications.
-    pub(super) fn look_at_chains_again(&mut self) {
-        let matter = self.lets_through() || self.local_entries().any(is_chain);
-        self.held.timers.look_at_chains(matter.then_some(self.settings.resync));
+    pub(super) fn schedule_chains(&mut self) {
+        let matter = self.accepts_forwarded() || self.local_entries().any(is_chain);
+        self.held.timers.check_chains(matter.then_some(self.settings.resync));
     }
 
-    /// Whether the plan depends on which packets the host drops.
-    fn lets_through(&self) -> bool {
+    fn accepts_forwarded(&self) -> bool {
         self.inputs.policy.forward == Forward::Accept
     }
 
     /// Where the host may drop pod packets and no program is installed to check, with the fix.
     pub(super) fn doubtful_chains(&self) -> impl Iterator<Item = String> {
         let networks = self.inputs.config.iter().flat_map(NetworkConfig::networks);
-        networks.filter(|_| self.lets_through()).flat_map(|network| {
+        networks.filter(|_| self.accepts_forwarded()).flat_map(|network| {
             let of_family = move |(name, _): &(&ChainName, _)| name.family == network.family();
             let unread = self.iptables.unread.iter().filter(of_family);
             unread.map(move |(name, reason)| {
@@ -174,8 +176,8 @@ impl Control {
         kept.map(|chain| {
             let (name, base) = (chain.name, chain.name.base.as_str());
             format!(
-                "{name} of flanneld stays, for {base} drops what no rule accepts: \
-                 --iptables-forward-rules=true would keep it up"
+                "{name} of flanneld is kept, because {base} drops packets by default: \
+                 set --iptables-forward-rules=true to let tweedd maintain it"
             )
         })
     }

@@ -14,12 +14,12 @@ mod report;
 mod timers;
 mod views;
 
-pub use changes::{Changes, Differences, Losses};
-pub use inputs::{Edit, Guarding, Inputs};
+pub use changes::{Changes, Differences, MissingLeases};
+pub use inputs::{Edit, GuardState, Inputs};
 pub use iptables::IptablesResult;
 pub use report::{Outputs, Progress, Usable};
 pub use timers::HEARTBEAT;
-pub use views::Question;
+pub use views::Query;
 
 use std::io;
 use std::time::Duration;
@@ -62,7 +62,7 @@ pub enum Event {
     /// Another node publishes its own lease under this node's public IP, or has stopped.
     Rival(Option<Rival>),
     Probe(ProbeEvent),
-    Question(Question),
+    Query(Query),
     /// The kernel sent a notification.
     Kernel(Observation),
     /// The task of the iptables programs has ended.
@@ -218,26 +218,25 @@ impl Control {
             Event::Kernel(observation) => held.observe(observation, &self.derived.scope, inputs),
             Event::Iptables(result) => self.iptables_ended(result),
             Event::Probe(event) => self.probes_reported(event),
-            Event::Question(question) => {
+            Event::Query(query) => {
                 let changes = self.derive_peers();
-                self.answer(question);
+                self.answer(query);
                 changes
             }
             // Deadlines are checked after every event.
             Event::Due => Changes::default(),
         };
         if let Some(losses) = changes.losses.take() {
-            self.held.timers.judge_losses(losses);
+            self.held.timers.schedule_withdrawal(losses);
         }
         self.changes |= changes;
         // The withdrawal limit may expire only while nothing else indicates that the store lost
         // data.
-        if !self.inputs.trust_the_store() {
-            self.held.timers.do_not_brake();
+        if !self.inputs.trusts_store() {
+            self.held.timers.end_limit();
         }
     }
 
-    /// Runs `step` and records the resulting changes.
     fn take(&mut self, step: impl FnOnce(&mut Self) -> Changes) {
         let changes = step(self);
         self.changes |= changes;
@@ -246,13 +245,12 @@ impl Control {
     /// After a socket error, a dump replaces the notifications that were lost.
     fn observed(&mut self, observed: io::Result<Observation>) -> Observation {
         observed.unwrap_or_else(|error| {
-            tracing::warn!(%error, "the kernel's messages were interrupted");
+            tracing::warn!(%error, "receiving kernel notifications failed: reading the kernel state again");
             self.held.timers.listen_later();
             Observation::Overrun
         })
     }
 
-    /// Checks again whether a config edit that waits for peers can be applied.
     fn reconsider(&mut self) -> Changes {
         if std::mem::take(&mut self.changes.edit) {
             self.inputs.reconsider(self.settings.reload)
@@ -261,7 +259,6 @@ impl Control {
         }
     }
 
-    /// Handles expired deadlines.
     fn apply_due(&mut self) -> Changes {
         let due = self.held.timers.take_due();
         let ready = due.keys.into_iter().filter(|key| !self.held.refused.is_waiting(key));
@@ -291,19 +288,19 @@ impl Control {
     }
 
     fn withdraw(&mut self) -> Changes {
-        let is_over = self.held.timers.has_braked_long_enough();
+        let is_over = self.held.timers.limit_has_expired();
         if let Some((missing, of)) = self.inputs.held_back.filter(|_| is_over) {
             tracing::warn!(
                 missing,
                 of,
-                "the store has not named leases for an hour: removing their routes"
+                "leases have been missing from the store for an hour: removing their routes"
             );
         }
         let max_percent = if is_over { 100 } else { self.settings.max_withdraw };
         match self.inputs.withdraw(max_percent) {
             Withdrawal::Done(affected) => {
                 self.inputs.held_back = None;
-                self.held.timers.do_not_brake();
+                self.held.timers.end_limit();
                 self.revise(&affected)
             }
             Withdrawal::Held { missing, of } => {
@@ -316,15 +313,14 @@ impl Control {
                 }
                 self.outputs.read_again.send_modify(|count| *count += 1);
                 self.held.timers.withdraw_later();
-                if self.inputs.trust_the_store() {
-                    self.held.timers.brake();
+                if self.inputs.trusts_store() {
+                    self.held.timers.start_limit();
                 }
                 self.derive_peers()
             }
         }
     }
 
-    /// Schedules a retry of reads that failed.
     fn retry_unread(&mut self) {
         let Changes { facts, dump, .. } = self.changes;
         if facts || dump || self.inputs.no_node.is_some() {

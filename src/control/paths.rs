@@ -17,11 +17,10 @@ use crate::plan::desired::LeasePlan;
 use crate::plan::paths::{Board, LocalProber, ProbeRequest, ProbeState, Target};
 use crate::probe::{ProbeChannels, ProbeEvent};
 
-/// The state of path probing.
 #[derive(Debug)]
 pub(super) struct Paths {
     channels: Option<ProbeChannels>,
-    state: State,
+    state: Probing,
     /// The verdicts; none before probing starts. They are kept while probing is off: a failed path
     /// is not assumed to work because probes stopped.
     board: Option<Board>,
@@ -31,9 +30,8 @@ pub(super) struct Paths {
     leases: BTreeMap<IpAddr, LeaseId>,
 }
 
-/// State of probing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum Probing {
     /// Probing is starting. Peers that used the tunnel before the restart stay there until then.
     #[default]
     Starting,
@@ -46,7 +44,7 @@ impl Paths {
     pub(super) fn new() -> Self {
         Self {
             channels: None,
-            state: State::default(),
+            state: Probing::default(),
             board: None,
             epoch: Instant::now(),
             leases: BTreeMap::new(),
@@ -77,7 +75,7 @@ impl Paths {
         let is_unsent = |request: &ProbeRequest| channels.requests.try_send(*request).is_err();
         let unsent: Vec<ProbeRequest> = requests.into_iter().filter(is_unsent).collect();
         for request in unsent {
-            tracing::debug!(peer = %request.peer, "a probe was not sent: too many wait");
+            tracing::debug!(peer = %request.peer, "probe not sent: the queue is full");
             self.revise(|board| board.record_loss(&request, at, at));
         }
     }
@@ -103,7 +101,7 @@ impl Paths {
             });
         }
         if let Some(local) = local {
-            if self.state == State::On {
+            if self.state == Probing::On {
                 self.board.get_or_insert_with(|| Board::new(&local.probe));
             }
             let now = self.epoch.elapsed();
@@ -114,24 +112,16 @@ impl Paths {
 
 impl Control {
     pub(super) fn probes_reported(&mut self, event: ProbeEvent) -> Changes {
-        let (paths, plan) = (&mut self.paths, Changes { plan: true, ..Changes::default() });
+        let paths = &mut self.paths;
         let epoch = paths.epoch;
         let since = |at: Instant| at.saturating_duration_since(epoch);
+        // The plan determines which peers to probe.
+        let plan = matches!(event, ProbeEvent::Channels(_) | ProbeEvent::On | ProbeEvent::Off(_));
         match event {
-            // The plan determines which peers to probe.
-            ProbeEvent::Channels(channels) => {
-                paths.channels = Some(channels);
-                return plan;
-            }
-            ProbeEvent::Off(reason) => {
-                paths.state = State::Off(reason);
-                return plan;
-            }
+            ProbeEvent::Channels(channels) => paths.channels = Some(channels),
+            ProbeEvent::Off(reason) => paths.state = Probing::Off(reason),
             // Earlier results are discarded: the plan creates a new board.
-            ProbeEvent::On => {
-                (paths.state, paths.board) = (State::On, None);
-                return plan;
-            }
+            ProbeEvent::On => (paths.state, paths.board) = (Probing::On, None),
             ProbeEvent::Answered { request, sent, at } => paths.revise(|board| {
                 board.record_answer(&request, since(sent), since(at), rand::random());
             }),
@@ -144,7 +134,11 @@ impl Control {
             ProbeEvent::Due { at } => paths.ask(since(at)),
         }
         let judged = self.paths.board.as_mut().map(Board::take_changed).unwrap_or_default();
-        if judged.is_empty() { Changes::default() } else { self.apply_verdicts(&judged) }
+        let mut changes = Changes { plan, ..Changes::default() };
+        if !judged.is_empty() {
+            changes |= self.apply_verdicts(&judged);
+        }
+        changes
     }
 
     /// Plans again for leases whose fallback changes by these verdicts.
@@ -181,7 +175,7 @@ impl Control {
 
     /// Probes that failed before a config edit or a new lease are no evidence now. Peers that would
     /// leave the tunnel only because of them are probed again.
-    pub(super) fn doubt_silence(&mut self, ids: &BTreeSet<LeaseId>) {
+    pub(super) fn probe_silent(&mut self, ids: &BTreeSet<LeaseId>) {
         if self.paths.board.is_none() {
             return;
         }
@@ -248,11 +242,11 @@ impl Control {
         match (self.paths.verdict(endpoint), &self.paths.state) {
             (ProbeVerdict::Bad(cause), _) => Some(Fallback::Failed(cause)),
             (ProbeVerdict::Silent, _) => must_answer.then_some(Fallback::Unanswered),
-            (ProbeVerdict::Pending, State::Starting | State::On) => {
+            (ProbeVerdict::Pending, Probing::Starting | Probing::On) => {
                 let stays = self.programmed_path(endpoint).map(|path| path == Path::Tunnel);
                 stays.unwrap_or(must_answer).then_some(Fallback::Unproven)
             }
-            (ProbeVerdict::Pending, State::Off(_)) | (ProbeVerdict::Good, _) => None,
+            (ProbeVerdict::Pending, Probing::Off(_)) | (ProbeVerdict::Good, _) => None,
         }
     }
 
@@ -276,7 +270,6 @@ impl Control {
         peers.filter(move |peer| self.paths.leases.get(peer) == Some(id))
     }
 
-    /// Probes the current endpoints of these leases instead of the previous ones.
     pub(super) fn follow_targets(&mut self, lease_plans: &[(LeaseId, Option<LeasePlan>)]) {
         let Some(local) = self.inputs.local() else { return };
         let mtu = backend::pod_mtu(&self.derived.networks).unwrap_or_default();
@@ -299,26 +292,24 @@ impl Control {
     }
 
     /// The reason why paths are not probed although the config requests it.
-    pub(super) fn probes_remark(&self) -> Option<String> {
+    pub(super) fn probes_warning(&self) -> Option<String> {
         self.inputs.config.as_ref()?.probing()?;
         match &self.paths.state {
-            State::Off(reason) => Some(format!("paths are not probed: {reason}")),
-            State::Starting | State::On => None,
+            Probing::Off(reason) => Some(format!("paths are not probed: {reason}")),
+            Probing::Starting | Probing::On => None,
         }
     }
 
     pub(super) fn probe_status(&self) -> Option<ProbeStatus> {
         self.inputs.config.as_ref()?.probing()?;
         let counts = *self.paths.channels.as_ref()?.counts.borrow();
-        let mut status = ProbeStatus { counts, ..ProbeStatus::default() };
-        match &self.paths.state {
-            State::Starting => "starting".clone_into(&mut status.state),
-            State::On => "on".clone_into(&mut status.state),
-            State::Off(reason) => {
-                "off".clone_into(&mut status.state);
-                status.reason = Some(reason.clone());
-            }
-        }
+        let (state, reason) = match &self.paths.state {
+            Probing::Starting => ("starting", None),
+            Probing::On => ("on", None),
+            Probing::Off(reason) => ("off", Some(reason.clone())),
+        };
+        let mut status =
+            ProbeStatus { counts, state: state.to_owned(), reason, ..ProbeStatus::default() };
         let states = self.paths.board.iter().flat_map(Board::states);
         for state in states.filter(|state| state.target.direct) {
             match state.verdict {

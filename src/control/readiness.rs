@@ -40,7 +40,7 @@ impl Control {
     }
 
     pub(super) fn readiness(&self) -> Readiness {
-        self.readiness_with(self.store_remark())
+        self.readiness_with(self.store_warning())
     }
 
     fn readiness_with(&self, of_store: Option<String>) -> Readiness {
@@ -61,7 +61,7 @@ impl Control {
         if ready && readiness.reasons.is_empty() {
             tracing::info!("ready");
         } else if ready {
-            tracing::warn!(remarks = ?readiness.reasons, "ready");
+            tracing::warn!(warnings = ?readiness.reasons, "ready");
         } else {
             tracing::warn!(reasons = ?readiness.reasons, "not ready");
         }
@@ -74,13 +74,13 @@ impl Control {
         let missing = [
             inputs.config.is_none().then(|| inputs.edit.no_config()),
             self.lacks_node(),
-            (inputs.edit.update.is_none() && !inputs.are_alone())
+            (inputs.edit.update.is_none() && !inputs.lacks_store())
                 .then(|| "the store has not answered yet".to_owned()),
             inputs.relied_on().is_none().then(|| "no subnet is leased yet".to_owned()),
-            (!inputs.peers.is_complete() && !inputs.rest_on_memory())
+            (!inputs.peers.is_complete() && !inputs.uses_checkpoint())
                 .then(|| "the leases of the peers are not read yet".to_owned()),
             self.awaited_chains().map(str::to_owned),
-            self.held.trouble.clone(),
+            self.held.failure.clone(),
         ];
         let refused = self.held.refused.iter().filter(|(key, _)| self.is_essential(key));
         let refused: Vec<String> = refused.map(|(_, why)| why.to_owned()).collect();
@@ -93,7 +93,7 @@ impl Control {
         match (node, no_node) {
             (Some(_), reason) => {
                 let reason = reason.as_ref()?;
-                Some(format!("the last choice of interface is kept: {reason}"))
+                Some(format!("the previous interface is kept: {reason}"))
             }
             (None, Some(reason)) => Some(reason.clone()),
             (None, None) => config.as_ref().map(|_| "no interface is chosen yet".to_owned()),
@@ -144,9 +144,9 @@ impl Control {
         self.derived.desired.state().get(key).is_some()
     }
 
-    fn store_remark(&self) -> Option<String> {
+    fn store_warning(&self) -> Option<String> {
         match &self.inputs.store {
-            StoreState::Waiting(reason) => Some(format!("the store is away: {reason}")),
+            StoreState::Waiting(reason) => Some(format!("the store is unreachable: {reason}")),
             StoreState::Lacks(reason) => Some(format!("no subnet for this node yet: {reason}")),
             StoreState::Refuses(what) => Some(format!("the store refuses {what}")),
             StoreState::Holds(what) => Some(what.clone()),
@@ -155,67 +155,75 @@ impl Control {
     }
 
     /// Warnings for the operator that do not block readiness.
-    fn warnings(&self) -> impl Iterator<Item = String> {
+    fn warnings(&self) -> Vec<String> {
         let inputs = &self.inputs;
-        let remembered = inputs.rest_on_memory().then(|| {
-            "forwarding by what was last known: the store has not confirmed it".to_owned()
-        });
-        let held = inputs.held_back.map(|(missing, of)| {
+        let mut warnings = Vec::new();
+        warnings.extend(
+            inputs.uses_checkpoint().then(|| {
+                "forwarding from the checkpoint: the store has not confirmed it".to_owned()
+            }),
+        );
+        warnings.extend(inputs.held_back.map(|(missing, of)| {
             format!("{missing} of {of} leases vanished at once: their routes are kept")
-        });
+        }));
+        warnings.extend(inputs.pending());
         // Without an earlier config this node waits, which is reported elsewhere.
         let unusable = inputs.edit.unusable().filter(|_| inputs.confirmed);
-        let unusable = unusable.map(|reason| format!("the config before stays in force: {reason}"));
+        warnings
+            .extend(unusable.map(|reason| format!("the previous config stays applied: {reason}")));
+        warnings.extend(self.probes_warning());
+        warnings.extend(self.guard_warning());
         let filters = self.refused_settings(SettingKind::ReversePath);
         // The operation that was refused (create or replace) is omitted.
         let without_sign = |why: &str| why.trim_start_matches(['+', '~', ' ']).to_owned();
-        let filters = filters.map(move |why| {
+        warnings.extend(filters.map(|why| {
             format!("packets may be lost while backends change: {}", without_sign(why))
-        });
-        let left = self.held.refused.iter().filter(|(key, _)| {
+        }));
+        let rules = self.held.refused.iter().filter(|(key, _)| {
             matches!(key, Key::Table(_) | Key::Chain(_)) && !self.is_wanted(key)
         });
-        let left = left.map(|(_, why)| format!("old rules are left: {why}"));
-        let spoilt = self.refused_settings(SettingKind::TxChecksum);
-        let spoilt = spoilt.map(|why| format!("packets in the tunnel may be spoilt: {why}"));
-        let at_risk = self.held.refused.iter().filter_map(|(key, why)| self.at_risk(key, why));
-        let (pending, guard) = (inputs.pending(), self.guard_warning());
-        let bridges = inputs.bridges.iter().map(|bridge| {
+        warnings.extend(rules.map(|(_, why)| format!("old rules are not removed: {why}")));
+        let checksums = self.refused_settings(SettingKind::TxChecksum);
+        warnings.extend(
+            checksums.map(|why| format!("packets in the tunnel may have wrong checksums: {why}")),
+        );
+        warnings.extend(self.held.refused.iter().filter_map(|(key, why)| self.at_risk(key, why)));
+        warnings.extend(self.kept_chains());
+        warnings.extend(self.doubtful_chains());
+        warnings.extend(self.gateways_warning());
+        warnings.extend(inputs.bridges.iter().map(|bridge| {
             format!(
                 "{bridge}: its pods are unreachable, and new ones fail; drain the node, then \
                  ip link delete {}",
                 bridge.link
             )
-        });
-        let warnings = [remembered, held, pending, unusable, self.probes_remark(), guard];
-        let warnings = warnings.into_iter().flatten().chain(filters).chain(left).chain(spoilt);
-        let chains = self.kept_chains().chain(self.doubtful_chains());
-        let warnings = warnings.chain(at_risk).chain(chains);
-        let overlaps = inputs.overlaps().into_iter().map(|overlap| {
+        }));
+        warnings.extend(self.conflicts_warning());
+        warnings.extend(inputs.overlaps().into_iter().map(|overlap| {
             format!("{overlap}: pods and hosts with the same addresses do not reach each other")
-        });
-        let warnings = warnings.chain(self.gateways_warning()).chain(bridges);
-        warnings.chain(self.conflicts_warning()).chain(overlaps)
+        }));
+        warnings
     }
-}
 
-impl Control {
     /// Why the guard is weaker than configured, as far as known.
     fn guard_warning(&self) -> Option<String> {
         let inputs = &self.inputs;
+        if let Some(reason) = &inputs.guarding.refused {
+            return Some(format!("the tunnel is not guarded, any host may send into it: {reason}"));
+        }
         let drops = |guard: Guard| guard.unknown_sources == UnknownSources::Drop;
-        let is_asked = inputs.policy.guard.is_some_and(drops)
+        let is_configured = inputs.policy.guard.is_some_and(drops)
             && inputs.config.as_ref().is_some_and(NetworkConfig::has_tunnel);
-        let by_memory = is_asked && inputs.rest_on_memory() && !inputs.peers.is_complete();
-        let blind = is_asked && inputs.are_alone() && !inputs.know_peers();
-        let refused = inputs.guarding.refused.as_ref().map(|reason| {
-            format!("the tunnel is not guarded, everybody may send into it: {reason}")
-        });
-        let by_memory =
-            by_memory.then_some("the tunnel lets in only the peers that were last known");
-        let blind =
-            blind.then_some("the tunnel is not guarded until the leases of the peers are read");
-        refused.or_else(|| by_memory.or(blind).map(str::to_owned))
+        let warning = if !is_configured {
+            return None;
+        } else if inputs.uses_checkpoint() && !inputs.peers.is_complete() {
+            "the tunnel accepts only packets of the peers in the checkpoint"
+        } else if inputs.lacks_store() && !inputs.know_peers() {
+            "the tunnel is not guarded until the leases of the peers are read"
+        } else {
+            return None;
+        };
+        Some(warning.to_owned())
     }
 
     /// The public IPs that peers cannot use as gateways.
@@ -225,8 +233,8 @@ impl Control {
         let elsewhere = uplinks.filter(|uplink| uplink.source != uplink.public_ip);
         let warning = |uplink: &Uplink| {
             format!(
-                "public IP {} is no address of this host: with host-gw, peers send to it as a \
-                 gateway; leave it out, use vxlan, or turn Mixed on",
+                "public IP {} is not an address of this host: with host-gw, peers use it as \
+                 gateway; remove the setting, use vxlan, or turn Mixed on",
                 uplink.public_ip
             )
         };
@@ -236,16 +244,18 @@ impl Control {
     /// The leases that conflict with this node, and the required action.
     fn conflicts_warning(&self) -> Vec<String> {
         let rival = self.inputs.rival.map(|rival| {
-            format!("{rival} and overwrites our lease: give each node a public IP of its own")
+            format!(
+                "{rival} and overwrites the lease of this node: give each node its own public IP"
+            )
         });
         let conflicts = self.derived.desired.conflicts();
-        let shown = conflicts.iter().take(SHOWN).filter_map(|id| self.conflict_remark(id));
+        let shown = conflicts.iter().take(SHOWN).filter_map(|id| self.conflict_warning(id));
         let more = conflicts.len().saturating_sub(SHOWN);
         let more = (more > 0).then(|| format!("and {more} more leases conflict with this node"));
         rival.into_iter().chain(shown).chain(more).collect()
     }
 
-    fn conflict_remark(&self, id: &LeaseId) -> Option<String> {
+    fn conflict_warning(&self, id: &LeaseId) -> Option<String> {
         let LeasePlan::Rejected(why) = self.derived.desired.peers().get(id)? else { return None };
         let Rejected::OurAddress(ip) = why else {
             return Some(format!("lease {id} conflicts with this node: {why}"));
@@ -253,7 +263,7 @@ impl Control {
         let mut endpoints = self.inputs.peers.lease(id)?.endpoints.iter();
         let rival = Rival::of(endpoints.find(|endpoint| endpoint.public_ip == *ip)?);
         Some(format!(
-            "{rival} in lease {id}: give each node a public IP of its own, \
+            "{rival} in lease {id}: give each node its own public IP, \
              or delete the lease if its node is gone"
         ))
     }
@@ -263,6 +273,6 @@ impl Control {
 fn abridged(mut reasons: Vec<String>) -> Vec<String> {
     let more = reasons.len().saturating_sub(SHOWN);
     reasons.truncate(SHOWN);
-    reasons.extend((more > 0).then(|| format!("and {more} more refused alike")));
+    reasons.extend((more > 0).then(|| format!("and {more} more refused")));
     reasons
 }

@@ -67,7 +67,6 @@ impl Default for Outputs {
 }
 
 impl Control {
-    /// Reports the progress of the loop.
     pub(super) fn report(&mut self) {
         self.beat();
         self.log_rejected();
@@ -99,7 +98,6 @@ impl Control {
         }
     }
 
-    /// Updates the heartbeat of the loop.
     pub(super) fn beat(&self) {
         self.outputs.heartbeat.send_replace(Instant::now());
     }

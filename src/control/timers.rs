@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::changes::Losses;
+use super::changes::MissingLeases;
 use crate::model::entry::Key;
 
 /// A packet already past the route lookup needs the entries of the old path for this long.
@@ -32,7 +32,6 @@ const AUDIT: Duration = Duration::from_secs(300);
 /// `Health` derives liveness from it.
 pub const HEARTBEAT: Duration = Duration::from_secs(5);
 
-/// The deadlines of the loop.
 #[derive(Debug)]
 pub(super) struct Timers {
     /// When to check a key again.
@@ -107,23 +106,19 @@ impl Timers {
         let is_due = |(task, at): (&Task, &Instant)| (*at <= now).then_some(*task);
         let tasks = self.tasks.iter().filter_map(is_due).collect();
         self.tasks.retain(|_, at| *at > now);
+        let mut keys = Vec::new();
+        while self.keys.first().is_some_and(|(at, _)| *at <= now) {
+            keys.extend(self.keys.pop_first().map(|(_, key)| key));
+        }
         self.tasks.entry(Task::Audit).or_insert_with(|| now + until_audit(self.jitter));
         self.listen.take_if(|at| *at <= now);
         if !self.tasks.contains_key(&Task::Withdraw) {
             self.vanishing = None;
         }
-        Due { tasks, keys: self.take_due_keys(now) }
+        Due { keys, tasks }
     }
 
-    fn take_due_keys(&mut self, now: Instant) -> Vec<Key> {
-        let mut due = Vec::new();
-        while self.keys.first().is_some_and(|(at, _)| *at <= now) {
-            due.extend(self.keys.pop_first().map(|(_, key)| key));
-        }
-        due
-    }
-
-    pub(super) fn look_again(&mut self, key: Key, at: Instant) {
+    pub(super) fn check_again(&mut self, key: Key, at: Instant) {
         self.keys.insert((at, key));
     }
 
@@ -175,32 +170,35 @@ impl Timers {
     }
 
     /// Schedules the evaluation of leases missing from the store: at once, or when no more follow.
-    pub(super) fn judge_losses(&mut self, Losses { before, after, may_grow }: Losses) {
+    pub(super) fn schedule_withdrawal(
+        &mut self,
+        MissingLeases { before, after, may_grow }: MissingLeases,
+    ) {
         if after == 0 {
-            self.withdraw_nothing();
+            self.cancel_withdrawal();
         } else if after > before || !self.tasks.contains_key(&Task::Withdraw) {
             if may_grow { self.withdraw_soon() } else { self.withdraw_now() }
         }
     }
 
     /// All missing leases are back: the next loss is evaluated separately.
-    pub(super) fn withdraw_nothing(&mut self) {
+    pub(super) fn cancel_withdrawal(&mut self) {
         self.tasks.remove(&Task::Withdraw);
         self.vanishing = None;
         self.limited_since = None;
     }
 
     /// The withdrawal limit applies, and the store lists this node's lease.
-    pub(super) fn brake(&mut self) {
+    pub(super) fn start_limit(&mut self) {
         self.limited_since.get_or_insert_with(Instant::now);
     }
 
     /// The withdrawal limit does not apply, or the store may have lost data.
-    pub(super) const fn do_not_brake(&mut self) {
+    pub(super) const fn end_limit(&mut self) {
         self.limited_since = None;
     }
 
-    pub(super) fn has_braked_long_enough(&self) -> bool {
+    pub(super) fn limit_has_expired(&self) -> bool {
         self.limited_since.is_some_and(|since| since + LIMIT_EXPIRY <= Instant::now())
     }
 
@@ -218,11 +216,9 @@ impl Timers {
         self.retries = 0;
     }
 
-    /// Schedules a dump: at once, or when the minimum interval since the last one has passed.
+    /// Schedules a dump, [`spaced`] from the last one.
     pub(super) fn dump_soon(&mut self) {
-        let now = Instant::now();
-        let earliest = self.dumped.map_or(now, |at| at + DUMP_SPACING);
-        self.tasks.entry(Task::Dump).or_insert(earliest.max(now));
+        self.tasks.entry(Task::Dump).or_insert_with(|| spaced(self.dumped));
     }
 
     pub(super) fn dumped(&mut self) {
@@ -232,7 +228,7 @@ impl Timers {
 
     /// Schedules a read of chains `period` from now, if none is due earlier; without a period,
     /// cancels the scheduled read.
-    pub(super) fn look_at_chains(&mut self, period: Option<Duration>) {
+    pub(super) fn check_chains(&mut self, period: Option<Duration>) {
         match period {
             Some(period) => {
                 self.tasks.entry(Task::Chains).or_insert_with(|| Instant::now() + period);
@@ -241,11 +237,9 @@ impl Timers {
         }
     }
 
-    /// Schedules a read of changed chains: at once, or when the minimum interval since the last one
-    /// has passed.
-    pub(super) fn look_at_chains_soon(&mut self) {
-        let now = Instant::now();
-        let earliest = self.chains_read.map_or(now, |at| at + DUMP_SPACING).max(now);
+    /// Schedules a read of changed chains, [`spaced`] from the last one.
+    pub(super) fn check_chains_soon(&mut self) {
+        let earliest = spaced(self.chains_read);
         let at = self.tasks.entry(Task::Chains).or_insert(earliest);
         *at = earliest.min(*at);
     }
@@ -261,6 +255,12 @@ impl Timers {
     pub(super) const fn may_listen(&self) -> bool {
         self.listen.is_none()
     }
+}
+
+/// Now, or [`DUMP_SPACING`] after the last read.
+fn spaced(last: Option<Instant>) -> Instant {
+    let now = Instant::now();
+    last.map_or(now, |at| at + DUMP_SPACING).max(now)
 }
 
 /// A random interval, so that many nodes do not audit at the same time.
@@ -379,15 +379,15 @@ mod tests {
     #[test]
     fn the_withdrawal_limit_expires_after_an_uninterrupted_hour() {
         with_timers(async |timers| {
-            timers.brake();
+            timers.start_limit();
             advance(LIMIT_EXPIRY / 2).await;
-            timers.brake();
+            timers.start_limit();
             advance(LIMIT_EXPIRY / 2).await;
-            assert!(timers.has_braked_long_enough());
-            timers.do_not_brake();
-            timers.brake();
+            assert!(timers.limit_has_expired());
+            timers.end_limit();
+            timers.start_limit();
             advance(LIMIT_EXPIRY / 2).await;
-            assert!(!timers.has_braked_long_enough());
+            assert!(!timers.limit_has_expired());
         });
     }
 
@@ -410,7 +410,7 @@ mod tests {
             timers.withdraw_soon();
             advance(WITHDRAW_AFTER_LOSS.saturating_sub(WITHDRAW)).await;
             assert_eq!(tasks(timers), []);
-            timers.withdraw_nothing();
+            timers.cancel_withdrawal();
             advance(WITHDRAW).await;
             assert_eq!(tasks(timers), []);
         });

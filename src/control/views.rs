@@ -21,7 +21,7 @@ use crate::plan::desired::LeasePlan;
 
 /// A query to the loop, with the channel for its response.
 #[derive(Debug)]
-pub enum Question {
+pub enum Query {
     Status(oneshot::Sender<Status>),
     Peers(oneshot::Sender<Vec<PeerStatus>>),
     Leases(oneshot::Sender<Vec<LeaseStatus>>),
@@ -33,13 +33,13 @@ pub enum Question {
 
 impl Control {
     /// The response is dropped if the task that asked has ended.
-    pub(super) fn answer(&self, question: Question) {
-        match question {
-            Question::Status(reply) => drop(reply.send(self.status())),
-            Question::Peers(reply) => drop(reply.send(self.peers())),
-            Question::Leases(reply) => drop(reply.send(self.leases())),
-            Question::Report(reply) => drop(reply.send(self.node_report())),
-            Question::Checkpoint(reply) => drop(reply.send(self.checkpoint())),
+    pub(super) fn answer(&self, query: Query) {
+        match query {
+            Query::Status(reply) => drop(reply.send(self.status())),
+            Query::Peers(reply) => drop(reply.send(self.peers())),
+            Query::Leases(reply) => drop(reply.send(self.leases())),
+            Query::Report(reply) => drop(reply.send(self.node_report())),
+            Query::Checkpoint(reply) => drop(reply.send(self.checkpoint())),
         }
     }
 
@@ -158,7 +158,7 @@ impl Control {
     fn rejected(&self, id: &LeaseId, reason: &Rejected) -> PeerStatus {
         let endpoint = self.inputs.peers.lease(id).and_then(|lease| lease.endpoints.first());
         let family = endpoint.map(|endpoint| endpoint.subnet.family());
-        let reason = Some(format!("set aside: {reason}"));
+        let reason = Some(format!("rejected: {reason}"));
         PeerStatus { family, reason, ..peer_status(id, endpoint) }
     }
 
@@ -189,11 +189,12 @@ impl Control {
         let rules = self.inputs.rules();
         let peers = &self.inputs.peers;
         let warning = |id: &LeaseId| {
-            let malformed = peers.malformed(id).map(|why| format!("kept as last read: {why}"));
+            let malformed =
+                peers.malformed(id).map(|why| format!("the last valid version is used: {why}"));
             malformed.or_else(|| peers.bad_source(id).map(|bad| bad.to_string()))
         };
         let reason = |id: &LeaseId| match self.derived.desired.peers().get(id) {
-            Some(LeasePlan::Rejected(reason)) => Some(format!("set aside: {reason}")),
+            Some(LeasePlan::Rejected(reason)) => Some(format!("rejected: {reason}")),
             Some(LeasePlan::Accepted(..)) | None => warning(id),
         };
         let status = |id: &LeaseId| {
@@ -208,7 +209,6 @@ impl Control {
         peers.ids().map(status).collect()
     }
 
-    /// The devices that must compute checksums.
     pub(super) fn computing(&self) -> Vec<ChecksumStatus> {
         let status = |entry: &Entry| match entry {
             Entry::Setting(Setting { link, kind: SettingKind::TxChecksum, .. }) => {
@@ -269,7 +269,6 @@ impl Control {
     }
 }
 
-/// The status of a peer from its lease alone.
 fn peer_status(id: &LeaseId, endpoint: Option<&Endpoint>) -> PeerStatus {
     PeerStatus {
         lease: id.clone(),
@@ -288,6 +287,6 @@ fn peer_status(id: &LeaseId, endpoint: Option<&Endpoint>) -> PeerStatus {
 fn reason(planned: &Result<PathPlan, Unreachable>) -> Option<String> {
     match planned {
         Ok(planned) => planned.fallback.map(|fallback| fallback.to_string()),
-        Err(reason) => Some(format!("left out: {reason}")),
+        Err(reason) => Some(format!("skipped: {reason}")),
     }
 }

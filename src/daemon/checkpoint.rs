@@ -41,10 +41,10 @@ const MODE: u32 = 0o600;
 
 /// Why a checkpoint cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum LoadError {
     #[error("{path} cannot be read")]
     Unreadable { path: String, source: io::Error },
-    #[error("{path} is damaged: {reason}; the daemon makes it anew")]
+    #[error("{path} is damaged: {reason}; the daemon writes a new one")]
     Damaged { path: String, reason: String },
 }
 
@@ -58,14 +58,14 @@ pub fn save(path: &Path, data: &impl Serialize) -> io::Result<()> {
 }
 
 /// The data saved at `path`; none if the file does not exist.
-pub fn load<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, Error> {
+pub fn load<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, LoadError> {
     let name = || path.display().to_string();
     let document = match std::fs::read(path) {
         Ok(document) => document,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(source) => return Err(Error::Unreadable { path: name(), source }),
+        Err(source) => return Err(LoadError::Unreadable { path: name(), source }),
     };
-    decode(&document).map(Some).map_err(|reason| Error::Damaged { path: name(), reason })
+    decode(&document).map(Some).map_err(|reason| LoadError::Damaged { path: name(), reason })
 }
 
 fn decode<T: DeserializeOwned>(document: &[u8]) -> Result<T, String> {
@@ -101,7 +101,8 @@ mod tests {
         let path = folder.path().join("state.json");
         std::fs::write(&path, r#"{"version":2,"crc32":0,"data":[]}"#).unwrap();
         let error = load::<Vec<u32>>(&path).unwrap_err().to_string();
-        let expected = "state.json is damaged: its version is 2, not 1; the daemon makes it anew";
+        let expected =
+            "state.json is damaged: its version is 2, not 1; the daemon writes a new one";
         assert!(error.ends_with(expected), "{error}");
     }
 

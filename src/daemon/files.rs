@@ -14,7 +14,7 @@ use tweed_cni::subnet_env::{self, SubnetEnv};
 
 use super::Shared;
 use super::checkpoint;
-use crate::control::{Question, Usable};
+use crate::control::{Query, Usable};
 use crate::daemon::notify;
 use crate::daemon::options::{Options, Store};
 use crate::excerpt;
@@ -31,8 +31,8 @@ const RETRY_SAVE: Duration = Duration::from_secs(30);
 const SETTLE: Duration = Duration::from_millis(300);
 /// The pause after a save, as a multiple of its duration: thousands of leases are megabytes, and
 /// frequent changes must not keep processor and disk busy.
-const REST: u32 = 200;
-const LONGEST_REST: Duration = Duration::from_secs(10);
+const PAUSE_FACTOR: u32 = 200;
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// The timeout of file operations when the daemon stops.
 const LAST_SAVE: Duration = Duration::from_millis(500);
 
@@ -45,7 +45,7 @@ pub(super) async fn keep_subnet_file(shared: Shared) -> anyhow::Result<()> {
         let is_news = |usable: &Option<Usable>| usable.is_some() && *usable != written;
         let news = progress.wait_for(|progress| is_news(&progress.usable)).await;
         let Some(usable) = news.context("the loop has ended")?.usable.clone() else { continue };
-        let (file, place) = (subnet_env(&usable, &shared.options.policy), path.clone());
+        let (file, place) = (subnet_env(&usable, &shared.options.control.policy), path.clone());
         // A disk that hangs must not block the other tasks.
         let result = spawn_blocking(move || file.write(&place)).await;
         if let Err(error) = result.context("writing the subnet file")? {
@@ -81,20 +81,18 @@ async fn keep_saved(
         sleep(SETTLE).await;
         changed.mark_unchanged();
         let begun = Instant::now();
-        let saved = save().await?;
-        let rest = begun.elapsed().saturating_mul(REST).min(LONGEST_REST);
-        match (saved, has_failed) {
-            (Ok(()), false) => sleep(rest).await,
-            (Ok(()), true) => {
-                has_failed = false;
-                tracing::info!(path = %path.display(), "the checkpoint is saved again");
-                sleep(rest).await;
+        match save().await? {
+            Ok(()) => {
+                let pause = begun.elapsed().saturating_mul(PAUSE_FACTOR).min(LONGEST_PAUSE);
+                if std::mem::take(&mut has_failed) {
+                    tracing::info!(path = %path.display(), "the checkpoint is saved again");
+                }
+                sleep(pause).await;
             }
-            (Err(error), _) => {
-                if !has_failed {
+            Err(error) => {
+                if !std::mem::replace(&mut has_failed, true) {
                     tracing::warn!(%error, path = %path.display(), "the checkpoint is not saved");
                 }
-                has_failed = true;
                 changed.mark_changed();
                 sleep(RETRY_SAVE).await;
             }
@@ -113,11 +111,10 @@ pub(super) async fn save_at_stop(shared: &Shared) {
 /// Saves the current checkpoint, if there is one. The loop does not wait for the disk.
 async fn save(shared: &Shared) -> anyhow::Result<io::Result<()>> {
     let _turn = shared.saving.lock().await;
-    let Some(checkpoint) = shared.wait_for(Question::Checkpoint).await? else { return Ok(Ok(())) };
+    let Some(checkpoint) = shared.wait_for(Query::Checkpoint).await? else { return Ok(Ok(())) };
     let (path, host) = (shared.options.state_file.clone(), shared.host.clone());
-    let saved = spawn_blocking(move || checkpoint::save(&path, &Checkpoint { host, ..checkpoint }));
-    let saved = saved.await;
-    saved.context("saving the checkpoint")
+    let save = move || checkpoint::save(&path, &Checkpoint { host, ..checkpoint });
+    spawn_blocking(save).await.context("saving the checkpoint")
 }
 
 /// The saved checkpoint; none if there is none, or it cannot be read.
@@ -133,8 +130,8 @@ pub(super) fn load_checkpoint(options: &Options, host: &HostId) -> Option<Checkp
         if let Some(lease) = checkpoint.forget_other_machine(host) {
             tracing::warn!(
                 lease = %lease.id,
-                "this machine is a copy: its checkpoint has the machine id of another, \
-                 whose lease is not taken up"
+                "this machine is a copy: its checkpoint has the machine id of another machine, \
+                 whose lease is not used"
             );
         }
         let written = subnets_in(&options.subnet_file).unwrap_or_default();
@@ -143,14 +140,13 @@ pub(super) fn load_checkpoint(options: &Options, host: &HostId) -> Option<Checkp
             tracing::warn!(
                 lease = %lease.id,
                 "the checkpoint is older than the subnet file, which names another subnet: \
-                 its lease is not taken up"
+                 its lease is not used"
             );
         }
         checkpoint
     })
 }
 
-/// The subnets in a subnet file.
 fn subnets_in(path: &Path) -> Result<Vec<Prefix>, subnet_env::SubnetEnvError> {
     let subnets = subnet_env::previous_subnets(path)?;
     Ok(subnets.into_iter().map(Prefix::from).collect())
@@ -172,12 +168,12 @@ pub(super) async fn withdraw_subnet_file(options: &Options) {
         let own = remembered.and_then(|checkpoint| checkpoint.local.own);
         match own.filter(|own| !are_others(own.subnets(), &written)) {
             Some(_) => std::fs::remove_file(path),
-            None => Err(io::Error::other("no checkpoint says which subnet it was")),
+            None => Err(io::Error::other("no checkpoint names the subnet")),
         }
     };
     let path = options.subnet_file.display();
     match timeout(LAST_SAVE, spawn_blocking(withdraw)).await {
-        Ok(Ok(Ok(()))) => tracing::warn!(%path, "removed the subnet file: new pods have to wait"),
+        Ok(Ok(Ok(()))) => tracing::warn!(%path, "removed the subnet file: no new pod can start"),
         Ok(Ok(Err(error))) if error.kind() == io::ErrorKind::NotFound => {}
         Ok(Ok(Err(error))) => {
             tracing::warn!(%error, %path, "the subnet file stays, and pods may get another node's addresses");
@@ -234,26 +230,22 @@ pub(super) fn previous(options: &Options, remembered: Option<&Checkpoint>) -> Pr
 
 /// Notifies systemd once that the daemon is ready, and then of each change of its status.
 pub(super) async fn notify_when_ready(shared: Shared) -> anyhow::Result<()> {
-    let mut progress = shared.progress.clone();
-    let mut subnet_file = shared.subnet_file.subscribe();
-    progress.wait_for(|progress| progress.readiness.ready).await.context("the loop has ended")?;
-    subnet_file.wait_for(Option::is_none).await.context("the subnet file is not kept")?;
+    shared.until_ready().await?;
     notify_systemd("READY=1");
+    let mut progress = shared.progress.clone();
     loop {
         let reasons = progress.borrow_and_update().readiness.reasons.join("; ");
         // A second line would be another assignment to systemd.
         let reasons = excerpt::line(&reasons);
-        notify_systemd(&format!(
-            "STATUS={}",
-            if reasons.is_empty() { "running" } else { &reasons }
-        ));
+        let status = if reasons.is_empty() { "running" } else { &reasons };
+        notify_systemd(&format!("STATUS={status}"));
         progress.changed().await.context("the loop has ended")?;
     }
 }
 
 fn notify_systemd(message: &str) {
     if let Err(error) = notify::send(message) {
-        tracing::debug!(%error, message, "systemd was not told");
+        tracing::debug!(%error, message, "notifying systemd failed");
     }
 }
 

@@ -27,7 +27,7 @@ use tokio::net::UnixStream;
 use tokio::time::{sleep, timeout};
 
 use crate::excerpt;
-use connections::{Connections, Progress};
+use connections::{ConnectionState, Connections};
 
 pub type Response = hyper::Response<Full<Bytes>>;
 
@@ -92,7 +92,7 @@ pub fn json(status: u16, body: &impl Serialize) -> Response {
 }
 
 pub fn not_found() -> Response {
-    text(404, "there is nothing here\n")
+    text(404, "not found\n")
 }
 
 fn response(status: u16, content_type: &'static str, body: Vec<u8>) -> Response {
@@ -105,14 +105,14 @@ fn response(status: u16, content_type: &'static str, body: Vec<u8>) -> Response 
 
 async fn answer<R: Future<Output = Response>>(
     connection: impl AsyncRead + AsyncWrite + Unpin + 'static,
-    progress: Arc<Progress>,
+    progress: Arc<ConnectionState>,
     route: impl Fn(String) -> R,
 ) {
     let service = service_fn(|request: Request<Incoming>| {
         progress.note_request();
         let answer = match *request.method() {
             Method::GET | Method::HEAD => Either::Left(route(request.uri().path().to_owned())),
-            _ => Either::Right(async { text(405, "only GET is understood\n") }),
+            _ => Either::Right(async { text(405, "only GET is supported\n") }),
         };
         async { Ok::<_, std::convert::Infallible>(answer.await) }
     });

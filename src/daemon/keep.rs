@@ -16,7 +16,7 @@ use tokio::time::{Instant, Interval, interval_at, sleep, timeout};
 use tweed_cni::bridge::pods;
 
 use super::{Shared, files};
-use crate::control::{Event, Progress, Question};
+use crate::control::{Event, Progress, Query};
 use crate::model::config::NetworkConfig;
 use crate::model::lease::{Lease, LeaseAttributes};
 use crate::model::prefix::Prefix;
@@ -49,7 +49,8 @@ pub(super) async fn keep_lease<S: Leases + Documents>(
 ) -> anyhow::Result<()> {
     let mut progress = shared.progress.clone();
     let mut identities = manager.watch_identity();
-    let identity = identities.next().await.context("the store's word of this node ended")?;
+    let identity =
+        identities.next().await.context("the watch on the identity of this node ended")?;
     send_identity(&shared, &mut progress, identity).await?;
     let (mut config, mut attributes) = next_attributes(&mut progress, None).await?;
     loop {
@@ -77,7 +78,7 @@ pub(super) async fn keep_lease<S: Leases + Documents>(
             }
             changed = next_attributes(&mut progress, Some(&attributes)) => (config, attributes) = changed?,
             identity = identities.next() => {
-                let identity = identity.context("the store's word of this node ended")?;
+                let identity = identity.context("the watch on the identity of this node ended")?;
                 send_identity(&shared, &mut progress, identity).await?;
                 (config, attributes) = next_attributes(&mut progress, None).await?;
             }
@@ -95,7 +96,6 @@ async fn hold<S: Leases>(manager: &S, shared: &Shared, lease: &Lease) -> anyhow:
     Ok(held.await)
 }
 
-/// Forwards the network config, and each change of it.
 pub(super) async fn forward_config<S: Documents>(
     manager: Rc<S>,
     shared: Shared,
@@ -115,7 +115,10 @@ pub(super) async fn forward_leases<S: Leases>(
     mut read_again: watch::Receiver<u64>,
 ) -> anyhow::Result<()> {
     // The read that found our subnet is the first snapshot: an earlier watch would read twice.
-    acquired.wait_for(|acquired| *acquired).await.context("the lease is not kept any more")?;
+    acquired
+        .wait_for(|acquired| *acquired)
+        .await
+        .context("the task that keeps the lease has ended")?;
     loop {
         let mut leases = manager.watch();
         loop {
@@ -129,7 +132,6 @@ pub(super) async fn forward_leases<S: Leases>(
     }
 }
 
-/// Forwards the state of the store.
 pub(super) async fn forward_state<S: Documents>(
     manager: Rc<S>,
     shared: Shared,
@@ -144,7 +146,7 @@ pub(super) async fn forward_state<S: Documents>(
         if now != StoreState::Unknown {
             shared.send(Event::Store(now)).await?;
         }
-        state.changed().await.context("the store's state is not told any more")?;
+        state.changed().await.context("the state of the store is no longer reported")?;
     }
 }
 
@@ -153,13 +155,9 @@ pub(super) async fn announce_when_ready<S: Documents>(
     manager: Rc<S>,
     shared: Shared,
 ) -> anyhow::Result<()> {
-    let mut progress = shared.progress.clone();
-    let mut subnet_file = shared.subnet_file.subscribe();
-    drop(shared);
-    progress.wait_for(|progress| progress.readiness.ready).await.context("the loop has ended")?;
-    subnet_file.wait_for(Option::is_none).await.context("the subnet file is not kept")?;
+    shared.until_ready().await?;
     manager.announce().await;
-    anyhow::bail!("the store is not told any more that this node works")
+    anyhow::bail!("announcing this node to the store ended")
 }
 
 /// Sends `identity` to the loop, and returns once the loop's attributes account for it.
@@ -201,7 +199,7 @@ pub(super) async fn keep_report<S: Documents>(
             changed = reported.changed() => changed.context("the loop has ended")?,
             // The report is removed with the previous lease.
             held = acquired.changed() => {
-                held.context("the lease is not kept any more")?;
+                held.context("the task that keeps the lease has ended")?;
                 published = None;
             }
             _ = again.tick() => published = None,
@@ -236,7 +234,7 @@ fn every(period: Duration) -> Interval {
 
 /// The loop's report, with the MTU of the pods.
 async fn read_report(shared: &Shared) -> anyhow::Result<Option<NodeReport>> {
-    let Some(mut report) = shared.wait_for(Question::Report).await? else { return Ok(None) };
+    let Some(mut report) = shared.wait_for(Query::Report).await? else { return Ok(None) };
     if let Some(mtu) = report.pod_mtu {
         report.other_mtu = other_mtu(report.subnets.clone(), mtu).await?;
     }
@@ -248,8 +246,8 @@ async fn other_mtu(subnets: Vec<Prefix>, mtu: u32) -> anyhow::Result<OtherMtu> {
     let gateways: Vec<IpAddr> = subnets.into_iter().map(Prefix::gateway).collect();
     let found =
         spawn_blocking(move || pods::of_other_mtu(&gateways, mtu, Path::new(pods::RESULTS)));
-    let pods = found.await.context("looking at the pods")?.unwrap_or_else(|error| {
-        tracing::debug!(%error, "the pods of this node cannot be looked at");
+    let pods = found.await.context("reading the MTU of the pods")?.unwrap_or_else(|error| {
+        tracing::debug!(%error, "the pods of this node cannot be read");
         Vec::new()
     });
     Ok(pods.into())

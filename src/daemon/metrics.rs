@@ -4,15 +4,13 @@ use std::fmt::{Display, Write};
 use std::time::Duration;
 
 use crate::model::lease::Rejected;
-use crate::model::status::{
-    FirewallStatus, ProbeStatus, Readiness, Statistics, Status, TableStatus,
-};
+use crate::model::status::{ConfigStatus, ProbeStatus, Readiness, Statistics, Status};
 
 /// The page at `/metrics`. `silence` is the time since the last heartbeat of the loop.
 pub fn render(status: &Status, readiness: &Readiness, silence: Duration) -> String {
     let mut page = Page::default();
     page.health(status, readiness, silence);
-    page.config(status);
+    page.config(&status.config);
     page.peers(status);
     page.kernel(status);
     page.statistics(&status.statistics);
@@ -25,177 +23,131 @@ pub fn render(status: &Status, readiness: &Readiness, silence: Duration) -> Stri
 #[derive(Default)]
 struct Page(String);
 
-/// Names and values, in the order of the page.
-type Labels<'a> = &'a [(&'a str, &'a str)];
-
 impl Page {
     fn health(&mut self, status: &Status, readiness: &Readiness, silence: Duration) {
         let backend = status.backend.as_deref().unwrap_or_default();
         let mixed = if status.mixed { "true" } else { "false" };
         let labels = [("version", status.version.as_str()), ("backend", backend), ("mixed", mixed)];
-        self.gauge("info", "The version and the backend in force; always 1.", &[(&labels, 1)]);
-        let ready = u8::from(readiness.ready);
-        self.gauge(
-            "ready",
-            "Whether pods can be made and all peers are programmed.",
-            &[(&[], ready)],
-        );
-        let reachable = u8::from(status.store.is_reachable());
-        self.gauge("store_reachable", "Whether the store answers.", &[(&[], reachable)]);
-        let help = "Since the loop last went round.";
-        self.gauge("loop_silence_seconds", help, &[(&[], silence.as_secs_f64())]);
+        self.family("info", "gauge", "Version and applied backend; always 1.");
+        self.sample("info", &labels, 1);
+        let help = "Whether the node is ready, as /readyz reports.";
+        self.gauge("ready", help, u8::from(readiness.ready));
+        let help = "Whether the store is reachable.";
+        self.gauge("store_reachable", help, u8::from(status.store.is_reachable()));
+        let help = "Time since the last pass of the main loop, in seconds.";
+        self.gauge("loop_silence_seconds", help, silence.as_secs_f64());
     }
 
-    fn config(&mut self, status: &Status) {
-        let config = &status.config;
-        let help = "The newest config, in the store's own count.";
-        self.gauge("config_revision", help, &[(&[], config.revision)]);
-        let reason = config.pending.as_deref();
-        self.reason("config_pending", "Whether the newest config waits, and for what.", reason);
-        let reason = config.invalid.as_deref();
-        self.reason("config_invalid", "Whether the newest config cannot be used, and why.", reason);
+    fn config(&mut self, ConfigStatus { revision, pending, invalid, .. }: &ConfigStatus) {
+        self.gauge("config_revision", "Revision of the latest config in the store.", revision);
+        let help = "Whether the latest config is not fully applied yet, and why.";
+        self.reason("config_pending", help, pending.as_deref());
+        let help = "Whether the latest config is invalid, and why.";
+        self.reason("config_invalid", help, invalid.as_deref());
     }
 
-    fn peers(&mut self, status: &Status) {
-        let peers = &status.peers;
-        let help = "Peers in one address family, by the path to them.";
+    fn peers(&mut self, Status { peers, conflicts, .. }: &Status) {
         let paths = [
             ("direct", peers.direct),
             ("tunnel", peers.tunnel),
             ("left_out", peers.skipped),
             ("set_aside", peers.rejected),
         ];
-        self.by_label("peers", "path", help, &paths);
-        let help = "Peers that the store no longer names and that are still routed.";
-        self.gauge("peers_missing", help, &[(&[], peers.missing)]);
-        let help = "Leases that conflict with another or with this node, by what about.";
-        let count = |what| status.conflicts.get(what).copied().unwrap_or_default();
+        let help = "Peers per address family, by path; left_out: skipped, set_aside: rejected.";
+        self.by_label(("peers", "gauge"), help, "path", paths);
+        let help = "Peers that are missing from the store and still routed.";
+        self.gauge("peers_missing", help, peers.missing);
+        let count = |what| conflicts.get(what).copied().unwrap_or_default();
         let conflicts = Rejected::CONFLICTS.map(|what| (what, count(what)));
-        self.by_label("lease_conflicts", "about", help, &conflicts);
+        let help = "Leases that conflict with another lease or with this node, by subject.";
+        self.by_label(("lease_conflicts", "gauge"), help, "about", conflicts);
     }
 
     fn kernel(&mut self, status: &Status) {
-        let help = "Entries that the kernel should hold for us.";
-        self.gauge("desired_entries", help, &[(&[], status.desired)]);
-        let help = "Which firewall has rules for packets of pods; none if none does.";
-        self.family("firewall_info", "gauge", help);
-        if let Some(FirewallStatus { name, .. }) = &status.firewall {
-            self.sample("firewall_info", &[("firewall", name)], 1);
-        }
-        let help =
-            "Whether a table by which this node masquerades, or guards its tunnel, is in place.";
-        self.family("table_in_place", "gauge", help);
+        self.gauge("desired_entries", "Kernel entries in the desired state.", status.desired);
+        let firewall = status.firewall.iter().map(|firewall| (firewall.name.as_str(), 1));
+        let help = "Firewall that holds the rules of tweed; no sample without rules.";
+        self.by_label(("firewall_info", "gauge"), help, "firewall", firewall);
         let guards = status.guard.iter().flat_map(|guard| &guard.tables);
-        for TableStatus { name, programmed } in status.tables.iter().chain(guards) {
-            self.sample("table_in_place", &[("table", name)], u8::from(*programmed));
-        }
+        let tables = status.tables.iter().chain(guards);
+        let tables = tables.map(|table| (table.name.as_str(), u8::from(table.programmed)));
+        let help = "Whether a table for masquerading or for the tunnel guard is in place.";
+        self.by_label(("table_in_place", "gauge"), help, "table", tables);
         if let Some(guard) = &status.guard {
-            let help = "Whether the tunnel is guarded as asked.";
-            self.gauge("tunnel_guarded", help, &[(&[], usize::from(guard.applied))]);
-            let help = "Underlay addresses that are let into the tunnel.";
-            self.gauge("tunnel_admitted_addresses", help, &[(&[], guard.admitted)]);
+            let help = "Whether the tunnel guard is in place as configured.";
+            self.gauge("tunnel_guarded", help, u8::from(guard.applied));
+            let help = "Underlay addresses from which the tunnel accepts packets.";
+            self.gauge("tunnel_admitted_addresses", help, guard.admitted);
         }
-        let help = "Entries that the kernel refuses.";
-        self.gauge("refused_entries", help, &[(&[], status.refused.len())]);
+        self.gauge("refused_entries", "Entries that the kernel refused.", status.refused.len());
     }
 
     fn statistics(&mut self, statistics: &Statistics) {
-        let help = "Entries that were put into the kernel or taken from it.";
-        let done = [
+        let operations = [
             ("create", statistics.created),
             ("replace", statistics.replaced),
             ("remove", statistics.removed),
         ];
-        self.family("kernel_operations_total", "counter", help);
-        for (operation, count) in done {
-            self.sample("kernel_operations_total", &[("operation", operation)], count);
-        }
-        let counters = [
-            (
-                "kernel_dumps_total",
-                "Times that the kernel's state was read whole.",
-                statistics.dumps,
-            ),
-            (
-                "kernel_overruns_total",
-                "Times that messages of the kernel were lost.",
-                statistics.overruns,
-            ),
-            (
-                "config_edits_total",
-                "Edits of the config, the first reading included.",
-                statistics.edits,
-            ),
-            (
-                "path_fallbacks_total",
-                "Times that a peer went into the tunnel because its direct path failed.",
-                statistics.fallbacks,
-            ),
-            (
-                "vtep_mac_changes_total",
-                "Times that a tunnel device got another MAC address, for its own may be another node's.",
-                statistics.mac_changes,
-            ),
-        ];
-        self.counters(&counters);
+        let help = "Kernel entries that were created, replaced or removed.";
+        self.by_label(("kernel_operations_total", "counter"), help, "operation", operations);
+        self.counter("kernel_dumps_total", "Full reads of the kernel state.", statistics.dumps);
+        let help = "Losses of kernel notifications.";
+        self.counter("kernel_overruns_total", help, statistics.overruns);
+        let help = "Config updates from the store, including the first one.";
+        self.counter("config_edits_total", help, statistics.edits);
+        let help = "Peers moved to the tunnel because their direct path failed.";
+        self.counter("path_fallbacks_total", help, statistics.fallbacks);
+        let help = "Changes of a VTEP MAC address that another node may use.";
+        self.counter("vtep_mac_changes_total", help, statistics.mac_changes);
     }
 
-    fn probes(&mut self, probes: &ProbeStatus) {
-        let verdicts = [
-            ("good", probes.good),
-            ("bad", probes.bad),
-            ("silent", probes.silent),
-            ("pending", probes.pending),
-        ];
-        self.by_label(
-            "direct_paths",
-            "verdict",
-            "Direct paths, by what their probes found.",
-            &verdicts,
-        );
-        let reason = probes.reason.as_deref();
-        self.reason("probes_off", "Whether paths are not probed although they should be.", reason);
-        let counts = &probes.counts;
-        let counters = [
-            ("probes_asked_total", "Probes that were sent.", counts.asked),
-            ("probes_answered_total", "Probes that were answered.", counts.answered),
-            ("probes_served_total", "Probes of peers that were answered here.", counts.served),
-            (
-                "probes_rejected_total",
-                "Packets that no accepted peer can have sent, copies, and questions beyond the limit of a peer.",
-                counts.rejected,
-            ),
-            ("probes_unsent_total", "Probes that the kernel would not send.", counts.unsent),
-        ];
-        self.counters(&counters);
+    fn probes(
+        &mut self,
+        ProbeStatus { good, bad, silent, pending, reason, counts, .. }: &ProbeStatus,
+    ) {
+        let verdicts = [("good", good), ("bad", bad), ("silent", silent), ("pending", pending)];
+        let help = "Direct paths, by the verdict of their probes.";
+        self.by_label(("direct_paths", "gauge"), help, "verdict", verdicts);
+        let help = "Whether path probing is off although the config requests it, and why.";
+        self.reason("probes_off", help, reason.as_deref());
+        self.counter("probes_asked_total", "Probes sent.", counts.asked);
+        self.counter("probes_answered_total", "Answers received.", counts.answered);
+        let help = "Probes of peers that this node answered.";
+        self.counter("probes_served_total", help, counts.served);
+        let help = "Packets rejected: not of an accepted peer, replayed, or above a peer's limit.";
+        self.counter("probes_rejected_total", help, counts.rejected);
+        let help = "Probes that the kernel refused to send.";
+        self.counter("probes_unsent_total", help, counts.unsent);
     }
 
     /// 1 with the reason, or 0.
     fn reason(&mut self, name: &str, help: &str, reason: Option<&str>) {
-        let labels = reason.map(|reason| [("reason", reason)]);
-        let labels: Labels<'_> = labels.as_ref().map_or(&[], |labels| labels);
-        self.gauge(name, help, &[(labels, u8::from(reason.is_some()))]);
+        self.family(name, "gauge", help);
+        let labels = reason.map(|reason| ("reason", reason));
+        self.sample(name, labels.as_slice(), u8::from(reason.is_some()));
     }
 
-    fn by_label(&mut self, name: &str, label: &str, help: &str, values: &[(&str, usize)]) {
-        self.family(name, "gauge", help);
+    fn by_label<'a>(
+        &mut self,
+        (name, kind): (&str, &str),
+        help: &str,
+        label: &str,
+        values: impl IntoIterator<Item = (&'a str, impl Display)>,
+    ) {
+        self.family(name, kind, help);
         for (value, count) in values {
             self.sample(name, &[(label, value)], count);
         }
     }
 
-    fn gauge(&mut self, name: &str, help: &str, samples: &[(Labels<'_>, impl Display)]) {
+    fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
         self.family(name, "gauge", help);
-        for (labels, value) in samples {
-            self.sample(name, labels, value);
-        }
+        self.sample(name, &[], value);
     }
 
-    fn counters(&mut self, counters: &[(&str, &str, u64)]) {
-        for (name, help, count) in counters {
-            self.family(name, "counter", help);
-            self.sample(name, &[], count);
-        }
+    fn counter(&mut self, name: &str, help: &str, value: u64) {
+        self.family(name, "counter", help);
+        self.sample(name, &[], value);
     }
 
     fn family(&mut self, name: &str, kind: &str, help: &str) {
@@ -203,11 +155,10 @@ impl Page {
         self.line(format_args!("# TYPE tweed_{name} {kind}"));
     }
 
-    fn sample(&mut self, name: &str, labels: Labels<'_>, value: impl Display) {
-        let labels: Vec<String> =
-            labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
-        let labels =
-            if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
+        let labels = labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value)));
+        let labels = labels.collect::<Vec<_>>().join(",");
+        let labels = if labels.is_empty() { labels } else { format!("{{{labels}}}") };
         self.line(format_args!("tweed_{name}{labels} {value}"));
     }
 
@@ -227,7 +178,9 @@ mod tests {
 
     use super::*;
     use crate::model::policy::Guard;
-    use crate::model::status::{ConfigStatus, GuardStatus, PeerCounts, ProbeCounts, StoreState};
+    use crate::model::status::{
+        FirewallStatus, GuardStatus, PeerCounts, ProbeCounts, StoreState, TableStatus,
+    };
 
     fn status() -> Status {
         Status {

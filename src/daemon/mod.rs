@@ -24,14 +24,14 @@ use tokio::sync::{Mutex, mpsc, oneshot, watch};
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::{Instant, timeout};
 
-use crate::control::{Event, Outputs, Progress, Question, Reconciler, Settings};
+use crate::control::{Event, Outputs, Progress, Query, Reconciler};
 use crate::daemon::options::{Options, Store};
 use crate::kernel::NetlinkKernel;
 use crate::model::checkpoint::{Checkpoint, HostId};
 use crate::store::etcd::EtcdSubnetManager;
 use crate::store::kube::KubeSubnetManager;
 use crate::store::{self, Documents, Leases};
-use serve::Endpoints;
+use serve::Servers;
 
 /// The number of events that may wait for the loop; a sender of more waits.
 const EVENTS: usize = 1024;
@@ -58,22 +58,30 @@ impl Shared {
         self.events.send(event).await.context("the loop has ended")
     }
 
-    /// The loop's answer to `question`; an error if it takes longer than [`ANSWER`].
-    async fn ask<T>(
-        &self,
-        question: impl FnOnce(oneshot::Sender<T>) -> Question,
-    ) -> anyhow::Result<T> {
-        timeout(ANSWER, self.wait_for(question)).await.context("the loop does not answer")?
+    /// The loop's answer to `query`; an error if it takes longer than [`ANSWER`].
+    async fn ask<T>(&self, query: impl FnOnce(oneshot::Sender<T>) -> Query) -> anyhow::Result<T> {
+        timeout(ANSWER, self.wait_for(query)).await.context("the loop does not answer")?
     }
 
-    /// The loop's answer to `question`, however long it takes.
+    /// The loop's answer to `query`, however long it takes.
     async fn wait_for<T>(
         &self,
-        question: impl FnOnce(oneshot::Sender<T>) -> Question,
+        query: impl FnOnce(oneshot::Sender<T>) -> Query,
     ) -> anyhow::Result<T> {
         let (reply, answer) = oneshot::channel();
-        self.send(Event::Question(question(reply))).await?;
+        self.send(Event::Query(query(reply))).await?;
         answer.await.context("the loop has ended")
+    }
+
+    /// Waits until the node is ready and the subnet file is written.
+    async fn until_ready(&self) -> anyhow::Result<()> {
+        let (mut progress, mut file) = (self.progress.clone(), self.subnet_file.subscribe());
+        progress
+            .wait_for(|progress| progress.readiness.ready)
+            .await
+            .context("the loop has ended")?;
+        file.wait_for(Option::is_none).await.context("the subnet file is not written")?;
+        Ok(())
     }
 }
 
@@ -82,7 +90,7 @@ impl Shared {
 /// # Errors
 /// What waiting would not fix, as a message for the operator.
 pub async fn run(options: Options) -> anyhow::Result<()> {
-    preflight::refuse_company()?;
+    preflight::refuse_other_daemons()?;
     options.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     files::warn_of_readable_keys(&options);
     let host = checkpoint::this_host();
@@ -123,9 +131,9 @@ async fn run_tasks<S: Leases + Documents + 'static>(
     };
     let (options, manager) = (&Rc::clone(&shared.options), Rc::new(manager));
     let kernel = NetlinkKernel::open().context("opening a netlink socket")?;
-    let reconciler = Reconciler::new(kernel, settings(options), inbox, outputs);
+    let reconciler = Reconciler::new(kernel, options.control.clone(), inbox, outputs);
     let acquired = watch::Sender::new(false);
-    let endpoints = Endpoints::bind(options)?;
+    let endpoints = Servers::bind(options)?;
     if let Some(checkpoint) = remembered {
         // The loop must have it before the first event of the store.
         shared.send(Event::Remembered(Box::new(checkpoint))).await?;
@@ -145,7 +153,7 @@ async fn run_tasks<S: Leases + Documents + 'static>(
     spawn(&mut tasks, files::keep_subnet_file(shared.clone()));
     spawn(&mut tasks, files::keep_checkpoint(shared.clone(), changed));
     spawn(&mut tasks, files::notify_when_ready(shared.clone()));
-    spawn(&mut tasks, preflight::look_once(shared.clone()));
+    spawn(&mut tasks, preflight::check_host(shared.clone()));
     spawn(&mut tasks, endpoints.serve(shared.clone()));
     spawn(&mut tasks, async {
         reconciler.run().await;
@@ -154,32 +162,16 @@ async fn run_tasks<S: Leases + Documents + 'static>(
     spawn(&mut tasks, wait_for_stop(shared.clone()));
     // Only the tasks may keep senders of the loop's events.
     drop(shared);
-    let ended = first_to_end(tasks).await;
+    let ended = tasks.join_next().await.context("no task was started")?;
+    // All tasks end with the first one.
+    drop(tasks);
+    let ended = ended.context("a task panicked")?;
+    let is_taken =
+        |error: &anyhow::Error| matches!(error.downcast_ref(), Some(store::Error::Taken { .. }));
     if ended.as_ref().is_err_and(is_taken) {
         files::withdraw_subnet_file(options).await;
     }
     ended
-}
-
-/// What the first task to end returns; the others end with it.
-async fn first_to_end(mut tasks: JoinSet<anyhow::Result<()>>) -> anyhow::Result<()> {
-    tasks.join_next().await.context("no task was started")?.context("a task was lost")?
-}
-
-/// Whether the daemon ends because another node has its subnet.
-fn is_taken(error: &anyhow::Error) -> bool {
-    matches!(error.downcast_ref(), Some(store::Error::Taken { .. }))
-}
-
-fn settings(options: &Options) -> Settings {
-    Settings {
-        interface: options.interface.clone(),
-        max_withdraw: options.max_withdraw,
-        reload: options.reload,
-        policy: options.policy.clone(),
-        resync: options.resync,
-        jitter: rand::random::<f64>,
-    }
 }
 
 fn spawn(
@@ -193,8 +185,8 @@ async fn wait_for_stop(shared: Shared) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listening for SIGINT")?;
     tokio::select! {
-        _ = terminate.recv() => tracing::info!("stopping at SIGTERM; the data plane stays as it is"),
-        _ = interrupt.recv() => tracing::info!("stopping at SIGINT; the data plane stays as it is"),
+        _ = terminate.recv() => tracing::info!("stopping on SIGTERM: the kernel entries stay"),
+        _ = interrupt.recv() => tracing::info!("stopping on SIGINT: the kernel entries stay"),
     }
     files::save_at_stop(&shared).await;
     Ok(())

@@ -19,10 +19,11 @@ use tracing::Level;
 
 pub use self::stop::Stop;
 
-use self::argv::Settings;
+use self::argv::GivenFlags;
 use self::flags::{
     DaemonFlags, EtcdFlags, GuardFlags, InterfaceFlags, KubeFlags, PolicyFlags, VersionFlag,
 };
+use crate::control::Settings;
 use crate::model::entry::Ports;
 use crate::model::node::InterfaceOptions;
 use crate::model::policy::{
@@ -36,7 +37,8 @@ use crate::store::kube::{AnnotationPrefix, ApiOptions, KubeOptions};
 #[derive(Clone, Debug)]
 pub struct Options {
     pub store: Store,
-    pub interface: InterfaceOptions,
+    /// For the loop.
+    pub control: Settings,
     /// For the CNI plugin.
     pub subnet_file: PathBuf,
     /// The checkpoint, for restarts.
@@ -49,14 +51,6 @@ pub struct Options {
     pub health: Option<SocketAddr>,
     /// An endpoint with metrics only; none if it is off.
     pub metrics: Option<SocketAddr>,
-    /// The share of the peers, in percent, that may disappear at once before withdrawal is held.
-    pub max_withdraw: u8,
-    /// When an edit of the network config is applied.
-    pub reload: Reload,
-    /// What is programmed in addition to routes.
-    pub policy: Policy,
-    /// The interval at which iptables rules are read, since iptables sends no change notifications.
-    pub resync: Duration,
     pub verbosity: Level,
     /// Sentences on settings that an operator should change, and on values that are ignored or read
     /// differently, as by flanneld.
@@ -78,7 +72,7 @@ impl Options {
         environment: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, Stop> {
         let flags = flags::all();
-        let mut settings = Settings::read(arguments, &flags)?;
+        let mut settings = GivenFlags::read(arguments, &flags)?;
         if VersionFlag::read(&settings)?.version {
             return Err(Stop::Version);
         }
@@ -87,7 +81,7 @@ impl Options {
     }
 
     fn from_settings(
-        mut settings: Settings,
+        mut settings: GivenFlags,
         environment: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, Stop> {
         let (daemon, etcd) = (DaemonFlags::read(&settings)?, EtcdFlags::read(&settings)?);
@@ -110,15 +104,18 @@ impl Options {
             state_file: daemon.state_file.unwrap_or_else(|| next_to("state.json")),
             control_socket: daemon.control_socket.unwrap_or_else(|| next_to("sock")),
             store,
-            interface,
+            control: Settings {
+                interface,
+                max_withdraw: daemon.max_withdraw,
+                reload: if daemon.config_reload { Reload::Live } else { Reload::AtStart },
+                resync: policy.resync,
+                policy: Policy { checksums: guard.checksums, guard: guard.into(), ..policy.into() },
+                jitter: rand::random::<f64>,
+            },
             subnet_file: daemon.subnet_file,
             renew_margin: daemon.renew_margin,
             health: endpoint(&daemon.healthz_ip, daemon.healthz_port, "healthz-ip", &settings)?,
             metrics: endpoint(&daemon.metrics_ip, daemon.metrics_port, "metrics-ip", &settings)?,
-            max_withdraw: daemon.max_withdraw,
-            reload: if daemon.config_reload { Reload::Live } else { Reload::AtStart },
-            resync: policy.resync,
-            policy: Policy { checksums: guard.checksums, guard: guard.into(), ..policy.into() },
             verbosity: daemon.verbosity,
             warnings: settings.warnings,
         })
@@ -130,7 +127,7 @@ fn endpoint(
     host: &str,
     port: u16,
     flag: &str,
-    settings: &Settings,
+    settings: &GivenFlags,
 ) -> Result<Option<SocketAddr>, Stop> {
     if port == 0 {
         return Ok(None);
@@ -155,7 +152,7 @@ fn endpoint(
 fn interface_options(
     flags: InterfaceFlags,
     nexthop_objects: bool,
-    settings: &mut Settings,
+    settings: &mut GivenFlags,
 ) -> Result<InterfaceOptions, Stop> {
     let (mut regexes, mut unusable) = (Vec::new(), Vec::new());
     for pattern in &flags.patterns {
@@ -194,7 +191,7 @@ pub fn etcd_options(
     given: impl IntoIterator<Item = Given>,
     environment: impl Fn(&str) -> Option<String>,
 ) -> Result<EtcdOptions, Stop> {
-    let mut settings = Settings::of(given);
+    let mut settings = GivenFlags::of(given);
     settings.add_environment(environment, &EtcdFlags::declared());
     etcd::options(EtcdFlags::read(&settings)?, &mut settings)
 }
@@ -204,7 +201,7 @@ pub fn kube_options(
     given: impl IntoIterator<Item = Given>,
     environment: impl Fn(&str) -> Option<String>,
 ) -> Result<(ApiOptions, AnnotationPrefix), Stop> {
-    let mut settings = Settings::of(given);
+    let mut settings = GivenFlags::of(given);
     settings.add_environment(environment, &KubeFlags::declared());
     let flags = KubeFlags::read(&settings)?;
     let api = kube::api(flags.api_url, flags.kubeconfig, &settings)?;

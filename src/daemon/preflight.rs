@@ -6,7 +6,7 @@ use anyhow::Context;
 use tokio::task::spawn_blocking;
 
 use super::Shared;
-use crate::control::Question;
+use crate::control::Query;
 use crate::kernel::host::{self, Places};
 use crate::kernel::{Kernel, NetlinkKernel};
 use crate::model::checkpoint::Checkpoint;
@@ -14,7 +14,7 @@ use crate::plan::preflight::{self, Finding, Level, Needs};
 
 /// # Errors
 /// Another daemon manages the routes of this host.
-pub(super) fn refuse_company() -> anyhow::Result<()> {
+pub(super) fn refuse_other_daemons() -> anyhow::Result<()> {
     match preflight::refusal(&host::other_daemons(&Places::default())) {
         Some(finding) => anyhow::bail!("{finding}"),
         None => Ok(()),
@@ -22,19 +22,19 @@ pub(super) fn refuse_company() -> anyhow::Result<()> {
 }
 
 /// Logs host settings that drop or block traffic, once the subnets are usable. Never ends.
-pub(super) async fn look_once(shared: Shared) -> anyhow::Result<()> {
+pub(super) async fn check_host(shared: Shared) -> anyhow::Result<()> {
     let mut progress = shared.progress.clone();
     progress.wait_for(|progress| progress.usable.is_some()).await.context("the loop has ended")?;
     drop(progress);
     match examine(&shared).await {
         Ok(findings) => findings.iter().for_each(log),
-        Err(error) => tracing::warn!(error = format!("{error:#}"), "the host was not looked at"),
+        Err(error) => tracing::warn!(error = format!("{error:#}"), "checking the host failed"),
     }
     future::pending().await
 }
 
 async fn examine(shared: &Shared) -> anyhow::Result<Vec<Finding>> {
-    let inputs = shared.wait_for(Question::Checkpoint).await?;
+    let inputs = shared.wait_for(Query::Checkpoint).await?;
     let Some(Checkpoint { local, leases, .. }) = inputs else { return Ok(Vec::new()) };
     let ends = leases.iter().flat_map(|lease| &lease.endpoints);
     let needs = Needs::of(&local, &ends.map(|end| end.public_ip).collect::<Vec<_>>());
@@ -44,7 +44,7 @@ async fn examine(shared: &Shared) -> anyhow::Result<Vec<Finding>> {
         let found = host::gather(&needs, facts.interfaces, &Places::default());
         preflight::findings(&needs, &found)
     };
-    spawn_blocking(look).await.context("looking at the host")
+    spawn_blocking(look).await.context("checking the host")
 }
 
 fn log(finding: &Finding) {

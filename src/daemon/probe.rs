@@ -71,7 +71,7 @@ async fn run(
                 secret.set(next_secret(&read_secret));
                 let failed = read.map(|read| exchange.take_secret(read)).err();
                 if let Some(reason) = failed.as_ref().filter(|_| failed != reported) {
-                    tracing::warn!(%reason, "the probe secret before stays valid");
+                    tracing::warn!(%reason, "reading the probe secret failed: the previous one stays valid");
                 }
                 reported = failed;
                 continue;

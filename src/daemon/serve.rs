@@ -10,7 +10,7 @@ use serde_json::value::to_raw_value;
 use tokio::net::{TcpListener, UnixListener};
 
 use super::Shared;
-use crate::control::{HEARTBEAT, Question};
+use crate::control::{HEARTBEAT, Query};
 use crate::daemon::http::{self, Response};
 use crate::daemon::metrics;
 use crate::daemon::options::Options;
@@ -22,14 +22,13 @@ const STUCK: Duration = HEARTBEAT.saturating_mul(6);
 const METRICS: &str = "/metrics";
 
 /// The sockets of the daemon; none for a port that is off.
-pub(super) struct Endpoints {
+pub(super) struct Servers {
     control: UnixListener,
     health: Option<TcpListener>,
-    /// For metrics only.
     metrics: Option<TcpListener>,
 }
 
-impl Endpoints {
+impl Servers {
     /// # Errors
     /// Another daemon uses the control socket or a port, or they cannot be used.
     pub(super) fn bind(options: &Options) -> anyhow::Result<Self> {
@@ -65,10 +64,10 @@ impl Endpoints {
 
 async fn control(path: &str, shared: &Shared) -> Response {
     match path {
-        "/status" => answer(shared.ask(Question::Status).await),
-        "/peers" => answer(shared.ask(Question::Peers).await),
-        "/leases" => answer(shared.ask(Question::Leases).await),
-        "/inputs" => answer(shared.ask(Question::Checkpoint).await),
+        "/status" => answer(shared.ask(Query::Status).await),
+        "/peers" => answer(shared.ask(Query::Peers).await),
+        "/leases" => answer(shared.ask(Query::Leases).await),
+        "/inputs" => answer(shared.ask(Query::Checkpoint).await),
         other => health(other, shared).await,
     }
 }
@@ -94,16 +93,13 @@ async fn health(path: &str, shared: &Shared) -> Response {
 }
 
 async fn metrics(shared: &Shared) -> Response {
-    match metrics_page(shared).await {
-        Ok(page) => http::text(200, &page),
+    match shared.ask(Query::Status).await {
+        Ok(status) => {
+            let silence = shared.heartbeat.borrow().elapsed();
+            http::text(200, &metrics::render(&status, &shared.readiness(), silence))
+        }
         Err(error) => http::text(503, &format!("{error:#}\n")),
     }
-}
-
-async fn metrics_page(shared: &Shared) -> anyhow::Result<String> {
-    let status = shared.ask(Question::Status).await?;
-    let silence = shared.heartbeat.borrow().elapsed();
-    Ok(metrics::render(&status, &shared.readiness(), silence))
 }
 
 fn liveness(shared: &Shared) -> Response {

@@ -28,7 +28,7 @@ mod transaction;
 pub(super) use chain::{HostChain, base_policy, chain, changed_chain, script};
 pub(super) use interface::{interface, interface_address};
 pub(super) use link::{ALL_LINKS, known as known_link, name as link_name};
-pub(super) use links::{Known, Links};
+pub(super) use links::{KnownLink, Links};
 pub(super) use peek::{may_be_default, may_concern};
 pub(super) use route::{default_route, reach};
 pub(super) use table::{changed_table, renewal, table};
@@ -75,7 +75,7 @@ pub(super) enum Body {
 pub(super) enum Unencodable {
     #[error("there is no link {0}")]
     NoLink(LinkName),
-    #[error("a link of type {0} is not ours to make")]
+    #[error("tweed does not create links of type {0}")]
     NotOurs(String),
     #[error("a setting of a link can be changed, not removed")]
     Setting,
@@ -182,7 +182,7 @@ fn address_family(address: IpAddr) -> AddressFamily {
 }
 
 /// The link that `body` lists.
-pub(super) fn listed_link(body: &Body) -> Option<(LinkName, Known)> {
+pub(super) fn listed_link(body: &Body) -> Option<(LinkName, KnownLink)> {
     match body {
         Body::Rtnl(RouteNetlinkMessage::NewLink(link)) => link::known(link),
         Body::Rtnl(_) | Body::NewNexthop(_) | Body::DelNexthop(_) => None,

@@ -10,7 +10,7 @@ use super::nftables::Tables;
 use super::{Chains, Generation, Reading, Refused};
 use crate::model::entry::{Base, BasePolicy, Chain, ChainName, Entry, Iptables};
 use crate::plan::diff::Op;
-use programs::{Error, Programs};
+use programs::{ProgramError, Programs};
 
 pub(super) use programs::usual;
 
@@ -90,8 +90,7 @@ fn may_be_there(tables: &mut Tables, name: ChainName) -> bool {
 
 impl Reading {
     fn of(names: BTreeSet<ChainName>, generation: Option<Generation>) -> Self {
-        let (dropping, unread) = (BTreeSet::new(), BTreeMap::new());
-        Self { names, found: Vec::new(), dropping, unread, generation }
+        Self { names, generation, ..Self::default() }
     }
 
     fn note_policy(&mut self, name: ChainName, base_policy: BasePolicy) {
@@ -109,7 +108,7 @@ impl Reading {
 
     /// Records chains that cannot be read. A chain of iptables-nft exists, because nftables lists
     /// it; whether a legacy chain exists is unknown.
-    fn note_unreadable(&mut self, names: Vec<ChainName>, error: &Error) {
+    fn note_unreadable(&mut self, names: Vec<ChainName>, error: &ProgramError) {
         tracing::debug!(%error, "chains were not read");
         for name in names {
             match (name.iptables, name.base) {

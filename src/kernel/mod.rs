@@ -56,7 +56,7 @@ pub enum Observation {
     Overrun,
     /// Notifications were paused during a large change by tweed. A dump must follow to find foreign
     /// changes.
-    Unheard,
+    Paused,
 }
 
 /// The kernel entries, the facts of this host, and changes of both. If a scope or ops contain
@@ -113,7 +113,7 @@ pub trait Chains: Clone + 'static {
 }
 
 /// The result of reading chains.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Reading {
     /// The chains that were requested.
     pub names: BTreeSet<ChainName>,

@@ -32,7 +32,7 @@ const BACKLOG: usize = 8 << 20;
 
 /// If tweed makes more changes than this at once, a dump costs less than receiving the
 /// notifications of its own changes, for tweed and for the kernel.
-const TOO_MANY_TO_HEAR: usize = 4096;
+const MOST_OBSERVED_OPS: usize = 4096;
 
 pub struct NetlinkKernel {
     requests: AsyncSocket,
@@ -74,20 +74,15 @@ impl NetlinkKernel {
             lacks_nexthops: false,
             observed: VecDeque::new(),
         };
-        kernel.listen_anew()?;
+        kernel.reopen_monitors()?;
         Ok(kernel)
     }
 
     /// Opens new sockets; unread notifications of the old ones are dropped.
-    fn listen_anew(&mut self) -> io::Result<()> {
+    fn reopen_monitors(&mut self) -> io::Result<()> {
         self.monitor = Some(Monitor::of_routing(self.backlog)?);
         self.table_monitor = Monitor::of_tables(self.backlog).ok();
         Ok(())
-    }
-
-    fn stop_listening(&mut self) {
-        self.monitor = None;
-        self.table_monitor = None;
     }
 
     /// Lists the links and records their names.
@@ -112,8 +107,8 @@ impl Kernel for NetlinkKernel {
     }
 
     async fn apply(&mut self, ops: &[Op]) -> io::Result<Vec<Refused>> {
-        if ops.len() > TOO_MANY_TO_HEAR {
-            self.stop_listening();
+        if ops.len() > MOST_OBSERVED_OPS {
+            (self.monitor, self.table_monitor) = (None, None);
         }
         self.carry_out(ops).await
     }

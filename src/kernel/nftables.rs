@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use nix::errno::Errno;
 use nix::sys::socket::{setsockopt, sockopt};
-use tweed_netlink::nftables::{self, TableFamily};
+use tweed_netlink::nftables::{self, Batch, TableFamily};
 use tweed_netlink::{Protocol, Socket};
 
 use super::codec::{self, HostChain, Transaction};
@@ -27,9 +27,6 @@ pub(super) struct Tables {
     lack_masquerading: bool,
 }
 
-/// The kernel refused a change of nftables.
-struct Unchanged<'a>(Errno, &'a Op);
-
 impl Tables {
     /// The table `name`; none if it does not exist or nftables is unavailable. The error is
     /// reported when the table is written, and must not affect routes.
@@ -46,7 +43,6 @@ impl Tables {
         Some(Entry::Renewal(codec::renewal(Arc::clone(name), stay)))
     }
 
-    /// The elements of `table`.
     pub(super) fn elements(&mut self, table: &Table) -> Vec<Entry> {
         if !table.has_peers() {
             return Vec::new();
@@ -67,7 +63,6 @@ impl Tables {
         self.exchange(nftables::generation).ok().map(Generation)
     }
 
-    /// Whether iptables-nft has this chain.
     pub(super) fn has_chain(&mut self, name: ChainName) -> bool {
         let (table, chain) = (name.base.table(), name.base.chain());
         self.exchange(|socket| nftables::has_chain(socket, name.family, table, chain))
@@ -94,26 +89,29 @@ impl Tables {
         if batch.is_empty() {
             return Ok(());
         }
-        let errno = match self.exchange(|socket| batch.commit(socket)) {
+        self.refusal(batch).map_or(Ok(()), |errno| Err(reason(errno, op.entry())))
+    }
+
+    /// Commits `batch`; returns the first error.
+    fn refusal(&mut self, batch: Batch) -> Option<Errno> {
+        match self.exchange(|socket| batch.commit(socket)) {
             Ok(refusals) => refusals.first().map(|refusal| refusal.errno),
             Err(error) => Some(error.raw_os_error().map_or(Errno::UnknownErrno, Errno::from_raw)),
-        };
-        errno.map_or(Ok(()), |errno| Err(Unchanged(errno, op).to_string()))
+        }
     }
 
     /// Applies `ops` in one transaction. If the kernel refuses some, applies the others in a second
     /// one; if that fails too, applies them one by one.
     pub(super) fn carry_out(&mut self, ops: Vec<Op>) -> Vec<Refused> {
-        let suspects = self.refused_of(&ops);
-        if suspects.is_empty() {
-            return Vec::new();
+        let refused = self.refused_of(&ops);
+        let (mut suspects, mut others) = (Vec::new(), Vec::new());
+        for (index, op) in ops.into_iter().enumerate() {
+            if refused.contains(&index) { suspects.push(op) } else { others.push(op) }
         }
-        let (suspects, others): (Vec<_>, Vec<_>) =
-            ops.into_iter().enumerate().partition(|(index, _)| suspects.contains(index));
-        let [suspects, others] =
-            [suspects, others].map(|ops| ops.into_iter().map(|(_, op)| op).collect::<Vec<_>>());
-        let others = if self.refused_of(&others).is_empty() { Vec::new() } else { others };
-        suspects.into_iter().chain(others).filter_map(|op| self.carry_out_alone(op)).collect()
+        if !suspects.is_empty() && !self.refused_of(&others).is_empty() {
+            suspects.append(&mut others);
+        }
+        suspects.into_iter().filter_map(|op| self.carry_out_alone(op)).collect()
     }
 
     /// The ops that made the kernel refuse the transaction; empty if it was applied.
@@ -121,27 +119,20 @@ impl Tables {
         let Some(Transaction { batch, owners }) = codec::transaction(ops) else {
             return BTreeSet::new();
         };
-        match self.exchange(|socket| batch.commit(socket)) {
-            Ok(refusals) => {
-                let refused = refusals.iter().filter_map(|refusal| owners.get(refusal.index));
-                refused.cloned().flatten().collect()
-            }
-            Err(_) => (0..ops.len()).collect(),
-        }
+        let Ok(refusals) = self.exchange(|socket| batch.commit(socket)) else {
+            return (0..ops.len()).collect();
+        };
+        refusals.iter().filter_map(|it| owners.get(it.index)).cloned().flatten().collect()
     }
 
     fn carry_out_alone(&mut self, op: Op) -> Option<Refused> {
         let Transaction { batch, .. } = codec::transaction(std::slice::from_ref(&op))?;
-        let errno = match self.exchange(|socket| batch.commit(socket)) {
-            Ok(refusals) => refusals.first()?.errno,
-            Err(error) => error.raw_os_error().map_or(Errno::UnknownErrno, Errno::from_raw),
-        };
+        let errno = self.refusal(batch)?;
         if matches!((&op, errno), (Op::Remove(_), Errno::ENOENT)) {
             return None;
         }
-        let unchanged = Unchanged(errno, &op);
-        self.lack_masquerading |= unchanged.lacks_nftables() && op.entry().is_rules();
-        Some(Refused { reason: unchanged.to_string(), op })
+        self.lack_masquerading |= lacks_nftables(errno) && op.entry().is_rules();
+        Some(Refused { reason: reason(errno, op.entry()), op })
     }
 
     /// Reads `subject`; returns the default value if nftables is unavailable.
@@ -173,37 +164,27 @@ fn open() -> io::Result<Socket> {
     Ok(socket)
 }
 
-impl Unchanged<'_> {
-    /// The kernel features that the entry requires, and the alternative.
-    fn needs(&self) -> [&'static str; 2] {
-        if self.1.entry().is_rules() {
-            [
-                "its masquerading",
-                "nf_tables, nft_chain_nat, nft_masq and nft_nat, or start tweedd without --ip-masq",
-            ]
-        } else {
-            ["what guards the tunnel", "nf_tables, nft_fib_ipv4 and nft_fib_ipv6"]
-        }
-    }
-
-    /// Whether the kernel lacks nftables, or a feature that tweed's tables need.
-    const fn lacks_nftables(&self) -> bool {
-        matches!(self.0, Errno::EPROTONOSUPPORT | Errno::EOPNOTSUPP | Errno::ENOENT)
-    }
+/// Whether the kernel lacks nftables, or a feature that tweed's tables need.
+const fn lacks_nftables(errno: Errno) -> bool {
+    matches!(errno, Errno::EPROTONOSUPPORT | Errno::EOPNOTSUPP | Errno::ENOENT)
 }
 
-impl fmt::Display for Unchanged<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let errno = self.0.desc().to_lowercase();
-        match self.0 {
-            Errno::EPERM | Errno::EACCES => {
-                write!(f, "{errno}: tweedd needs the capability NET_ADMIN")
-            }
-            _ if self.lacks_nftables() && !matches!(self.1.entry(), Entry::Chain(_)) => {
-                let [what, cure] = self.needs();
-                write!(f, "this kernel lacks nftables or {what} ({errno}): load {cure}")
-            }
-            _ => f.write_str(&errno),
+/// Describes why the kernel refused a change of `entry`, and the fix if it is known.
+fn reason(errno: Errno, entry: &Entry) -> String {
+    let text = errno.desc().to_lowercase();
+    match errno {
+        Errno::EPERM | Errno::EACCES => format!("{text}: tweedd needs the capability NET_ADMIN"),
+        _ if lacks_nftables(errno) && !matches!(entry, Entry::Chain(_)) => {
+            let (what, modules) = if entry.is_rules() {
+                (
+                    "masquerading",
+                    "nf_tables, nft_chain_nat, nft_masq and nft_nat, or start tweedd without --ip-masq",
+                )
+            } else {
+                ("expressions that guard the tunnel", "nf_tables, nft_fib_ipv4 and nft_fib_ipv6")
+            };
+            format!("this kernel lacks nftables or {what} ({text}): load {modules}")
         }
+        _ => text,
     }
 }

@@ -12,7 +12,6 @@ use crate::model::node::Sysctls;
 use crate::model::prefix::Family;
 use crate::plan::scope::Scope;
 
-/// Accesses the settings of all links.
 #[derive(Default)]
 pub(super) struct LinkSettings {
     /// Opened on first use.
@@ -21,18 +20,17 @@ pub(super) struct LinkSettings {
 
 /// A setting could not be written, so the operator must set it.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum NotSwitched {
+pub(super) enum SettingError {
     #[error("{name} cannot be written ({}): set it to {value} on this host", source.kind())]
     Sysctl { name: String, value: u8, source: io::Error },
     #[error(
-        "the kernel does not switch it over netlink ({}): run ethtool -K {link} {feature} {state}",
+        "it cannot be switched over netlink ({}): run ethtool -K {link} {feature} {state}",
         description(source)
     )]
     Feature { link: LinkName, feature: &'static str, state: &'static str, source: io::Error },
 }
 
 impl LinkSettings {
-    /// All settings in `scope`.
     pub(super) fn read_all(&mut self, scope: &Scope) -> Vec<Entry> {
         let wanted = SettingKind::ALL.into_iter();
         let wanted = wanted.flat_map(|kind| scope.links_with(kind).map(move |link| (kind, link)));
@@ -50,18 +48,18 @@ impl LinkSettings {
         Some(Setting { link: link.clone(), kind, on })
     }
 
-    pub(super) fn write(&mut self, setting: &Setting) -> Result<(), NotSwitched> {
+    pub(super) fn write(&mut self, setting: &Setting) -> Result<(), SettingError> {
         match setting.kind.policy().store {
             SettingStore::Sysctl(sysctl) => write(&sysctl, setting),
             SettingStore::Feature(feature) => self.switch(feature, setting),
         }
     }
 
-    fn switch(&mut self, feature: &'static str, setting: &Setting) -> Result<(), NotSwitched> {
+    fn switch(&mut self, feature: &'static str, setting: &Setting) -> Result<(), SettingError> {
         let link = &setting.link;
         let (switch, state) = if setting.on { (Switch::On, "on") } else { (Switch::Off, "off") };
         let switched = self.ask(|ethtool| ethtool.switch(link.as_str(), feature, switch));
-        switched.map_err(|source| NotSwitched::Feature {
+        switched.map_err(|source| SettingError::Feature {
             link: link.clone(),
             feature,
             state,
@@ -93,7 +91,7 @@ pub(super) fn makes_strict() -> bool {
 }
 
 /// Succeeds if IPv6 is disabled and the file does not exist: there is nothing to set.
-fn write(sysctl: &Sysctl, setting: &Setting) -> Result<(), NotSwitched> {
+fn write(sysctl: &Sysctl, setting: &Setting) -> Result<(), SettingError> {
     let value = if setting.on { *sysctl.on.start() } else { sysctl.off };
     // A host with read-only settings may already have the required value.
     if effective(sysctl, &setting.link) == Some(value) {
@@ -104,7 +102,7 @@ fn write(sysctl: &Sysctl, setting: &Setting) -> Result<(), NotSwitched> {
         Err(source) if source.kind() == io::ErrorKind::NotFound && sysctl.family == Family::V6 => {
             Ok(())
         }
-        written => written.map_err(|source| NotSwitched::Sysctl { name, value, source }),
+        written => written.map_err(|source| SettingError::Sysctl { name, value, source }),
     }
 }
 

@@ -105,7 +105,7 @@ pub(super) enum Unknown {
     #[error("{daemon}, and there is no checkpoint {path}")]
     Nowhere { daemon: String, path: String },
     #[error("{daemon}, and {checkpoint}")]
-    Unusable { daemon: String, checkpoint: checkpoint::Error },
+    Unusable { daemon: String, checkpoint: checkpoint::LoadError },
 }
 
 impl From<Unknown> for Error {

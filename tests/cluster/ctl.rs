@@ -73,10 +73,10 @@ fn an_operator_sees_what_is_routed_how_and_why() {
         assert!(text.contains(&subnet), "{text}");
     }
     assert!(
-        text.contains("left out: its backend is host-gw, ours is vxlan, and Mixed is off"),
+        text.contains("skipped: its backend is host-gw, ours is vxlan, and Mixed is off"),
         "{text}"
     );
-    assert!(text.contains("set aside: subnet 10.245.91.0/24 is not inside the network"), "{text}");
+    assert!(text.contains("rejected: subnet 10.245.91.0/24 is not inside the network"), "{text}");
 
     let (code, text, leases) = both(node, "leases").unwrap();
     assert_eq!(code, 0, "{text}");

@@ -131,9 +131,9 @@ fn a_peer_that_left_while_the_daemon_was_down_is_removed_after_a_full_read() {
     let (mut cluster, leaver, stayer) = leaves_while_down().unwrap();
     let node = cluster.nodes[0].clone();
     cluster.daemons[0].start().unwrap();
-    let last_known = || is_ready_with(&cluster.daemons[0], "forwarding by what was last known");
+    let last_known = || is_ready_with(&cluster.daemons[0], "forwarding from the checkpoint");
     let took = eventually(NOTICED, last_known).unwrap();
-    println!("forwarding by what was last known after {took:?}");
+    println!("forwarding from the checkpoint after {took:?}");
     let are_there = || {
         leaver.is_tunnelled_by(&node)?;
         stayer.is_tunnelled_by(&node)

@@ -83,7 +83,7 @@ fn garbage_below_subnets_changes_no_node() {
     for (id, _) in garbage {
         let is_told = || {
             let reason = lease_reason(&cluster.daemons[0], id)?;
-            ensure!(reason.starts_with("set aside: "), "{id}: {reason:?}");
+            ensure!(reason.starts_with("rejected: "), "{id}: {reason:?}");
             ensure!(reason.len() < 300, "{id}: a reason of {} bytes", reason.len());
             Ok(())
         };
@@ -248,7 +248,7 @@ fn hostile_leases_change_nothing(config: &str, path: Path) -> Result<()> {
     let is_set_aside = |(subnet, value, word): &Hostile| {
         let id = subnet.replace('/', "-");
         let reason = lease_reason(&cluster.daemons[0], &id)?;
-        ensure!(reason.starts_with("set aside: "), "{subnet} {value} was believed: {reason:?}");
+        ensure!(reason.starts_with("rejected: "), "{subnet} {value} was believed: {reason:?}");
         ensure!(reason.contains(word), "{subnet} {value}: {reason:?} without {word:?}");
         Ok(())
     };
@@ -306,7 +306,7 @@ fn hostile_ipv6_leases_change_nothing() {
         etcd.put(&format!("{SUBNETS}/{id}"), &value).unwrap();
         eventually(PATIENCE, || {
             let reason = lease_reason(&daemon, &id)?;
-            ensure!(reason.starts_with("set aside: "), "{id} {value}: {reason:?}");
+            ensure!(reason.starts_with("rejected: "), "{id} {value}: {reason:?}");
             Ok(())
         })
         .unwrap();
@@ -338,7 +338,7 @@ fn an_accepted_peer_with_a_garbled_record_keeps_its_route() {
         etcd.put(&peer.key(), garbage).unwrap();
         eventually(PATIENCE, || {
             let reason = lease_reason(daemon, "10.244.101.0-24")?;
-            ensure!(reason.starts_with("kept as last read: "), "{reason:?}");
+            ensure!(reason.starts_with("the last valid version is used: "), "{reason:?}");
             Ok(())
         })
         .unwrap();
@@ -420,7 +420,7 @@ fn a_lease_for_the_whole_address_space_diverts_nothing() {
         cluster.etcd.put(&format!("{SUBNETS}/{id}"), &host_gw("10.99.1.66")).unwrap();
         eventually(PATIENCE, || {
             let reason = lease_reason(&cluster.daemons[0], id)?;
-            ensure!(reason.starts_with("set aside: "), "{id}: {reason:?}");
+            ensure!(reason.starts_with("rejected: "), "{id}: {reason:?}");
             Ok(())
         })
         .unwrap();

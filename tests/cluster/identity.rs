@@ -402,7 +402,7 @@ fn a_node_with_the_mac_of_another_takes_a_new_one() {
     node.change_mac("flannel.1", &mac(&base.cluster.nodes[1]).unwrap()).unwrap();
     daemon.start().unwrap();
     daemon.wait_ready().unwrap();
-    has_changed_its_mac(&daemon, "another lease has our VTEP MAC").unwrap();
+    has_changed_its_mac(&daemon, "another lease has the VTEP MAC of this node").unwrap();
     assert_eq!(mac(&node).unwrap(), own);
     healthy.reach(&pod).unwrap();
     healthy.keep_their_peers().unwrap();

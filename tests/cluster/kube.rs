@@ -263,7 +263,7 @@ fn a_cluster_outlives_its_api_server_without_a_lost_packet() {
     cluster.server.stop().unwrap();
     let ready = cluster.daemons[0].restart().unwrap();
     println!("ready without the API server after {ready:.0?}");
-    let last_known = "forwarding by what was last known";
+    let last_known = "forwarding from the checkpoint";
     eventually(PATIENCE, || is_ready_with(&cluster.daemons[0], last_known)).unwrap();
     for beat in 0..10 {
         cluster.server.heartbeat("n2", beat);
@@ -273,7 +273,7 @@ fn a_cluster_outlives_its_api_server_without_a_lost_packet() {
     eventually(PATIENCE, || {
         let response = cluster.daemons[0].get("/readyz")?;
         ensure!(
-            response.status == 200 && !response.body.contains("last known"),
+            response.status == 200 && !response.body.contains("checkpoint"),
             "{}",
             response.body
         );

@@ -16,7 +16,7 @@ const MIXED: &str = r#"{"Network":"10.244.0.0/16","Mixed":true,"Backend":{"Type"
 /// Long enough for an unwanted change to appear.
 const A_WHILE: Duration = Duration::from_secs(5);
 const FOLLOWED: Duration = Duration::from_secs(20);
-const LAST_KNOWN: &str = "what was last known";
+const LAST_KNOWN: &str = "forwarding from the checkpoint";
 
 /// A node whose checkpoint survives a reboot, and another node.
 struct Rebooted {
@@ -75,7 +75,7 @@ fn a_reboot_without_etcd_is_survived(config: &str, files: Files) -> Result<()> {
     let took = scenario.daemon.wait_ready()?;
     println!("ready {took:?} after the start");
     eventually(PATIENCE, || is_ready_with(&scenario.daemon, LAST_KNOWN))?;
-    eventually(PATIENCE, || is_ready_with(&scenario.daemon, "the store is away"))?;
+    eventually(PATIENCE, || is_ready_with(&scenario.daemon, "the store is unreachable"))?;
     ensure!(key_of(&scenario.node)? == scenario.key, "another subnet after the reboot");
     scenario.pods_reach_each_other()?;
 

@@ -123,7 +123,7 @@ fn a_restart_without_a_config_still_observes_peers() {
     cluster.daemons[0].start().unwrap();
     let peer = Peer::numbered(1);
     peer.is_followed_by(&cluster.nodes, &cluster.etcd, PATIENCE).unwrap();
-    let warning = "the config before stays in force: key";
+    let warning = "the previous config stays applied: key";
     eventually(PATIENCE, || is_ready_with(&cluster.daemons[0], warning)).unwrap();
     assert_eq!(cluster.lease(0).unwrap().lease, lease.lease);
 }

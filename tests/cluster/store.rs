@@ -51,7 +51,10 @@ impl Scenario {
     /// Every daemon stays ready, and reports that the store is unreachable.
     fn all_report_why(&self, within: Duration) -> Result<()> {
         let said = eventually(within, || {
-            self.cluster.daemons.iter().try_for_each(|it| is_ready_with(it, "the store is away"))
+            self.cluster
+                .daemons
+                .iter()
+                .try_for_each(|it| is_ready_with(it, "the store is unreachable"))
         })?;
         println!("all daemons said so after {said:?}");
         Ok(())
@@ -96,7 +99,7 @@ impl Scenario {
     /// All nodes continue without the config, and report that.
     fn the_config_is_missed_and_written_again(&self) -> Result<()> {
         let missed = format!(
-            "the config before stays in force: key {CONFIG} is missing: write the network config there"
+            "the previous config stays applied: key {CONFIG} is missing: write the network config there"
         );
         let missed = |daemon: &Daemon| is_ready_with(daemon, &missed);
         eventually(FOLLOWED, || self.cluster.daemons.iter().try_for_each(missed))?;

@@ -1,4 +1,4 @@
-//! What holds for any set of records, whoever wrote them.
+//! What holds for any set of records, from any source.
 
 #![allow(dead_code, reason = "each reader uses some of it")]
 

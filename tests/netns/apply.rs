@@ -5,8 +5,8 @@ use tweed::model::entry::{Entry, KernelState, Key, PROTOCOL_BOOT, Route};
 use tweed::plan::diff::Op;
 
 use crate::host::{
-    address, apply, device, direct, dump, establish, everything, ip, missing, name, on_a_host,
-    prefix, scope, told, tunnel, tunnelled,
+    address, apply, device, direct, dump, establish, everything, ip, missing, name, notifications,
+    on_a_host, prefix, scope, tunnel, tunnelled,
 };
 
 fn peer(number: u8) -> Entry {
@@ -158,7 +158,7 @@ fn a_route_moves_between_tunnel_and_link_in_one_step() {
             assert_eq!(ip("route show 10.244.2.0/24").lines().count(), 1);
             assert_eq!(ip("-6 route show fd00:10:244:2::/64").lines().count(), 1);
         }
-        let observed = told(&mut kernel).await;
+        let observed = notifications(&mut kernel).await;
         for key in everything().keys().filter(|key| matches!(key, Key::Route(..))) {
             assert!(!observed.contains(&Observation::Lost(key.clone())), "{key:?} was away");
         }
@@ -182,7 +182,7 @@ fn an_inactive_route_becomes_active() {
         let wanted: KernelState = [peer(9)].into_iter().collect();
         establish(&mut kernel, &wanted).await;
         ip("route prepend 10.244.9.0/24 via 172.16.0.200 dev eth0 proto static");
-        assert_eq!(missing(&mut kernel, &wanted).await.len(), 1, "the first is in force");
+        assert_eq!(missing(&mut kernel, &wanted).await.len(), 1, "the first is active");
         assert_eq!(establish(&mut kernel, &wanted).await, [""; 0]);
         assert_eq!(ip("route show 10.244.9.0/24").lines().count(), 1);
     });

@@ -241,7 +241,7 @@ pub(crate) async fn missing(kernel: &mut NetlinkKernel, desired: &KernelState) -
 }
 
 /// All notifications until now.
-pub(crate) async fn told(kernel: &mut NetlinkKernel) -> Vec<Observation> {
+pub(crate) async fn notifications(kernel: &mut NetlinkKernel) -> Vec<Observation> {
     addresses_are_in_use().await;
     // The kernel sends notifications in order: the marker comes after all earlier ones.
     ip("link set lo alias marker");
@@ -249,7 +249,7 @@ pub(crate) async fn told(kernel: &mut NetlinkKernel) -> Vec<Observation> {
     let mut observations = Vec::new();
     loop {
         let next = tokio::time::timeout(Duration::from_secs(60), kernel.observe());
-        let observation = next.await.expect("the marker was not told").unwrap();
+        let observation = next.await.expect("no notification of the marker").unwrap();
         if observation == marker {
             return observations;
         }

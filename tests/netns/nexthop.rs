@@ -10,7 +10,8 @@ use tweed::model::path::Path;
 use tweed::plan::diff::Op;
 
 use crate::host::{
-    apply, direct, dump, establish, everything, ip, missing, on_a_host, prefix, scope, told,
+    apply, direct, dump, establish, everything, ip, missing, notifications, on_a_host, prefix,
+    scope,
 };
 
 /// The routes of `state`, each with its own nexthop object.
@@ -111,11 +112,11 @@ fn a_removed_object_and_its_routes_are_restored() {
         let mut kernel = NetlinkKernel::open().unwrap();
         let wanted = by_nexthops(everything());
         establish(&mut kernel, &wanted).await;
-        told(&mut kernel).await;
+        notifications(&mut kernel).await;
         let id = id_of(&wanted, "10.244.2.0/24");
         ip(&format!("nexthop del id {id}"));
         assert_eq!(ip("route show 10.244.2.0/24"), "");
-        assert_eq!(told(&mut kernel).await, [Observation::Lost(Key::Nexthop(id))]);
+        assert_eq!(notifications(&mut kernel).await, [Observation::Lost(Key::Nexthop(id))]);
         assert_eq!(missing(&mut kernel, &wanted).await.len(), 2);
         assert_eq!(establish(&mut kernel, &wanted).await, [""; 0]);
     });
@@ -127,10 +128,10 @@ fn a_changed_object_is_notified_and_fixed() {
         let mut kernel = NetlinkKernel::open().unwrap();
         let wanted = by_nexthops(everything());
         establish(&mut kernel, &wanted).await;
-        told(&mut kernel).await;
+        notifications(&mut kernel).await;
         let id = id_of(&wanted, "10.244.9.0/24");
         ip(&format!("nexthop replace id {id} via 172.16.0.77 dev eth0 proto 241"));
-        let observed = told(&mut kernel).await;
+        let observed = notifications(&mut kernel).await;
         let changed = Key::Nexthop(id);
         assert!(
             observed.iter().any(|t| matches!(t, Observation::Holds(e) if e.key() == changed)),

@@ -7,14 +7,14 @@ use tweed::model::entry::{Entry, KernelState, Key};
 use tweed::plan::diff::Op;
 
 use crate::host::{
-    address, direct, dump, establish, everything, missing, name, on_a_host, run, told,
+    address, direct, dump, establish, everything, missing, name, notifications, on_a_host, run,
 };
 
 /// A kernel that holds everything, after all notifications of that.
 async fn settled() -> NetlinkKernel {
     let mut kernel = NetlinkKernel::open().unwrap();
     assert_eq!(establish(&mut kernel, &everything()).await, [""; 0]);
-    told(&mut kernel).await;
+    notifications(&mut kernel).await;
     kernel
 }
 
@@ -24,7 +24,7 @@ async fn notifications_after(kernel: &mut NetlinkKernel, commands: &[&str]) -> V
     for command in commands {
         run(command);
     }
-    let mut observed = told(kernel).await;
+    let mut observed = notifications(kernel).await;
     observed.retain(|observation| match observation {
         Observation::Holds(entry) => everything().get(&entry.key()) != Some(entry),
         _ => true,
@@ -51,7 +51,7 @@ fn tweeds_own_changes_are_notified_as_written() {
         let mut kernel = NetlinkKernel::open().unwrap();
         establish(&mut kernel, &everything()).await;
         let mut received = KernelState::default();
-        for observation in told(&mut kernel).await {
+        for observation in notifications(&mut kernel).await {
             if let Observation::Holds(entry) = observation {
                 received.insert(entry);
             }
@@ -163,9 +163,9 @@ fn a_removed_link_is_reported_after_a_refusal_on_it_before_its_entries() {
             let first = kernel.observe().await.unwrap();
             assert_eq!(first, Observation::LinkChanged(name("flannel.1")), "{command}");
             // A second refusal reports nothing, because the link is already known to be gone.
-            told(&mut kernel).await;
+            notifications(&mut kernel).await;
             assert_eq!(kernel.apply(&op).await.unwrap().len(), 1, "{command}");
-            assert_eq!(told(&mut kernel).await, [], "{command}");
+            assert_eq!(notifications(&mut kernel).await, [], "{command}");
         }
     });
 }
@@ -227,7 +227,7 @@ fn changes_between_opening_and_the_first_dump_are_notified() {
         run("ip route add 10.244.2.0/24 via 172.16.0.9 dev eth0");
         dump(&mut kernel).await;
         run("ip route del 10.244.2.0/24");
-        let observed = told(&mut kernel).await;
+        let observed = notifications(&mut kernel).await;
         assert_eq!(observed.last(), Some(&Observation::Lost(route_key("10.244.2.0/24"))));
     });
 }
@@ -238,7 +238,7 @@ fn waiting_for_notifications_can_be_cancelled_without_loss() {
         let mut kernel = NetlinkKernel::open().unwrap();
         run("ip route add 10.244.2.0/24 via 172.16.0.9 dev eth0");
         dump(&mut kernel).await;
-        told(&mut kernel).await;
+        notifications(&mut kernel).await;
         for _ in 0..100 {
             tokio::select! {
                 biased;

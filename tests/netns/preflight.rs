@@ -197,8 +197,8 @@ fn a_port_in_use_by_another_program_is_found() {
 
         let socket = UdpSocket::bind("0.0.0.0:8475").unwrap();
         let holder = sleeper(Path::new("sleep"), OwnedFd::from(socket).into());
-        let said = format!("stop sleep (process {})", holder.0.id());
-        host.comes_to(|findings| findings.len() == 1 && findings[0].fix.starts_with(&said)).await;
+        let fix = format!("stop sleep (process {})", holder.0.id());
+        host.comes_to(|findings| findings.len() == 1 && findings[0].fix.starts_with(&fix)).await;
         drop(holder);
         host.comes_to(<[Finding]>::is_empty).await;
     });

@@ -5,7 +5,7 @@ use tweed::model::entry::{Entry, KernelState, Key};
 use tweed::plan::diff::{Op, diff};
 
 use crate::host::{
-    apply, device, dump, establish, ip, missing, on_a_host, scope, told, tunnel, tunnelled,
+    apply, device, dump, establish, ip, missing, notifications, on_a_host, scope, tunnel, tunnelled,
 };
 
 fn many_peers(count: u32) -> KernelState {
@@ -36,9 +36,9 @@ fn five_thousand_peers_are_programmed_read_back_and_removed() {
         let held = dump(&mut kernel).await;
         assert_eq!(held.len(), wanted.len() + 2, "that, eth0's filter, flannel.1's checksums");
 
-        let nobody = many_peers(0);
-        apply(&mut kernel, diff(&nobody, &held, &scope())).await;
-        assert_eq!(missing(&mut kernel, &nobody).await, [""; 0]);
+        let no_peers = many_peers(0);
+        apply(&mut kernel, diff(&no_peers, &held, &scope())).await;
+        assert_eq!(missing(&mut kernel, &no_peers).await, [""; 0]);
         assert_eq!(ip("route show dev flannel.1"), "");
     });
 }
@@ -67,7 +67,7 @@ fn own_changes_of_thousands_of_peers_are_notified_or_reported_as_lost() {
                 Observation::Holds(entry) => drop(received.insert(entry)),
                 Observation::Overrun => return,
                 Observation::Lost(key) => panic!("{key:?} was never lost"),
-                Observation::Unheard => panic!("so few can be heard"),
+                Observation::Paused => panic!("so few can be heard"),
                 Observation::LinkChanged(_)
                 | Observation::TableChanged(_)
                 | Observation::ChainChanged(_) => {}
@@ -83,10 +83,10 @@ fn notifications_are_paused_and_resumed_around_a_large_change() {
         let mut kernel = NetlinkKernel::open().unwrap();
         let wanted = many_peers(5000);
         establish(&mut kernel, &wanted).await;
-        assert_eq!(kernel.observe().await.unwrap(), Observation::Unheard);
+        assert_eq!(kernel.observe().await.unwrap(), Observation::Paused);
         let route = wanted.entries().last().unwrap().key();
         let Key::Route(destination, _) = route else { panic!("{route:?} is no route") };
         ip(&format!("route del {destination}"));
-        assert_eq!(told(&mut kernel).await, [Observation::Lost(route)]);
+        assert_eq!(notifications(&mut kernel).await, [Observation::Lost(route)]);
     });
 }

@@ -73,8 +73,8 @@ fn a_tunnel_computes_checksums_when_set_until_it_is_recreated() {
         let words = refused.unwrap()[0].reason.clone();
         assert!(words.contains("ethtool -K flannel.1 tx-checksum-ip-generic off"), "{words}");
         establish(&mut kernel, &everything()).await;
-        let anew = checksum(true);
-        assert_eq!(dump(&mut kernel).await.get(&key), Some(&anew));
+        let recreated = checksum(true);
+        assert_eq!(dump(&mut kernel).await.get(&key), Some(&recreated));
     });
 }
 

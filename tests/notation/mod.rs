@@ -118,7 +118,7 @@ pub(crate) fn options(flags: &str) -> Options {
 
 /// What they ask for beside routing: `--ip-masq --iptables-forward-rules=false`.
 pub(crate) fn policy(flags: &str) -> Policy {
-    options(flags).policy
+    options(flags).control.policy
 }
 
 pub(crate) fn config(json: &str) -> NetworkConfig {

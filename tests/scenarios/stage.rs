@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, LocalSet};
 use tokio::time::{self, Instant};
-use tweed::control::{Event, HEARTBEAT, Outputs, Progress, Question, Reconciler, Settings};
+use tweed::control::{Event, HEARTBEAT, Outputs, Progress, Query, Reconciler, Settings};
 use tweed::model::checkpoint::Checkpoint;
 use tweed::model::config::{ConfigUpdate, NetworkConfig, Unusable};
 use tweed::model::lease::{Endpoint, Lease, LeaseId, LeaseUpdate};
@@ -197,7 +197,7 @@ impl Stage {
 
     async fn restart(&mut self) {
         // As on disk: what is not written is not read.
-        let saved = serde_json::to_string(&self.ask(Question::Checkpoint).await).unwrap();
+        let saved = serde_json::to_string(&self.ask(Query::Checkpoint).await).unwrap();
         self.saved = serde_json::from_str(&saved).unwrap();
         self.crash();
     }
@@ -214,15 +214,15 @@ impl Stage {
         self.events.send(event).await.expect("the loop has ended");
     }
 
-    async fn ask<T>(&self, question: impl FnOnce(oneshot::Sender<T>) -> Question) -> T {
+    async fn ask<T>(&self, question: impl FnOnce(oneshot::Sender<T>) -> Query) -> T {
         let (reply, answer) = oneshot::channel();
-        self.send(Event::Question(question(reply))).await;
+        self.send(Event::Query(question(reply))).await;
         answer.await.unwrap()
     }
 
     async fn ask_to_save(&mut self) {
         let (reply, answer) = oneshot::channel();
-        self.send(Event::Question(Question::Checkpoint(reply))).await;
+        self.send(Event::Query(Query::Checkpoint(reply))).await;
         self.asked = Some(answer);
     }
 
@@ -238,7 +238,7 @@ impl Stage {
     /// Asks and answers until every path has the verdict that it deserves. The scenario's time stands
     /// still meanwhile.
     async fn probe_paths(&mut self) {
-        let mut peers = self.ask(Question::Peers).await;
+        let mut peers = self.ask(Query::Peers).await;
         self.prober.expect_verdicts(&peers);
         for _ in 0..MOST_STEPS {
             if !self.prober.has_to_go_on(&peers) {
@@ -247,11 +247,11 @@ impl Stage {
             let due = self.prober.due();
             self.send(Event::Probe(due)).await;
             // With its reply, the loop has sent its questions.
-            drop(self.ask(Question::Peers).await);
+            drop(self.ask(Query::Peers).await);
             for result in self.prober.results() {
                 self.send(Event::Probe(result)).await;
             }
-            peers = self.ask(Question::Peers).await;
+            peers = self.ask(Query::Peers).await;
         }
         panic!("the probes do not lead to the verdicts of the script");
     }
@@ -306,7 +306,7 @@ impl Stage {
     }
 
     async fn peers(&self) -> Vec<String> {
-        let peers = self.ask(Question::Peers).await;
+        let peers = self.ask(Query::Peers).await;
         let show = |peer: PeerStatus| {
             let subnet = peer.subnet.map_or(peer.lease.to_string(), |subnet| subnet.to_string());
             let way = match (peer.path, peer.reason) {
@@ -335,7 +335,7 @@ impl Stage {
 
     /// Which config is in force, and what the newest one has to wait for.
     async fn config(&self) -> Vec<String> {
-        let status = self.ask(Question::Status).await;
+        let status = self.ask(Query::Status).await;
         let backend = status.backend.unwrap_or_default();
         let mixed = if status.mixed { " mixed" } else { "" };
         let ConfigStatus { rollout, pending, invalid, revision } = status.config;
@@ -345,7 +345,7 @@ impl Stage {
 
     /// What the node tells the operator of its peers.
     async fn report(&self) -> Vec<String> {
-        let report = self.ask(Question::Report).await;
+        let report = self.ask(Query::Report).await;
         let Some(NodeReport { exceptions, peers, .. }) = report else {
             return vec!["report nothing".to_owned()];
         };
@@ -367,8 +367,8 @@ fn settings() -> Settings {
 }
 
 fn take_flags(settings: &mut Settings, flags: &str) {
-    let options = notation::options(flags);
-    (settings.policy, settings.interface) = (options.policy, options.interface);
+    let control = notation::options(flags).control;
+    (settings.policy, settings.interface) = (control.policy, control.interface);
 }
 
 fn daemon(

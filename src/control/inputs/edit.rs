@@ -13,7 +13,6 @@ use crate::model::status::ConfigStatus;
 use crate::plan::backend;
 use crate::plan::config_change::{Change, PendingReason, Reload, Situation, change};
 
-/// The latest config update from the store.
 #[derive(Clone, Debug, Default)]
 pub struct Edit {
     pub update: Option<ConfigUpdate>,
@@ -83,7 +82,7 @@ impl Inputs {
             Some(Vec::new())
         };
         let situation =
-            Situation { reload, names: self.names(), kept: self.kind_kept(), unreachable };
+            Situation { reload, names: self.names(), kept: self.kept_backend(), unreachable };
         let Change { applied, pending } = change(current, wanted, &situation);
         self.edit.pending = pending;
         self.apply_config(applied)
@@ -136,12 +135,11 @@ impl Inputs {
         }
     }
 
-    /// A description of the rollout; none without one.
     fn rollout(&self) -> Option<String> {
         let wanted = self.edit.wanted().or(self.config.as_ref())?;
         let percent = wanted.rollout.as_ref()?.percent;
         let kind = wanted.kind_of(self.names()).as_str();
-        let stands = if self.follows() { "follows to" } else { "stays on" };
+        let stands = if self.follows() { "selected for" } else { "stays on" };
         Some(format!("{stands} {kind}: the rollout is at {percent} %"))
     }
 }

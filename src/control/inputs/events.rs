@@ -1,7 +1,7 @@
 //! How each event changes the inputs, and the resulting `Changes`.
 
 use super::Inputs;
-use crate::control::changes::{Changes, Differences, Losses};
+use crate::control::changes::{Changes, Differences, MissingLeases};
 use crate::model::checkpoint::Checkpoint;
 use crate::model::config::ConfigUpdate;
 use crate::model::lease::{Lease, LeaseUpdate};
@@ -51,17 +51,17 @@ impl Inputs {
         // The first complete snapshot makes delayed removals due, and defines which peers may send
         // into the tunnel.
         if was_complete != self.peers.is_complete() {
-            self.check_memory();
+            self.check_checkpoint();
             changes.differences = Differences::Anywhere;
             changes.edit = true;
             changes.plan = true;
         }
         let (after, may_grow) = (self.peers.missing().len(), !self.peers.is_single_removal());
-        changes.losses = Some(Losses { before, after, may_grow });
+        changes.losses = Some(MissingLeases { before, after, may_grow });
         if after == 0 {
             self.held_back = None;
         }
-        self.note_loss();
+        self.note_missing();
         changes
     }
 
@@ -71,7 +71,7 @@ impl Inputs {
         if !self.store.is_reachable() {
             return Changes::default();
         }
-        let losses = Losses { before: 0, after: self.peers.missing().len(), may_grow: true };
+        let losses = MissingLeases { before: 0, after: self.peers.missing().len(), may_grow: true };
         let losses = Some(losses).filter(|losses| losses.after > 0);
         Changes { differences: Differences::Anywhere, losses, ..Changes::default() }
     }
@@ -81,7 +81,7 @@ impl Inputs {
         if self.config.is_some() || self.peers.is_complete() {
             return Changes::default();
         }
-        tracing::info!(peers = checkpoint.leases.len(), "starting from what was last known");
+        tracing::info!(peers = checkpoint.leases.len(), "starting from the checkpoint");
         self.remember(checkpoint);
         Changes { facts: true, plan: true, ..Changes::default() }
     }
@@ -95,7 +95,7 @@ mod tests {
     #[test]
     fn the_first_snapshot_makes_waiting_removals_due() {
         let mut inputs = Inputs::default();
-        let losses = Some(Losses { before: 0, after: 0, may_grow: true });
+        let losses = Some(MissingLeases { before: 0, after: 0, may_grow: true });
         let nothing_is_missing = Changes { losses, ..Changes::default() };
         let (edit, plan, differences) = (true, true, Differences::Anywhere);
         let expected = Changes { edit, plan, differences, ..nothing_is_missing.clone() };

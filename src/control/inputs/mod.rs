@@ -28,20 +28,16 @@ use crate::store::{Identity, Rival};
 #[derive(Debug, Default)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Inputs {
-    /// Settings from the operator's flags.
     pub policy: Policy,
-    /// Whether the kernel accepts the tunnel guard.
-    pub guarding: Guarding,
+    pub guarding: GuardState,
     /// The config applied on this node; the store may have a newer one.
     pub config: Option<NetworkConfig>,
-    /// The latest config of the store.
     pub edit: Edit,
     /// The number of config updates, including the first one.
     pub edits: u64,
     /// Whether the store confirms the config: it comes from the store, or the store has no usable
     /// config, so that the remembered one stays applied.
     pub confirmed: bool,
-    /// How this node identifies itself to the store.
     pub identity: Identity,
     pub node: Option<Node>,
     /// The iptables chains for which the host drops packets that no rule accepts.
@@ -71,27 +67,27 @@ pub struct Inputs {
     pub leaving: BTreeSet<Family>,
     /// Another node that published its own lease under this node's public IP.
     pub rival: Option<Rival>,
-    /// Peers on the same link that are currently reached through the tunnel.
     pub fallbacks: Fallbacks,
     /// The remembered node, if the daemon started from a checkpoint.
     pub remembered: Option<Local>,
     pub store: StoreState,
     /// The numbers of missing peers and of all peers, while the withdrawal limit applies.
     pub held_back: Option<(usize, usize)>,
-    /// The likely cause of the missing leases.
-    pub loss: Loss,
+    /// This node's own lease is missing from the store too, although the node still runs: the store
+    /// lost data, and other nodes may still run as well.
+    pub lost_own_lease: bool,
 }
 
 /// Whether the kernel accepts the tables of the tunnel guard.
 #[derive(Debug, Default)]
-pub struct Guarding {
+pub struct GuardState {
     /// The kernel's reason for refusing them.
     pub(super) refused: Option<String>,
     /// Whether to retry them.
     again: bool,
 }
 
-impl Guarding {
+impl GuardState {
     /// The guard admits known peers only, so it is not planned before any are known. After a
     /// refusal it is not planned until a retry is due.
     fn wanted(&self, guard: Option<Guard>, know_peers: bool) -> Option<Guard> {
@@ -115,21 +111,11 @@ impl Guarding {
     }
 }
 
-/// The likely cause of missing leases.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Loss {
-    /// The nodes may be gone.
-    #[default]
-    Plausible,
-    /// This node's own lease is missing too, although the node still runs: the store lost data.
-    OfOursToo,
-}
-
 impl Inputs {
     /// The node-local inputs of the plan; none until all are known.
     pub fn local(&self) -> Option<Local> {
         let mut config = self.config.clone()?.on_node(self.names());
-        config.backend.kind = self.kind_kept().unwrap_or(config.backend.kind);
+        config.backend.kind = self.kept_backend().unwrap_or(config.backend.kind);
         let guard = self.guarding.wanted(self.policy.guard, self.know_peers());
         let mut node = self.node.clone()?;
         node.firewalls.dropping.clone_from(&self.dropping);
@@ -145,7 +131,7 @@ impl Inputs {
     }
 
     /// The backend that is kept, and that peers expect, although the config selects another.
-    pub fn kind_kept(&self) -> Option<BackendType> {
+    pub fn kept_backend(&self) -> Option<BackendType> {
         let config = self.config.as_ref().filter(|_| !self.strict_now.is_empty())?;
         let published = self.own.as_ref()?.endpoints.first()?.backend.supported()?;
         (published != config.kind_of(self.names())).then_some(published)
@@ -160,39 +146,33 @@ impl Inputs {
     /// A description of the part of the latest config that waits, and the reason.
     pub fn pending(&self) -> Option<String> {
         let filter = |kind: BackendType| {
-            let names =
-                self.strict_now.iter().map(|link| format!("net.ipv4.conf.{link}.rp_filter"));
-            let names = names.collect::<Vec<_>>().join(" and ");
+            let name = |link: &LinkName| format!("net.ipv4.conf.{link}.rp_filter");
+            let names = self.strict_now.iter().map(name).collect::<Vec<_>>().join(" and ");
             format!("staying on {} until {names} is loose: set it to 2", kind.as_str())
         };
         let pending = self.edit.pending.as_ref().map(ToString::to_string);
-        pending.or_else(|| self.kind_kept().map(filter))
+        pending.or_else(|| self.kept_backend().map(filter))
     }
 
     /// Records which filters are strict; returns whether the plan changes.
     pub fn note_filters(&mut self, actual: &KernelState) -> bool {
-        let kept = self.kind_kept();
-        let is_mixed = self.is_mixed();
+        let (kept, is_mixed) = (self.kept_backend(), self.is_mixed());
         self.strict_now = strict(actual).filter(|_| is_mixed).collect();
-        self.kind_kept() != kept
+        self.kept_backend() != kept
     }
 
     /// Records which retired tunnel devices still have their address; returns whether that changed.
     pub fn note_leaving(&mut self, actual: &KernelState) -> bool {
         let config = self.config.as_ref().filter(|config| !config.has_tunnel());
-        let leaves = |config: &NetworkConfig, subnet: &Prefix| {
-            let device = LinkName::tunnel(subnet.family(), config.backend.tunnel.vni);
+        let leaves = |subnet: &Prefix| {
+            let vni = config.map(|config| config.backend.tunnel.vni)?;
+            let device = LinkName::tunnel(subnet.family(), vni);
             let address = Entry::Address(backend::tunnel_address(*subnet, device));
-            actual.get(&address.key()).is_some()
+            actual.get(&address.key()).map(|_| subnet.family())
         };
-        let leaving = config.zip(self.own.as_ref()).map(|(config, own)| {
-            let subnets = own.subnets().filter(|subnet| leaves(config, subnet));
-            subnets.map(Prefix::family).collect()
-        });
-        let leaving = leaving.unwrap_or_default();
-        let is_news = leaving != self.leaving;
-        self.leaving = leaving;
-        is_news
+        let subnets = self.own.iter().flat_map(Lease::subnets);
+        let leaving: BTreeSet<_> = subnets.filter_map(|subnet| leaves(&subnet)).collect();
+        std::mem::replace(&mut self.leaving, leaving) != self.leaving
     }
 
     /// Records for which of `names` the host drops packets; returns whether that changed.
@@ -203,9 +183,7 @@ impl Inputs {
     ) -> bool {
         let known = self.dropping.difference(names).copied();
         let now: BTreeSet<ChainName> = known.chain(dropping).collect();
-        let is_news = now != self.dropping;
-        self.dropping = now;
-        is_news
+        std::mem::replace(&mut self.dropping, now) != self.dropping
     }
 
     pub fn rules(&self) -> Rules {
@@ -281,64 +259,64 @@ impl Inputs {
     }
 
     /// Records whether this node's own lease is missing from the store along with the peers.
-    pub fn note_loss(&mut self) {
+    pub fn note_missing(&mut self) {
         if self.peers.missing().is_empty() {
-            self.loss = Loss::Plausible;
-        } else if !self.are_named() {
-            self.loss = Loss::OfOursToo;
+            self.lost_own_lease = false;
+        } else if !self.is_listed() {
+            self.lost_own_lease = true;
             self.peers.mark_all_unlisted();
         }
     }
 
     /// Checks the first listing against the checkpoint. If the store granted another lease than the
     /// remembered one, it lost that lease, and possibly those of the unlisted peers.
-    pub fn check_memory(&mut self) {
+    pub fn check_checkpoint(&mut self) {
         let identity = |own: &Lease| (own.id.clone(), own.created, own.grant);
         let remembered = self.remembered.as_ref().and_then(|local| local.own.as_ref());
         let is_same = remembered.map(identity) == self.own.as_ref().map(identity);
         if !is_same && !self.peers.missing().is_empty() {
-            self.loss = Loss::OfOursToo;
+            self.lost_own_lease = true;
             self.peers.mark_all_unlisted();
         }
     }
 
     /// Whether the store lists this node's own lease, if it holds one.
-    fn are_named(&self) -> bool {
+    fn is_listed(&self) -> bool {
         self.own.as_ref().is_none_or(|own| self.peers.is_listed(&own.id))
     }
 
     /// Whether nothing indicates that the store lost data or is unreachable.
-    pub fn trust_the_store(&self) -> bool {
-        self.held && self.are_named() && self.may_remove()
+    pub fn trusts_store(&self) -> bool {
+        self.held && self.is_listed() && self.may_remove()
     }
 
     /// Withdraws the missing peers. If this node's own lease was missing too, the store lost data:
     /// wait one more period, because other nodes may need longer to register again.
     pub fn withdraw(&mut self, max_percent: u8) -> Withdrawal {
         self.peers.validate_by(self.rules());
-        match (std::mem::take(&mut self.loss), self.peers.count_missing()) {
-            (Loss::OfOursToo, (missing @ 1.., of)) => Withdrawal::Held { missing, of },
-            (Loss::OfOursToo | Loss::Plausible, _) => self.peers.withdraw(max_percent),
+        match (std::mem::take(&mut self.lost_own_lease), self.peers.count_missing()) {
+            (true, (missing @ 1.., of)) => Withdrawal::Held { missing, of },
+            _ => self.peers.withdraw(max_percent),
         }
     }
 
     /// Whether the store is unreachable or has no subnet for this node, so that the checkpoint must
     /// be used.
-    pub const fn are_alone(&self) -> bool {
+    pub const fn lacks_store(&self) -> bool {
         matches!(self.store, StoreState::Waiting(_) | StoreState::Lacks(_))
     }
 
     /// Whether forwarding relies on the checkpoint. A config file on this host may be newer than
     /// the known peers.
-    pub fn rest_on_memory(&self) -> bool {
-        let peers_are = !self.peers.is_complete() && self.are_alone();
-        self.remembered.is_some() && (!self.confirmed || peers_are)
+    pub fn uses_checkpoint(&self) -> bool {
+        let lacks_peers = !self.peers.is_complete() && self.lacks_store();
+        self.remembered.is_some() && (!self.confirmed || lacks_peers)
     }
 
     /// This node's lease, if the store confirms it or is unreachable: pods may rely on it only
     /// then.
     pub fn relied_on(&self) -> Option<&Lease> {
-        self.own.as_ref().filter(|_| self.held || self.are_alone())
+        self.own.as_ref().filter(|_| self.held || self.lacks_store())
     }
 
     /// Whether `entry` may replace kernel state. Remembered entries may be older than the kernel

@@ -19,17 +19,17 @@ pub(super) struct Connections(VecDeque<Open>);
 #[derive(Debug)]
 struct Open {
     source: Option<IpAddr>,
-    progress: Weak<Progress>,
+    progress: Weak<ConnectionState>,
     abort: AbortHandle,
 }
 
 /// Whether a connection has sent its request. The connection is open as long as this exists.
 #[derive(Debug, Default)]
-pub(super) struct Progress {
+pub(super) struct ConnectionState {
     has_asked: AtomicBool,
 }
 
-impl Progress {
+impl ConnectionState {
     /// Notes that its request has arrived.
     pub(super) fn note_request(&self) {
         self.has_asked.store(true, Ordering::Relaxed);
@@ -45,7 +45,10 @@ impl Connections {
 
     /// Opens a connection from `source`. If there are too many, in total or from this source, the
     /// one of these that has been silent longest is closed.
-    pub(super) fn open(&mut self, source: Option<IpAddr>) -> (Arc<Progress>, AbortRegistration) {
+    pub(super) fn open(
+        &mut self,
+        source: Option<IpAddr>,
+    ) -> (Arc<ConnectionState>, AbortRegistration) {
         if self.are_full() {
             self.drop_one(|_| true);
         }
@@ -54,7 +57,7 @@ impl Connections {
             self.drop_one(is_same);
         }
         let (abort, registration) = AbortHandle::new_pair();
-        let progress = Arc::<Progress>::default();
+        let progress = Arc::<ConnectionState>::default();
         self.0.push_back(Open { source, progress: Arc::downgrade(&progress), abort });
         (progress, registration)
     }
@@ -85,7 +88,7 @@ mod tests {
     use futures::future::{Abortable, Pending, pending};
 
     struct Client {
-        progress: Arc<Progress>,
+        progress: Arc<ConnectionState>,
         future: Abortable<Pending<()>>,
     }
 

@@ -92,7 +92,7 @@ fn listen(socket: TcpSocket, address: SocketAddr) -> io::Result<TcpListener> {
 /// Another process answers on it, or the path cannot be used.
 pub fn bind_control(path: &Path) -> io::Result<UnixListener> {
     if std::os::unix::net::UnixStream::connect(path).is_ok() {
-        let message = "another tweedd answers on it: stop it first, or give this one a --subnet-file of its own";
+        let message = "another tweedd listens on it: stop it first, or start this one with its own --subnet-file";
         return Err(io::Error::new(io::ErrorKind::AddrInUse, message));
     }
     if let Some(folder) = path.parent() {
@@ -100,7 +100,10 @@ pub fn bind_control(path: &Path) -> io::Result<UnixListener> {
     }
     match std::fs::symlink_metadata(path) {
         Ok(file) if !file.file_type().is_socket() => {
-            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "it is there and no socket"));
+            return Err(io::Error::new(
+                io::ErrorKind::AlreadyExists,
+                "the file exists and is not a socket",
+            ));
         }
         Ok(_) => std::fs::remove_file(path)?,
         Err(_) => {}

@@ -90,20 +90,20 @@ pub(super) fn list(
 }
 
 /// The flags that were given, in order, with their values as text.
-pub(super) struct Settings {
-    given: Vec<Setting>,
+pub(super) struct GivenFlags {
+    given: Vec<GivenFlag>,
     /// On values that are ignored or read differently, as by flanneld.
     pub(super) warnings: Vec<String>,
 }
 
-struct Setting {
+struct GivenFlag {
     flag: &'static str,
     value: String,
     /// The flag or the variable.
     source: String,
 }
 
-impl Settings {
+impl GivenFlags {
     /// Stops at the first argument that is no flag, and at `--`, as flanneld does.
     pub(super) fn read(
         arguments: impl IntoIterator<Item: Into<OsString>>,
@@ -126,7 +126,7 @@ impl Settings {
                     .transpose()?
                     .ok_or_else(|| Stop::NoValue { flag: source.clone() })?,
             };
-            given.push(Setting { flag: flag.name, value, source });
+            given.push(GivenFlag { flag: flag.name, value, source });
         }
         Ok(Self { given, warnings: Vec::new() })
     }
@@ -134,7 +134,7 @@ impl Settings {
     /// Flags that another program has parsed.
     pub(super) fn of(given: impl IntoIterator<Item = (&'static str, Option<String>)>) -> Self {
         let setting = |(flag, value): (_, Option<String>)| {
-            Some(Setting { flag, value: value?, source: format!("--{flag}") })
+            Some(GivenFlag { flag, value: value?, source: format!("--{flag}") })
         };
         Self { given: given.into_iter().filter_map(setting).collect(), warnings: Vec::new() }
     }
@@ -152,12 +152,11 @@ impl Settings {
             let Some(value) = value.filter(|_| self.last(flag.name).is_none()) else { continue };
             match flag.refusal(&value).map(str::to_owned) {
                 Some(allowed) => self.ignore(&Stop::BadValue { name, value, allowed }),
-                None => self.given.push(Setting { flag: flag.name, value, source: name }),
+                None => self.given.push(GivenFlag { flag: flag.name, value, source: name }),
             }
         }
     }
 
-    /// The typed value of a flag.
     pub(super) fn value<T>(
         &self,
         (flag, parse): (Flag, impl Fn(&[&str]) -> Result<T, Allowed>),
@@ -194,7 +193,7 @@ impl Settings {
         self.last(flag).map_or_else(|| format!("--{flag}"), |setting| setting.source.clone())
     }
 
-    fn last(&self, flag: &str) -> Option<&Setting> {
+    fn last(&self, flag: &str) -> Option<&GivenFlag> {
         self.given.iter().rfind(|setting| setting.flag == flag)
     }
 }
@@ -222,16 +221,16 @@ fn find<'a>(name: &str, flags: &'a [Flag]) -> Result<&'a Flag, Stop> {
     }
     let flag = format!("--{name}");
     flags.iter().find(|known| known.name == name).ok_or_else(|| match removed_flag(name) {
-        Some(instead) => Stop::Gone { flag, instead },
+        Some(instead) => Stop::Removed { flag, instead },
         None => Stop::Unknown { flag },
     })
 }
 
-/// What replaces a flag of older flannel.
+/// The replacement of a flag that flannel has removed.
 fn removed_flag(flag: &str) -> Option<&'static str> {
     match flag {
         "remote" | "remote-keyfile" | "remote-certfile" | "remote-cafile" | "listen" => {
-            Some("every node talks to etcd itself, see --etcd-endpoints")
+            Some("every node connects to etcd itself, see --etcd-endpoints")
         }
         "networks" | "subnet-dir" => {
             Some("start one daemon per network, with its own --etcd-prefix and --subnet-file")

@@ -2,7 +2,7 @@
 
 use hyper::Uri;
 
-use super::argv::Settings;
+use super::argv::GivenFlags;
 use super::flags::EtcdFlags;
 use super::stop::Stop;
 use crate::store::etcd::{self, Credentials, EtcdOptions};
@@ -12,7 +12,7 @@ const ENDPOINTS: &str = "etcd-endpoints";
 const PASSWORD: &str = "etcd-password";
 
 /// The options of the store. Stops at values with which no connection is possible.
-pub(super) fn options(flags: EtcdFlags, settings: &mut Settings) -> Result<EtcdOptions, Stop> {
+pub(super) fn options(flags: EtcdFlags, settings: &mut GivenFlags) -> Result<EtcdOptions, Stop> {
     let EtcdFlags { ca_file, cert_file, key_file, username, password, .. } = flags;
     let client = both((cert_file, "etcd-certfile"), (key_file, "etcd-keyfile"), settings);
     let user = both((username, "etcd-username"), (password, PASSWORD), settings);
@@ -33,7 +33,7 @@ pub(super) fn options(flags: EtcdFlags, settings: &mut Settings) -> Result<EtcdO
 }
 
 /// Warnings if others can read the password.
-pub(super) fn warnings(options: &EtcdOptions, settings: &Settings) -> Vec<String> {
+pub(super) fn warnings(options: &EtcdOptions, settings: &GivenFlags) -> Vec<String> {
     if options.credentials.is_none() {
         return Vec::new();
     }
@@ -56,7 +56,7 @@ pub(super) fn warnings(options: &EtcdOptions, settings: &Settings) -> Vec<String
 fn both<A, B>(
     (first, first_flag): (Option<A>, &str),
     (second, second_flag): (Option<B>, &str),
-    settings: &mut Settings,
+    settings: &mut GivenFlags,
 ) -> Option<(A, B)> {
     let incomplete = match (&first, &second) {
         (Some(_), None) => Some((first_flag, second_flag)),
@@ -74,7 +74,7 @@ fn both<A, B>(
 fn endpoints(
     list: &str,
     tls_flag: Option<&str>,
-    settings: &mut Settings,
+    settings: &mut GivenFlags,
 ) -> Result<Vec<String>, Stop> {
     let scheme = if tls_flag.is_some() { "https" } else { "http" };
     let (empty, given): (Vec<&str>, Vec<&str>) =
@@ -93,7 +93,7 @@ fn endpoints(
     Ok(endpoints)
 }
 
-fn endpoint(text: &str, scheme: &str, settings: &mut Settings) -> Result<String, Stop> {
+fn endpoint(text: &str, scheme: &str, settings: &mut GivenFlags) -> Result<String, Stop> {
     let url = if text.contains("://") { text.to_owned() } else { format!("{scheme}://{text}") };
     let shown = etcd::shown(&url);
     if shown != url {

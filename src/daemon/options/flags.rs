@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tracing::Level;
 
-use super::argv::{Flag, Settings, list, one, optional};
+use super::argv::{Flag, GivenFlags, list, one, optional};
 use super::stop::Stop;
 use super::values::{
     bit, boolean, checksums, file, level, parsed, percent, port, renew_margin, resync,
@@ -30,7 +30,7 @@ macro_rules! flags {
                     vec![$(Flag::new::<$type>(heading, concat!($($help),+), $kind($($of),+))),+]
                 }
 
-                pub(super) fn read(settings: &Settings) -> Result<Self, Stop> {
+                pub(super) fn read(settings: &GivenFlags) -> Result<Self, Stop> {
                     Ok(Self { $($field: settings.value($kind($($of),+))?,)+ })
                 }
             }
@@ -44,29 +44,29 @@ macro_rules! flags {
 
 flags! {
     "Daemon" DaemonFlags {
-        /// Written for the CNI plugin
+        /// Subnet file to write for the CNI plugin
         subnet_file: PathBuf = one("subnet-file", "FILE", "/run/flannel/subnet.env", file);
-        /// What to remember over restarts [default: beside the subnet file, .state.json]
+        /// Checkpoint to save for restarts [default: --subnet-file with extension .state.json]
         state_file: Option<PathBuf> = optional("state-file", "FILE", parsed("a path"));
-        /// Where tweedctl asks [default: beside the subnet file, .sock]
+        /// Socket to create for tweedctl [default: --subnet-file with extension .sock]
         control_socket: Option<PathBuf> = optional("control-socket", "SOCKET", parsed("a path"));
-        /// Renew the lease so long before its end
+        /// Renew the lease this long before it expires
         renew_margin: Duration = one("subnet-lease-renew-margin", "MINUTES", "60", renew_margin);
-        /// The largest share of the peers that may vanish at once before withdrawal is held
+        /// Maximum share of peers to withdraw at once; if more vanish, their routes are kept for an hour
         max_withdraw: u8 = one("max-withdraw", "PERCENT", "50", percent);
-        /// Route by nexthop objects where the kernel has them; flannel cannot remove such routes
+        /// Use nexthop objects for routes if the kernel supports them; flannel cannot remove such routes
         nexthop_objects: bool = one("nexthop-objects", "BOOL", "true", boolean);
-        /// Take edits of the network config in at once; false leaves them to the next start
+        /// Apply edits of the network config at once; if false, at the next start
         config_reload: bool = one("config-reload", "BOOL", "true", boolean);
-        /// Address of /healthz, /readyz and /metrics; 0.0.0.0 stands for all addresses of both families
+        /// Address of /healthz, /readyz and /metrics; 0.0.0.0 means all addresses of both families
         healthz_ip: String = one("healthz-ip", "IP", "0.0.0.0", parsed("a text"));
-        /// Port of /healthz, /readyz and /metrics; 0 serves none
+        /// Port of /healthz, /readyz and /metrics; 0 disables them
         healthz_port: u16 = one("healthz-port", "PORT", "0", port);
-        /// Address of a port that serves /metrics alone
+        /// Address of the port that serves only /metrics
         metrics_ip: String = one("metrics-ip", "IP", "0.0.0.0", parsed("a text"));
-        /// Port that serves /metrics alone; 0 serves none
+        /// Port that serves only /metrics; 0 disables it
         metrics_port: u16 = one("metrics-port", "PORT", "0", port);
-        /// How much to log: from 2 on what is decided, from 5 on everything
+        /// Log level: info below 2, debug from 2, trace from 5
         verbosity: Level = one("v", "LEVEL", "0", level);
     }
 
@@ -76,83 +76,83 @@ flags! {
     }
 
     "etcd" EtcdFlags {
-        /// Servers, separated by commas
+        /// Servers of etcd, separated by commas
         endpoints: String = one("etcd-endpoints", "URLS", "http://127.0.0.1:4001,http://127.0.0.1:2379", parsed("a text"));
-        /// Below this key are the config and the leases
+        /// Key prefix of the config and the leases
         prefix: String = one("etcd-prefix", "KEY", "/coreos.com/network", parsed("a text"));
-        /// Whose certificates to believe
+        /// CA certificates to verify servers with
         ca_file: Option<PathBuf> = optional("etcd-cafile", "FILE", parsed("a path"));
-        /// Our certificate, for servers that ask
+        /// Client certificate
         cert_file: Option<PathBuf> = optional("etcd-certfile", "FILE", parsed("a path"));
-        /// The key of our certificate
+        /// Private key of the client certificate
         key_file: Option<PathBuf> = optional("etcd-keyfile", "FILE", parsed("a path"));
-        /// User, for servers that ask
+        /// User name
         username: Option<String> = optional("etcd-username", "NAME", parsed("a text"));
-        /// The user's password; better told in the environment
+        /// Password of the user; any user of the host can read it here, so set FLANNELD_ETCD_PASSWORD instead
         password: Option<String> = optional("etcd-password", "PASSWORD", parsed("a text"));
     }
 
     "Kubernetes" KubeFlags {
-        /// Kubernetes instead of etcd: subnets are the podCIDRs of nodes; see docs/kubernetes.md
+        /// Use Kubernetes instead of etcd, with the podCIDRs of nodes as subnets; see docs/kubernetes.md
         subnet_manager: bool = one("kube-subnet-mgr", "BOOL", "false", boolean);
         /// API servers, separated by commas, tried in random order [default: the cluster's service]
         api_url: Option<String> = optional("kube-api-url", "URLS", parsed("a text"));
-        /// How to reach and convince them [default: the pod's service account]
+        /// Kubeconfig with server and credentials [default: the pod's service account]
         kubeconfig: Option<PathBuf> = optional("kubeconfig-file", "FILE", parsed("a path"));
-        /// What the names of our annotations begin with
+        /// Prefix of the names of annotations on nodes
         annotation_prefix: String = one("kube-annotation-prefix", "PREFIX", "flannel.alpha.coreos.com", parsed("a text"));
         /// The network config, mounted from a ConfigMap
         net_config: String = one("net-config-path", "FILE", "/etc/kube-flannel/net-conf.json", parsed("a text"));
-        /// Take the mark of a node without network from ours once packets get through
+        /// Clear the condition NetworkUnavailable of this node once it is ready
         set_network_unavailable: bool = one("set-node-network-unavailable", "BOOL", "true", boolean);
     }
 
     "Interface" InterfaceFlags {
-        /// Name or IP of the interface that faces the peers; repeatable, the first that fits wins
+        /// Interface to the peers, by name or IP; repeatable, the first match is used
         names: Vec<String> = list("iface", "NAME|IP");
-        /// The same by a pattern of IPs, then of names; repeatable, tried after every --iface
+        /// Interface by a regular expression for its IPs, then its names; repeatable, tried after all --iface
         patterns: Vec<String> = list("iface-regex", "PATTERN");
-        /// The interface by which this IP is reached; tried last
+        /// Interface of the route to this IP; tried last
         can_reach: Option<String> = optional("iface-can-reach", "IP", parsed("a text"));
-        /// What peers send to [default: the interface's address]
+        /// IPv4 address that peers send to [default: the address of the interface]
         public_ip: Option<Ipv4Addr> = optional("public-ip", "IP", parsed("an IPv4 address"));
-        /// The same for IPv6
+        /// IPv6 address that peers send to [default: the address of the interface]
         public_ipv6: Option<Ipv6Addr> = optional("public-ipv6", "IP", parsed("an IPv6 address"));
     }
 
-    "Packets beside the routes to peers" PolicyFlags {
-        /// Give what leaves the pods' network the address of this node; see docs/masquerade.md
+    "Masquerading and firewall" PolicyFlags {
+        /// Masquerade packets from pods to destinations outside the pod network; see docs/masquerade.md
         ip_masq: bool = one("ip-masq", "BOOL", "false", boolean);
-        /// Keep source ports where they are free, instead of choosing them at random
+        /// Keep the source port of masqueraded packets if it is free, instead of a random one
         keep_ports: bool = one("ip-masq-fully-random-disable", "BOOL", "false", boolean);
-        /// Accept forwarded packets from and to pods
+        /// Accept forwarded packets from and to pods where FORWARD drops packets by default
         forward_rules: bool = one("iptables-forward-rules", "BOOL", "true", boolean);
-        /// Refuse what goes to addresses of this node's subnet that no pod has
+        /// Reject packets to unused addresses of this node's subnet
         blackhole_route: bool = one("ip-blackhole-route", "BOOL", "false", boolean);
-        /// Have rules of iptables, as flanneld does; without it, only if nftables is missing
+        /// Use iptables rules, as flanneld does; if false, only if the kernel lacks nftables
         iptables: bool = one("iptables", "BOOL", "false", boolean);
-        /// Read rules of iptables at this interval; changes in nftables are notified
+        /// Interval between reads of iptables rules; nftables sends change notifications
         resync: Duration = one("iptables-resync", "SECONDS", "5", resync);
-        /// The bit of the mark on packets that kube-proxy masquerades; as kube-proxy's own flag says
+        /// Bit of the mark on packets that kube-proxy masquerades; the same as kube-proxy's flag
         masquerade_bit: u8 = one("iptables-masquerade-bit", "BIT", "14", bit);
     }
 
-    "Guards of the tunnel" GuardFlags {
-        /// Keep its packets out of the table of connections; see docs/tunnel.md
+    "Tunnel" GuardFlags {
+        /// Exclude tunnel packets from connection tracking (conntrack); see docs/tunnel.md
         notrack: bool = one("tunnel-notrack", "BOOL", "true", boolean);
-        /// Let nobody send through it but nodes that hold a lease
+        /// Drop tunnel packets of hosts that hold no lease
         drop_strangers: bool = one("tunnel-drop-strangers", "BOOL", "true", boolean);
-        /// Drop what pods send to nodes as if it came through it
+        /// Drop tunnel packets that pods send to nodes
         drop_pods: bool = one("tunnel-drop-pods", "BOOL", "true", boolean);
-        /// Whether its device computes checksums: auto where the kernel would spoil them else, or
-        /// computed; keep leaves the device as it is
+        /// Checksums of the tunnel device: computed; auto, computed only where kernel offload corrupts
+        /// them; keep, the device setting is not changed
         checksums: Checksums = one("tunnel-checksums", "auto|computed|keep", "auto", checksums);
     }
 }
 
 /// Flags of flanneld that have no effect, since they configure klog.
 fn without_effect() -> Vec<Flag> {
-    let heading = "Taken as flanneld takes them, without effect";
+    let heading = "Accepted for compatibility with flanneld, without effect";
     let vmodule = optional("vmodule", "TEXT", parsed::<String>("a text"));
     let backtrace = one("log_backtrace_at", "TEXT", ":0", parsed::<String>("a text"));
     vec![

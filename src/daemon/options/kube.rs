@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::argv::Settings;
+use super::argv::GivenFlags;
 use super::etcd::is_web;
 use super::flags::KubeFlags;
 use super::stop::Stop;
@@ -14,7 +14,7 @@ use crate::store::kube::{
 /// The options of the store. Stops at values with which no connection is possible.
 pub(super) fn options(
     flags: KubeFlags,
-    settings: &Settings,
+    settings: &GivenFlags,
     environment: impl Fn(&str) -> Option<String>,
 ) -> Result<KubeOptions, Stop> {
     let variable = |name: &str| environment(name).filter(|value| !value.is_empty());
@@ -41,7 +41,10 @@ pub(super) fn options(
     })
 }
 
-pub(super) fn annotation_prefix(text: &str, settings: &Settings) -> Result<AnnotationPrefix, Stop> {
+pub(super) fn annotation_prefix(
+    text: &str,
+    settings: &GivenFlags,
+) -> Result<AnnotationPrefix, Stop> {
     text.parse().map_err(|allowed: NoPrefix| {
         settings.bad_value("kube-annotation-prefix", text, allowed.to_string())
     })
@@ -50,7 +53,7 @@ pub(super) fn annotation_prefix(text: &str, settings: &Settings) -> Result<Annot
 pub(super) fn api(
     urls: Option<String>,
     kubeconfig: Option<PathBuf>,
-    settings: &Settings,
+    settings: &GivenFlags,
 ) -> Result<ApiOptions, Stop> {
     let list = urls.unwrap_or_default();
     let urls = list.split(',').map(str::trim).filter(|url| !url.is_empty());
@@ -58,7 +61,7 @@ pub(super) fn api(
     Ok(ApiOptions { urls, kubeconfig })
 }
 
-fn api_url(text: &str, settings: &Settings) -> Result<String, Stop> {
+fn api_url(text: &str, settings: &GivenFlags) -> Result<String, Stop> {
     let url = if text.contains("://") { text.to_owned() } else { format!("https://{text}") };
     match url.parse() {
         Ok(uri) if is_web(&uri) && !text.contains('@') => Ok(url.trim_end_matches('/').to_owned()),

@@ -19,15 +19,15 @@ pub enum Stop {
     Malformed { flag: String },
     #[error("{flag} is not a flag of tweedd; tweedd --help lists them")]
     Unknown { flag: String },
-    #[error("{flag} is a flag of older flannel that is gone: {instead}")]
-    Gone { flag: String, instead: &'static str },
+    #[error("{flag} is a flag of older flannel, which was removed: {instead}")]
+    Removed { flag: String, instead: &'static str },
     #[error("{flag} needs a value")]
     NoValue { flag: String },
     #[error("{name} is {value:?}; allowed: {allowed}")]
     BadValue { name: String, value: String, allowed: String },
-    #[error("{given} is of no use without {missing}")]
+    #[error("{given} has no effect without {missing}")]
     Incomplete { given: String, missing: String },
-    #[error("{file} is of no use while {endpoints} has no https:// server")]
+    #[error("{file} has no effect: {endpoints} has no https:// server")]
     PlainEndpoints { file: String, endpoints: String },
     #[error("{name} holds a user or a password; allowed: --etcd-username and --etcd-password")]
     SecretInEndpoint { name: String },

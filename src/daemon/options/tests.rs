@@ -58,14 +58,16 @@ fn defaults_are_those_of_flanneld() {
     assert_eq!(options.subnet_file.to_str(), Some("/run/flannel/subnet.env"));
     assert_eq!(options.renew_margin, Duration::from_secs(60 * 60));
     assert_eq!((options.health, options.verbosity), (None, Level::INFO));
-    assert!(options.interface.names.is_empty() && options.interface.regexes.is_empty());
-    assert_eq!((options.max_withdraw, options.reload), (50, Reload::Live));
+    assert!(
+        options.control.interface.names.is_empty() && options.control.interface.regexes.is_empty()
+    );
+    assert_eq!((options.control.max_withdraw, options.control.reload), (50, Reload::Live));
 }
 
 #[test]
 fn edits_of_the_config_can_be_applied_at_the_next_start() {
-    assert_eq!(options("-config-reload=false").reload, Reload::AtStart);
-    assert_eq!(options("-config-reload").reload, Reload::Live);
+    assert_eq!(options("-config-reload=false").control.reload, Reload::AtStart);
+    assert_eq!(options("-config-reload").control.reload, Reload::Live);
     check_refusal("-config-reload=no", "--config-reload is \"no\"; allowed: true or false");
 }
 
@@ -130,7 +132,10 @@ fn the_margin_and_the_share_have_bounds() {
         Duration::from_secs(86_340)
     );
     assert_eq!(
-        (options("-max-withdraw=0").max_withdraw, options("-max-withdraw=100").max_withdraw),
+        (
+            options("-max-withdraw=0").control.max_withdraw,
+            options("-max-withdraw=100").control.max_withdraw
+        ),
         (0, 100)
     );
     for margin in ["0", "1440", "-5", "1h"] {
@@ -171,7 +176,7 @@ fn all_interfaces_and_the_last_value_of_other_flags_are_used() {
     assert_eq!(interface.can_reach, "fd00::1".parse().ok());
     assert_eq!(interface.public_ip, "5.6.7.8".parse().ok());
     assert_eq!(interface.public_ipv6, "fd00::2".parse().ok());
-    assert_eq!(options("-public-ip=1.2.3.4 -public-ip=").interface.public_ip, None);
+    assert_eq!(options("-public-ip=1.2.3.4 -public-ip=").control.interface.public_ip, None);
 }
 
 #[test]
@@ -185,31 +190,31 @@ fn a_bad_address_or_pattern_is_named() {
     );
     // Another flag names an interface, which flanneld uses.
     let options = options("-iface=eth0 -iface-regex=eth( -iface-can-reach=gw");
-    assert_eq!((options.interface.names.len(), options.warnings.len()), (1, 2));
+    assert_eq!((options.control.interface.names.len(), options.warnings.len()), (1, 2));
     check_refusal("-subnet-file=/", "--subnet-file is \"/\"; allowed: the path of a file");
 }
 
 #[test]
 fn masquerading_is_off_by_default_and_otherwise_as_flannel_does_it() {
-    assert_eq!(options("").policy.masquerade, None);
-    assert_eq!(options("-iptables -iptables-masquerade-bit=7").policy.masquerade, None);
+    assert_eq!(options("").control.policy.masquerade, None);
+    assert_eq!(options("-iptables -iptables-masquerade-bit=7").control.policy.masquerade, None);
     let usual = Masquerade { ports: Ports::FullyRandom, mark: 0x4000 };
-    assert_eq!(options("-ip-masq").policy.masquerade, Some(usual));
+    assert_eq!(options("-ip-masq").control.policy.masquerade, Some(usual));
     for line in ["", "-ip-masq"] {
-        let policy = options(line).policy;
+        let policy = options(line).control.policy;
         assert_eq!((policy.forward, policy.firewall), (Forward::Accept, Preference::Any));
     }
     let line = "-ip-masq -ip-masq-fully-random-disable -iptables-forward-rules=false \
                 -iptables-masquerade-bit=31 -iptables -iptables-resync=30";
     let other = Masquerade { ports: Ports::Kept, mark: 1 << 31 };
-    let policy = options(line).policy;
+    let policy = options(line).control.policy;
     assert_eq!(policy.masquerade, Some(other));
     assert_eq!((policy.forward, policy.firewall), (Forward::Leave, Preference::Iptables));
-    assert_eq!(options(line).resync, Duration::from_secs(30));
-    assert_eq!(options("").resync, Duration::from_secs(5));
+    assert_eq!(options(line).control.resync, Duration::from_secs(30));
+    assert_eq!(options("").control.resync, Duration::from_secs(5));
     for (line, used) in [("-iptables-resync=0", 1), ("-iptables-resync=1000000", 86_400)] {
         let options = options(line);
-        assert_eq!((options.resync.as_secs(), options.warnings.len()), (used, 1), "{line}");
+        assert_eq!((options.control.resync.as_secs(), options.warnings.len()), (used, 1), "{line}");
     }
     assert_eq!(options("-iptables-resync=0").warnings, ["--iptables-resync is 0; 1 is used"]);
     let message = "--iptables-masquerade-bit is \"32\"; allowed: a bit from 0 to 31";
@@ -230,10 +235,10 @@ fn the_tunnel_is_guarded_and_each_guard_has_a_switch() {
         ("-tunnel-drop-pods=F", Some(Guard { pods: Pods::Accept, ..all })),
         (&format!("{off} -tunnel-drop-pods=false"), None),
     ] {
-        assert_eq!(options(line).policy.guard, expected, "{line}");
+        assert_eq!(options(line).control.policy.guard, expected, "{line}");
     }
-    assert_eq!(options("").policy.checksums, Checksums::WhereNeeded);
-    assert_eq!(options("-tunnel-checksums=computed").policy.checksums, Checksums::Computed);
+    assert_eq!(options("").control.policy.checksums, Checksums::WhereNeeded);
+    assert_eq!(options("-tunnel-checksums=computed").control.policy.checksums, Checksums::Computed);
     let message = "--tunnel-checksums is \"on\"; allowed: auto, computed or keep";
     check_refusal("-tunnel-checksums=on", message);
 }

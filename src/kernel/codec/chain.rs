@@ -12,14 +12,14 @@ use crate::model::entry::{
 use crate::plan::diff::Op;
 
 /// The lines of a table in `iptables-save` output that concern one of tweed's chains.
-struct Table<'a> {
+struct SavedTable<'a> {
     base: Base,
     lines: Vec<&'a str>,
 }
 
 /// The chain `name` in this listing of all tables; none if it does not exist.
 pub(crate) fn chain(name: ChainName, listing: &str) -> Option<Chain> {
-    let table = Table::of(name.base, listing);
+    let table = SavedTable::of(name.base, listing);
     table.policy(name.base.chain())?;
     let inside: Vec<&str> = table.inside().collect();
     let rules: Vec<Rule> = inside.iter().filter_map(|words| rule(words, name.base)).collect();
@@ -30,13 +30,13 @@ pub(crate) fn chain(name: ChainName, listing: &str) -> Option<Chain> {
 
 /// The policy of the host's chain that leads to `name`, for packets that match no rule.
 pub(crate) fn base_policy(name: ChainName, listing: &str) -> BasePolicy {
-    Table::of(name.base, listing).base_policy()
+    SavedTable::of(name.base, listing).base_policy()
 }
 
 /// The `iptables-restore` script that applies `op`, entirely or not at all, given a listing of all
 /// tables.
 pub(crate) fn script(op: &Op, chain: &Chain, listing: &str) -> String {
-    let table = Table::of(chain.name.base, listing);
+    let table = SavedTable::of(chain.name.base, listing);
     let lines = match op {
         Op::Create(_) | Op::Replace(_) => table.with(chain),
         Op::Remove(_) => table.without(),
@@ -49,7 +49,7 @@ pub(crate) fn script(op: &Op, chain: &Chain, listing: &str) -> String {
     script + "COMMIT\n"
 }
 
-impl<'a> Table<'a> {
+impl<'a> SavedTable<'a> {
     fn of(base: Base, listing: &'a str) -> Self {
         let begins = |line: &&str| line.strip_prefix('*') == Some(base.table());
         let behind = listing.lines().skip_while(move |line| !begins(line)).skip(1);

@@ -11,7 +11,7 @@ use nix::libc::{IFLA_ADDRESS, IFLA_IFNAME, IFLA_LINKINFO, IFLA_MTU, IFLA_OPERSTA
 use rtnetlink::{LinkMessageBuilder, LinkUnspec, LinkVxlan};
 use tweed_netlink::Frame;
 
-use super::links::{Known, Links};
+use super::links::{KnownLink, Links};
 use super::{Request, Unencodable, flagged};
 use crate::mac::MacAddr;
 use crate::model::entry::{Link, LinkKind, LinkName, Vxlan};
@@ -138,16 +138,7 @@ fn kind(message: &LinkMessage, links: &Links) -> LinkKind {
 }
 
 fn decode_vxlan(attributes: &[InfoVxlan], links: &Links) -> Vxlan {
-    let mut vxlan = Vxlan {
-        vni: 0,
-        underlay: None,
-        local: None,
-        port: 0,
-        learning: false,
-        gbp: false,
-        group: None,
-        l2miss: false,
-    };
+    let mut vxlan = Vxlan::default();
     for attribute in attributes {
         match attribute {
             InfoVxlan::Id(vni) => vxlan.vni = *vni,
@@ -167,9 +158,9 @@ fn decode_vxlan(attributes: &[InfoVxlan], links: &Links) -> Vxlan {
 }
 
 /// Converts to the form stored in [`Links`].
-pub(crate) fn known(message: &LinkMessage) -> Option<(LinkName, Known)> {
+pub(crate) fn known(message: &LinkMessage) -> Option<(LinkName, KnownLink)> {
     let (index, is_up) = (message.header.index, message.header.flags.contains(LinkFlags::Up));
-    Some((name(message)?, Known { index, mac: mac(message), is_up }))
+    Some((name(message)?, KnownLink { index, mac: mac(message), is_up }))
 }
 
 pub(crate) fn name(message: &LinkMessage) -> Option<LinkName> {

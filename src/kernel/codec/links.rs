@@ -6,23 +6,22 @@ use super::Unencodable;
 use crate::mac::MacAddr;
 use crate::model::entry::LinkName;
 
-/// The existing links.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Links {
     names: BTreeMap<u32, LinkName>,
-    known: BTreeMap<LinkName, Known>,
+    known: BTreeMap<LinkName, KnownLink>,
 }
 
 /// A link as last reported by the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Known {
+pub(crate) struct KnownLink {
     pub(crate) index: u32,
     pub(crate) mac: MacAddr,
     pub(crate) is_up: bool,
 }
 
 impl Links {
-    pub(crate) fn get(&self, name: &LinkName) -> Option<&Known> {
+    pub(crate) fn get(&self, name: &LinkName) -> Option<&KnownLink> {
         self.known.get(name)
     }
 
@@ -40,7 +39,7 @@ impl Links {
     }
 
     /// Records a link; returns its former name if it was renamed.
-    pub(crate) fn insert(&mut self, name: &LinkName, known: Known) -> Option<LinkName> {
+    pub(crate) fn insert(&mut self, name: &LinkName, known: KnownLink) -> Option<LinkName> {
         let index = known.index;
         self.known.insert(name.clone(), known);
         let former = self.names.insert(index, name.clone()).filter(|former| former != name)?;
@@ -62,8 +61,8 @@ impl Links {
     }
 }
 
-impl FromIterator<(LinkName, Known)> for Links {
-    fn from_iter<I: IntoIterator<Item = (LinkName, Known)>>(listed: I) -> Self {
+impl FromIterator<(LinkName, KnownLink)> for Links {
+    fn from_iter<I: IntoIterator<Item = (LinkName, KnownLink)>>(listed: I) -> Self {
         let mut links = Self::default();
         for (name, known) in listed {
             links.insert(&name, known);
@@ -80,8 +79,8 @@ mod tests {
         LinkName::new(text)
     }
 
-    fn at(index: u32) -> Known {
-        Known { index, mac: MacAddr::new([2, 0, 0, 0, 0, 1]), is_up: true }
+    fn at(index: u32) -> KnownLink {
+        KnownLink { index, mac: MacAddr::new([2, 0, 0, 0, 0, 1]), is_up: true }
     }
 
     #[test]

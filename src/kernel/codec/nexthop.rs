@@ -46,7 +46,6 @@ pub(super) fn parse(frame: &Frame<'_>) -> Option<NexthopMessage> {
     })
 }
 
-/// Requests all nexthop objects of the host.
 pub(crate) fn list() -> Message {
     Message::new(RTM_GETNEXTHOP, 0, &[0; HEADER])
 }

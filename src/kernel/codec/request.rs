@@ -21,7 +21,6 @@ pub(crate) fn links() -> Message {
     flagged(&Kind::GetLink(message), 0)
 }
 
-/// Requests the addresses of every link.
 pub(crate) fn addresses() -> Message {
     flagged(&Kind::GetAddress(AddressMessage::default()), 0)
 }

@@ -74,11 +74,11 @@ pub(super) fn decode(message: &RouteMessage, links: &Links) -> Option<Entry> {
             _ => RouteKind::Other,
         },
         destination,
-        metric: metric(message),
+        metric: attribute!(message, RouteAttribute::Priority(metric) => Some(*metric)).unwrap_or(0),
         gateway: gateway(message).filter(|_| is_single),
         link: outgoing(message, links).filter(|_| is_single),
         onlink: is_single && header.flags.contains(RouteFlags::Onlink),
-        nexthop: nexthop(message),
+        nexthop: attribute!(message, RouteAttribute::NhId(id) => Some(NexthopId::new(*id))),
         protocol: header.protocol.into(),
     }))
 }
@@ -124,10 +124,6 @@ fn destination(message: &RouteMessage) -> Option<Prefix> {
     Prefix::holding(base.unwrap_or(family.unspecified()), len)
 }
 
-fn metric(message: &RouteMessage) -> u32 {
-    attribute!(message, RouteAttribute::Priority(metric) => Some(*metric)).unwrap_or(0)
-}
-
 fn gateway(message: &RouteMessage) -> Option<IpAddr> {
     attribute!(
         message,
@@ -135,10 +131,6 @@ fn gateway(message: &RouteMessage) -> Option<IpAddr> {
         RouteAttribute::Via(RouteVia::Inet(v4)) => Some((*v4).into()),
         RouteAttribute::Via(RouteVia::Inet6(v6)) => Some((*v6).into()),
     )
-}
-
-fn nexthop(message: &RouteMessage) -> Option<NexthopId> {
-    attribute!(message, RouteAttribute::NhId(id) => Some(NexthopId::new(*id)))
 }
 
 fn outgoing(message: &RouteMessage, links: &Links) -> Option<LinkName> {

@@ -153,46 +153,39 @@ fn also(expression: &Expression) -> Option<RuleCondition> {
     })
 }
 
-/// None for a rule that tweed never writes.
+/// None for a rule that differs from what tweed writes.
 pub(super) fn rule(expressions: &[Expression]) -> Option<Rule> {
-    let (marked, rest) = match expressions {
-        [Expression::Marked(nftables::Match::Is, mark), rest @ ..] => {
-            (Some(Marked::With(*mark)), rest)
-        }
-        [Expression::Marked(nftables::Match::IsNot, mark), rest @ ..] => {
-            (Some(Marked::Without(*mark)), rest)
-        }
-        all => (None, all),
-    };
-    let also: Vec<RuleCondition> = rest.iter().map_while(also).collect();
-    let rest = rest.get(also.len()..).unwrap_or_default();
-    let (source, rest) = match rest {
-        [Expression::Source(rule_for, network), rest @ ..] => {
-            (Some(condition(*rule_for, *network)), rest)
-        }
-        all => (None, all),
-    };
-    let (destination, rest) = match rest {
-        [Expression::Destination(rule_for, network), rest @ ..] => {
-            (Some(condition(*rule_for, *network)), rest)
-        }
-        all => (None, all),
-    };
-    let verdict = match rest {
-        [Expression::Drop] => Verdict::Drop,
-        [Expression::Untrack] => Verdict::Untrack,
-        [Expression::Accept] => Verdict::Accept,
-        [Expression::Return] => Verdict::Return,
-        [Expression::Unmark(mark)] => Verdict::Unmark(*mark),
-        [Expression::Masquerade(ports)] => Verdict::Masquerade(*ports),
-        [Expression::SourceNat(to, ports)] => Verdict::SourceNat { to: *to, ports: *ports },
+    let (last, conditions) = expressions.split_last()?;
+    let mut rule = Rule::of_all(match last {
+        Expression::Drop => Verdict::Drop,
+        Expression::Untrack => Verdict::Untrack,
+        Expression::Accept => Verdict::Accept,
+        Expression::Return => Verdict::Return,
+        Expression::Unmark(mark) => Verdict::Unmark(*mark),
+        Expression::Masquerade(ports) => Verdict::Masquerade(*ports),
+        Expression::SourceNat(to, ports) => Verdict::SourceNat { to: *to, ports: *ports },
         _ => return None,
-    };
-    Some(Rule { marked, source, destination, also, verdict })
+    });
+    for condition in conditions {
+        match condition {
+            Expression::Marked(nftables::Match::Is, mark) => {
+                rule.marked = Some(Marked::With(*mark))
+            }
+            Expression::Marked(nftables::Match::IsNot, mark) => {
+                rule.marked = Some(Marked::Without(*mark));
+            }
+            Expression::Source(test, network) => rule.source = Some(matched(*test, *network)),
+            Expression::Destination(test, network) => {
+                rule.destination = Some(matched(*test, *network));
+            }
+            other => rule.also.push(also(other)?),
+        }
+    }
+    (self::expressions(&rule) == expressions).then_some(rule)
 }
 
-fn condition(rule_for: nftables::Match, network: IpNetwork) -> Match {
-    match rule_for {
+fn matched(test: nftables::Match, network: IpNetwork) -> Match {
+    match test {
         nftables::Match::Is => Match::Is(network.into()),
         nftables::Match::IsNot => Match::IsNot(network.into()),
     }

@@ -21,9 +21,9 @@ fn links() -> Links {
     ["lo", "eth0", "flannel.1"].into_iter().map(LinkName::new).enumerate().map(numbered).collect()
 }
 
-fn numbered((position, name): (usize, LinkName)) -> (LinkName, Known) {
+fn numbered((position, name): (usize, LinkName)) -> (LinkName, KnownLink) {
     let index = u32::try_from(position).unwrap() + 1;
-    (name, Known { index, mac: MacAddr::new([0; 6]), is_up: true })
+    (name, KnownLink { index, mac: MacAddr::new([0; 6]), is_up: true })
 }
 
 fn link_name() -> impl Strategy<Value = LinkName> {

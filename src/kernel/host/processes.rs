@@ -28,18 +28,18 @@ const TIMEOUT: Duration = Duration::from_millis(300);
 const LONGEST: u64 = 4096;
 
 /// Identifies tweed's own daemons by process instead of name: an image may name them flanneld.
-struct Ours<'a> {
+struct OwnProcesses<'a> {
     proc: &'a Path,
     /// The process that listens on the control socket.
     listener: Option<u32>,
     /// The executable of tweed's daemon.
-    program: Option<File>,
+    program: Option<FileId>,
 }
 
 /// The device and the inode of a file.
-type File = (u64, u64);
+type FileId = (u64, u64);
 
-impl<'a> Ours<'a> {
+impl<'a> OwnProcesses<'a> {
     fn find(places: &'a Places) -> Self {
         let daemon = std::env::current_exe().map(|program| program.with_file_name(DAEMON));
         Self {
@@ -67,7 +67,7 @@ pub fn other_daemons(places: &Places) -> Vec<OtherDaemon> {
 
 fn processes(places: &Places) -> Vec<Process> {
     let own = network(&places.proc.join("thread-self"));
-    let ours = Ours::find(places);
+    let ours = OwnProcesses::find(places);
     let other_daemons =
         all(&places.proc).filter(|pid| name(&places.proc, *pid).as_deref() == Some(RIVAL));
     let other_daemons = other_daemons.filter(|pid| !ours.include(*pid));
@@ -107,7 +107,7 @@ fn listener(socket: &Path) -> Option<u32> {
     u32::try_from(pid).ok().filter(|pid| *pid != 0)
 }
 
-fn file(path: &Path) -> Option<File> {
+fn file(path: &Path) -> Option<FileId> {
     let file = fs::metadata(path).ok()?;
     Some((file.dev(), file.ino()))
 }
@@ -130,7 +130,7 @@ fn ask(address: SocketAddr) -> io::Result<String> {
 
 /// The listeners on the UDP ports that this node needs.
 pub(super) fn sockets(needs: &Needs, places: &Places) -> Vec<Socket> {
-    let (proc, ours) = (places.proc.as_path(), Ours::find(places));
+    let (proc, ours) = (places.proc.as_path(), OwnProcesses::find(places));
     let wanted: Vec<u16> = needs.ports.iter().map(|port| Port::number(*port)).collect();
     let lists = ["udp", "udp6"].map(|list| text(&proc.join("thread-self/net").join(list)));
     let lines = lists.iter().flatten().flat_map(|list| list.lines().skip(1));
@@ -145,7 +145,7 @@ fn bound(line: &str) -> Option<(u16, &str)> {
     Some((u16::from_str_radix(port, 16).ok()?, words.nth(7)?))
 }
 
-fn owner(inode: &str, proc: &Path, ours: &Ours<'_>) -> Owner {
+fn owner(inode: &str, proc: &Path, ours: &OwnProcesses<'_>) -> Owner {
     let link = format!("socket:[{inode}]");
     let Some(pid) = all(proc).find(|pid| holds(*pid, &link, proc)) else {
         return Owner::Unknown;

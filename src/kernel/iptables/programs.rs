@@ -23,7 +23,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The reason why rules were not read or not written.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Error {
+pub(super) enum ProgramError {
     #[error("{program} is not installed: install the package iptables")]
     Missing { program: String },
     #[error("{program} cannot be run: {source}")]
@@ -48,43 +48,48 @@ impl Programs {
 
     /// The output of `iptables-save` for all tables, or for one of them, because other tables may
     /// be far larger. Does not create missing tables.
-    pub(super) async fn list(self, table: Option<&str>) -> Result<String, Error> {
+    pub(super) async fn list(self, table: Option<&str>) -> Result<String, ProgramError> {
         let arguments: Vec<&str> = table.into_iter().flat_map(|table| ["-t", table]).collect();
         let output = self.run("save", &arguments, "").await?;
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    pub(super) async fn carry_out(self, op: &Op, chain: &Chain) -> Result<(), Error> {
+    pub(super) async fn carry_out(self, op: &Op, chain: &Chain) -> Result<(), ProgramError> {
         let script = codec::script(op, chain, &self.list(None).await?);
         self.run("restore", &["--wait", LOCK, "--noflush"], &script).await.map(drop)
     }
 
-    async fn run(self, verb: &str, arguments: &[&str], input: &str) -> Result<Output, Error> {
+    async fn run(
+        self,
+        verb: &str,
+        arguments: &[&str],
+        input: &str,
+    ) -> Result<Output, ProgramError> {
         let (program, path) = self.find(verb)?;
         let mut command = Command::new(path);
         command.args(arguments).kill_on_drop(true);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let output = match timeout(TIMEOUT, run_to_end(command, input)).await {
             Ok(Ok(output)) => output,
-            Ok(Err(source)) => return Err(Error::Unrunnable { program, source }),
-            Err(_) => return Err(Error::Hanging { program }),
+            Ok(Err(source)) => return Err(ProgramError::Unrunnable { program, source }),
+            Err(_) => return Err(ProgramError::Hanging { program }),
         };
         let words = || String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
         if output.status.success() {
             Ok(output)
         } else {
-            Err(Error::Refused { program, words: words() })
+            Err(ProgramError::Refused { program, words: words() })
         }
     }
 
     /// The program of this kind, under its own name or under the name of the host's default one.
-    fn find(self, verb: &str) -> Result<(String, PathBuf), Error> {
+    fn find(self, verb: &str) -> Result<(String, PathBuf), ProgramError> {
         let word = word(self.family);
         let own = format!("{word}-{}-{verb}", self.iptables);
         let usual = Some(format!("{word}-{verb}")).filter(|_| usual() == self.iptables);
         let names = [Some(own.clone()), usual].into_iter().flatten();
         let mut found = names.filter_map(|name| Some((name.clone(), installed(&name)?)));
-        found.next().ok_or(Error::Missing { program: own })
+        found.next().ok_or(ProgramError::Missing { program: own })
     }
 
     /// Whether the legacy kernel module has `table`. Its rules are only in a listing.

@@ -21,8 +21,8 @@ impl NetlinkKernel {
             }
             let tunnels: Vec<u32> = self.indices(&self.scope).collect();
             let Some(monitor) = self.monitor.as_mut() else {
-                self.listen_anew()?;
-                return Ok(Observation::Unheard);
+                self.reopen_monitors()?;
+                return Ok(Observation::Paused);
             };
             let (mut bodies, networks) = (Vec::new(), &self.scope.networks);
             let read = |frame: &Frame<'_>| {
@@ -56,7 +56,7 @@ impl NetlinkKernel {
                 }
                 Err(error) if error.raw_os_error() == Some(ENOBUFS) => {
                     // Notifications left in the old sockets are older than the dump that follows.
-                    self.listen_anew()?;
+                    self.reopen_monitors()?;
                     return Ok(Observation::Overrun);
                 }
                 Err(error) => return Err(error),
@@ -109,7 +109,7 @@ impl NetlinkKernel {
             | Observation::TableChanged(_)
             | Observation::ChainChanged(_)
             | Observation::Overrun
-            | Observation::Unheard => {
+            | Observation::Paused => {
                 return Some(observation);
             }
         };
@@ -145,15 +145,9 @@ pub fn read_datagram(datagram: &[u8]) -> Vec<Observation> {
 fn read_facts(body: &Body, links: &Links) {
     let Body::Rtnl(message) = body else { return };
     match message {
-        M::NewLink(link) => {
-            let _ = codec::interface(link);
-        }
-        M::NewAddress(address) => {
-            let _ = codec::interface_address(address);
-        }
-        M::NewRoute(route) => {
-            let _ = (codec::default_route(route, links), codec::reach(route, links));
-        }
+        M::NewLink(link) => _ = codec::interface(link),
+        M::NewAddress(address) => _ = codec::interface_address(address),
+        M::NewRoute(route) => _ = (codec::default_route(route, links), codec::reach(route, links)),
         _ => {}
     }
 }

@@ -30,7 +30,7 @@ pub enum LinkKind {
 }
 
 /// The attributes of a VXLAN device that flannel sets or compares.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Vxlan {
     pub vni: u32,
     /// None if the device that it was bound to was removed.

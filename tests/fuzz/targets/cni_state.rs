@@ -1,4 +1,4 @@
-//! State files: whatever they hold, each is told once and can be forgotten.
+//! State files: whatever they hold, each is reported once and can be forgotten.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
 //! The snapshot of all leases that nodes share in etcd: as it is, or with its name and checksum
-//! around what the input says it inflates to.
+//! around content that inflates to the input.
 
 #![no_main]
 

@@ -36,10 +36,10 @@ fn a_ca_alone_is_enough_for_tls() {
 #[test]
 fn an_incomplete_pair_of_flags_is_ignored_with_a_warning() {
     for (line, message) in [
-        ("-etcd-certfile=/c", "--etcd-certfile is of no use without --etcd-keyfile"),
-        ("-etcd-keyfile=/k", "--etcd-keyfile is of no use without --etcd-certfile"),
-        ("-etcd-username=u", "--etcd-username is of no use without --etcd-password"),
-        ("-etcd-password=p", "--etcd-password is of no use without --etcd-username"),
+        ("-etcd-certfile=/c", "--etcd-certfile has no effect without --etcd-keyfile"),
+        ("-etcd-keyfile=/k", "--etcd-keyfile has no effect without --etcd-certfile"),
+        ("-etcd-username=u", "--etcd-username has no effect without --etcd-password"),
+        ("-etcd-password=p", "--etcd-password has no effect without --etcd-username"),
     ] {
         let options = options(line);
         assert_eq!(
@@ -55,7 +55,7 @@ fn an_incomplete_pair_of_flags_is_ignored_with_a_warning() {
         ("-etcd-certfile=/c -etcd-keyfile=/k", "--etcd-certfile"),
     ] {
         let options = options(&format!("{line} -etcd-endpoints=http://a:1"));
-        let message = format!("{file} is of no use while --etcd-endpoints has no https:// server");
+        let message = format!("{file} has no effect: --etcd-endpoints has no https:// server");
         assert_eq!(
             options.warnings,
             [format!("{message}; it is ignored, as in flanneld")],
@@ -65,7 +65,7 @@ fn an_incomplete_pair_of_flags_is_ignored_with_a_warning() {
     }
     let variable = [("FLANNELD_ETCD_USERNAME", "u")];
     let message = &parse("", &variable).unwrap().warnings[0];
-    assert!(message.starts_with("FLANNELD_ETCD_USERNAME is of no use without"), "{message}");
+    assert!(message.starts_with("FLANNELD_ETCD_USERNAME has no effect without"), "{message}");
     assert!(options("").warnings.is_empty());
 }
 

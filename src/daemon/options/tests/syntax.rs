@@ -93,7 +93,8 @@ fn flags_of_older_flannel_are_reported_as_removed() {
     ] {
         let (message, code) = refusal(&format!("-{flag}=x"), NO_VARIABLES);
         assert!(
-            message.starts_with(&format!("--{flag} is a flag of older flannel that is gone: ")),
+            message
+                .starts_with(&format!("--{flag} is a flag of older flannel, which was removed: ")),
             "{message}"
         );
         assert_eq!(code, 2);
@@ -113,15 +114,15 @@ fn the_environment_is_used_for_flags_that_are_not_given() {
         ("FLANNELD_HELP", "true"),
     ];
     let options = parse("", &variables).unwrap();
-    assert_eq!((options.etcd().prefix.as_str(), options.max_withdraw), ("/env", 7));
-    assert_eq!(options.interface.names, ["eth0,eth1"]);
+    assert_eq!((options.etcd().prefix.as_str(), options.control.max_withdraw), ("/env", 7));
+    assert_eq!(options.control.interface.names, ["eth0,eth1"]);
     assert_eq!(options.verbosity, Level::DEBUG);
     assert_eq!(options.subnet_file.to_str(), Some("/run/flannel/subnet.env"));
 
     let options = parse("-etcd-prefix=/flag -iface=eth2 -public-ip=", &variables).unwrap();
     assert_eq!(options.etcd().prefix, "/flag");
-    assert_eq!(options.interface.names, ["eth2"]);
-    assert_eq!(options.interface.public_ip, None);
+    assert_eq!(options.control.interface.names, ["eth2"]);
+    assert_eq!(options.control.interface.public_ip, None);
 }
 
 #[test]
@@ -146,7 +147,7 @@ fn a_variable_that_gos_parser_rejects_is_ignored_with_a_warning() {
         let message =
             format!("{name} is {value:?}; allowed: {expected}; it is ignored, as in flanneld");
         assert_eq!(options.warnings, [message]);
-        assert_eq!((options.health, options.policy.masquerade), (None, None));
+        assert_eq!((options.health, options.control.policy.masquerade), (None, None));
     }
 }
 
