@@ -129,7 +129,7 @@ impl Control {
                 paths.revise(|board| board.record_loss(&request, since(sent), since(at)));
             }
             ProbeEvent::Alive { peer, at } => {
-                paths.revise(|board| board.record_packet(peer, since(at)))
+                paths.revise(|board| board.record_packet(peer, since(at)));
             }
             ProbeEvent::Due { at } => paths.ask(since(at)),
         }

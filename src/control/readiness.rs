@@ -134,10 +134,8 @@ impl Control {
 
     /// The host's reasons for refusing settings of this kind.
     fn refused_settings(&self, kind: SettingKind) -> impl Iterator<Item = &str> {
-        let refused = self.held.refused.iter();
-        let refused =
-            refused.filter(move |(key, _)| matches!(key, Key::Setting(of, _) if *of == kind));
-        refused.map(|(_, why)| why)
+        let is_meant = move |key: &Key| matches!(key, Key::Setting(of, _) if *of == kind);
+        self.held.refused.iter().filter_map(move |(key, why)| is_meant(key).then_some(why))
     }
 
     fn is_wanted(&self, key: &Key) -> bool {
@@ -157,51 +155,51 @@ impl Control {
     /// Warnings for the operator that do not block readiness.
     fn warnings(&self) -> Vec<String> {
         let inputs = &self.inputs;
-        let mut warnings = Vec::new();
-        warnings.extend(
-            inputs.uses_checkpoint().then(|| {
-                "forwarding from the checkpoint: the store has not confirmed it".to_owned()
-            }),
-        );
-        warnings.extend(inputs.held_back.map(|(missing, of)| {
-            format!("{missing} of {of} leases vanished at once: their routes are kept")
-        }));
+        let mut warnings: Vec<String> = Vec::new();
+        if inputs.uses_checkpoint() {
+            let warning = "forwarding from the checkpoint: the store has not confirmed it";
+            warnings.push(warning.to_owned());
+        }
+        if let Some((missing, of)) = inputs.held_back {
+            warnings
+                .push(format!("{missing} of {of} leases vanished at once: their routes are kept"));
+        }
         warnings.extend(inputs.pending());
         // Without an earlier config this node waits, which is reported elsewhere.
-        let unusable = inputs.edit.unusable().filter(|_| inputs.confirmed);
-        warnings
-            .extend(unusable.map(|reason| format!("the previous config stays applied: {reason}")));
+        if let Some(reason) = inputs.edit.unusable().filter(|_| inputs.confirmed) {
+            warnings.push(format!("the previous config stays applied: {reason}"));
+        }
         warnings.extend(self.probes_warning());
         warnings.extend(self.guard_warning());
-        let filters = self.refused_settings(SettingKind::ReversePath);
-        // The operation that was refused (create or replace) is omitted.
-        let without_sign = |why: &str| why.trim_start_matches(['+', '~', ' ']).to_owned();
-        warnings.extend(filters.map(|why| {
-            format!("packets may be lost while backends change: {}", without_sign(why))
-        }));
-        let rules = self.held.refused.iter().filter(|(key, _)| {
-            matches!(key, Key::Table(_) | Key::Chain(_)) && !self.is_wanted(key)
-        });
-        warnings.extend(rules.map(|(_, why)| format!("old rules are not removed: {why}")));
-        let checksums = self.refused_settings(SettingKind::TxChecksum);
-        warnings.extend(
-            checksums.map(|why| format!("packets in the tunnel may have wrong checksums: {why}")),
-        );
-        warnings.extend(self.held.refused.iter().filter_map(|(key, why)| self.at_risk(key, why)));
-        warnings.extend(self.kept_chains());
-        warnings.extend(self.doubtful_chains());
+        for why in self.refused_settings(SettingKind::ReversePath) {
+            // The operation that was refused (create or replace) is omitted.
+            let why = why.trim_start_matches(['+', '~', ' ']);
+            warnings.push(format!("packets may be lost while backends change: {why}"));
+        }
+        let refused = || self.held.refused.iter();
+        for (key, why) in refused() {
+            if matches!(key, Key::Table(_) | Key::Chain(_)) && !self.is_wanted(key) {
+                warnings.push(format!("old rules are not removed: {why}"));
+            }
+        }
+        for why in self.refused_settings(SettingKind::TxChecksum) {
+            warnings.push(format!("packets in the tunnel may have wrong checksums: {why}"));
+        }
+        warnings.extend(refused().filter_map(|(key, why)| self.at_risk(key, why)));
+        warnings.extend(self.kept_chains().chain(self.doubtful_chains()));
         warnings.extend(self.gateways_warning());
-        warnings.extend(inputs.bridges.iter().map(|bridge| {
-            format!(
+        for bridge in &inputs.bridges {
+            warnings.push(format!(
                 "{bridge}: its pods are unreachable, and new ones fail; drain the node, then \
                  ip link delete {}",
                 bridge.link
-            )
-        }));
+            ));
+        }
         warnings.extend(self.conflicts_warning());
-        warnings.extend(inputs.overlaps().into_iter().map(|overlap| {
+        let explained = |overlap| {
             format!("{overlap}: pods and hosts with the same addresses do not reach each other")
-        }));
+        };
+        warnings.extend(inputs.overlaps().into_iter().map(explained));
         warnings
     }
 

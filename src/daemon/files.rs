@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, Result};
 use ipnetwork::IpNetwork;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
@@ -37,7 +37,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 const LAST_SAVE: Duration = Duration::from_millis(500);
 
 /// Writes subnet.env once pods can use its values, and again when these change.
-pub(super) async fn keep_subnet_file(shared: Shared) -> anyhow::Result<()> {
+pub(super) async fn keep_subnet_file(shared: Shared) -> Result<()> {
     let mut progress = shared.progress.clone();
     let path = &shared.options.subnet_file;
     let mut written = None;
@@ -62,10 +62,7 @@ pub(super) async fn keep_subnet_file(shared: Shared) -> anyhow::Result<()> {
 }
 
 /// Saves the inputs of the plan, shortly after each change.
-pub(super) async fn keep_checkpoint(
-    shared: Shared,
-    changed: watch::Receiver<()>,
-) -> anyhow::Result<()> {
+pub(super) async fn keep_checkpoint(shared: Shared, changed: watch::Receiver<()>) -> Result<()> {
     keep_saved(changed, &shared.options.state_file, async || save(&shared).await).await
 }
 
@@ -73,8 +70,8 @@ pub(super) async fn keep_checkpoint(
 async fn keep_saved(
     mut changed: watch::Receiver<()>,
     path: &Path,
-    save: impl AsyncFn() -> anyhow::Result<io::Result<()>>,
-) -> anyhow::Result<()> {
+    save: impl AsyncFn() -> Result<io::Result<()>>,
+) -> Result<()> {
     let mut has_failed = false;
     loop {
         changed.changed().await.context("the loop has ended")?;
@@ -109,7 +106,7 @@ pub(super) async fn save_at_stop(shared: &Shared) {
 }
 
 /// Saves the current checkpoint, if there is one. The loop does not wait for the disk.
-async fn save(shared: &Shared) -> anyhow::Result<io::Result<()>> {
+async fn save(shared: &Shared) -> Result<io::Result<()>> {
     let _turn = shared.saving.lock().await;
     let Some(checkpoint) = shared.wait_for(Query::Checkpoint).await? else { return Ok(Ok(())) };
     let (path, host) = (shared.options.state_file.clone(), shared.host.clone());
@@ -229,7 +226,7 @@ pub(super) fn previous(options: &Options, remembered: Option<&Checkpoint>) -> Pr
 }
 
 /// Notifies systemd once that the daemon is ready, and then of each change of its status.
-pub(super) async fn notify_when_ready(shared: Shared) -> anyhow::Result<()> {
+pub(super) async fn notify_when_ready(shared: Shared) -> Result<()> {
     shared.until_ready().await?;
     notify_systemd("READY=1");
     let mut progress = shared.progress.clone();

@@ -8,7 +8,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, Result};
 use futures::StreamExt;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
@@ -46,7 +46,7 @@ pub(super) async fn keep_lease<S: Leases + Documents>(
     manager: Rc<S>,
     shared: Shared,
     acquired: watch::Sender<bool>,
-) -> anyhow::Result<()> {
+) -> Result<()> {
     let mut progress = shared.progress.clone();
     let mut identities = manager.watch_identity();
     let identity =
@@ -87,7 +87,7 @@ pub(super) async fn keep_lease<S: Leases + Documents>(
 }
 
 /// Holds `lease` until it is lost. After [`UNDISPUTED`], the lease has no rival.
-async fn hold<S: Leases>(manager: &S, shared: &Shared, lease: &Lease) -> anyhow::Result<Lost> {
+async fn hold<S: Leases>(manager: &S, shared: &Shared, lease: &Lease) -> Result<Lost> {
     let mut held = pin!(manager.hold(lease));
     if let Ok(lost) = timeout(UNDISPUTED, &mut held).await {
         return Ok(lost);
@@ -96,10 +96,7 @@ async fn hold<S: Leases>(manager: &S, shared: &Shared, lease: &Lease) -> anyhow:
     Ok(held.await)
 }
 
-pub(super) async fn forward_config<S: Documents>(
-    manager: Rc<S>,
-    shared: Shared,
-) -> anyhow::Result<()> {
+pub(super) async fn forward_config<S: Documents>(manager: Rc<S>, shared: Shared) -> Result<()> {
     let mut config = manager.watch_config();
     loop {
         let update = config.next().await.context("the watch on the network config ended")?;
@@ -113,7 +110,7 @@ pub(super) async fn forward_leases<S: Leases>(
     shared: Shared,
     mut acquired: watch::Receiver<bool>,
     mut read_again: watch::Receiver<u64>,
-) -> anyhow::Result<()> {
+) -> Result<()> {
     // The read that found our subnet is the first snapshot: an earlier watch would read twice.
     acquired
         .wait_for(|acquired| *acquired)
@@ -132,10 +129,7 @@ pub(super) async fn forward_leases<S: Leases>(
     }
 }
 
-pub(super) async fn forward_state<S: Documents>(
-    manager: Rc<S>,
-    shared: Shared,
-) -> anyhow::Result<()> {
+pub(super) async fn forward_state<S: Documents>(manager: Rc<S>, shared: Shared) -> Result<()> {
     let mut state = manager.state();
     if timeout(FIRST_ANSWER, state.wait_for(|state| *state != StoreState::Unknown)).await.is_err() {
         let reason = format!("no answer within {} s", FIRST_ANSWER.as_secs());
@@ -154,7 +148,7 @@ pub(super) async fn forward_state<S: Documents>(
 pub(super) async fn announce_when_ready<S: Documents>(
     manager: Rc<S>,
     shared: Shared,
-) -> anyhow::Result<()> {
+) -> Result<()> {
     shared.until_ready().await?;
     manager.announce().await;
     anyhow::bail!("announcing this node to the store ended")
@@ -165,7 +159,7 @@ async fn send_identity(
     shared: &Shared,
     progress: &mut watch::Receiver<Progress>,
     identity: Identity,
-) -> anyhow::Result<()> {
+) -> Result<()> {
     shared.send(Event::Identity(identity.clone())).await?;
     let is_applied = |progress: &Progress| progress.identity == identity;
     progress.wait_for(is_applied).await.context("the loop has ended").map(drop)
@@ -175,7 +169,7 @@ async fn send_identity(
 async fn next_attributes(
     progress: &mut watch::Receiver<Progress>,
     published: Option<&LeaseAttributes>,
-) -> anyhow::Result<(NetworkConfig, LeaseAttributes)> {
+) -> Result<(NetworkConfig, LeaseAttributes)> {
     let is_news = |progress: &Progress| {
         progress.attributes.is_some() && progress.attributes.as_ref() != published
     };
@@ -190,7 +184,7 @@ pub(super) async fn keep_report<S: Documents>(
     manager: Rc<S>,
     shared: Shared,
     (mut reported, mut acquired): (watch::Receiver<()>, watch::Receiver<bool>),
-) -> anyhow::Result<()> {
+) -> Result<()> {
     let mut published = None;
     let mut backoff = Backoff::default();
     let (mut again, mut measured) = (every(REPUBLISH), every(MEASURED));
@@ -233,7 +227,7 @@ fn every(period: Duration) -> Interval {
 }
 
 /// The loop's report, with the MTU of the pods.
-async fn read_report(shared: &Shared) -> anyhow::Result<Option<NodeReport>> {
+async fn read_report(shared: &Shared) -> Result<Option<NodeReport>> {
     let Some(mut report) = shared.wait_for(Query::Report).await? else { return Ok(None) };
     if let Some(mtu) = report.pod_mtu {
         report.other_mtu = other_mtu(report.subnets.clone(), mtu).await?;
@@ -242,7 +236,7 @@ async fn read_report(shared: &Shared) -> anyhow::Result<Option<NodeReport>> {
 }
 
 /// The pods whose MTU is not `mtu`, as far as this node knows.
-async fn other_mtu(subnets: Vec<Prefix>, mtu: u32) -> anyhow::Result<OtherMtu> {
+async fn other_mtu(subnets: Vec<Prefix>, mtu: u32) -> Result<OtherMtu> {
     let gateways: Vec<IpAddr> = subnets.into_iter().map(Prefix::gateway).collect();
     let found =
         spawn_blocking(move || pods::of_other_mtu(&gateways, mtu, Path::new(pods::RESULTS)));

@@ -18,7 +18,7 @@ use std::future::Future;
 use std::rc::Rc;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, Result};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Mutex, mpsc, oneshot, watch};
 use tokio::task::{JoinSet, LocalSet};
@@ -54,27 +54,24 @@ struct Shared {
 }
 
 impl Shared {
-    async fn send(&self, event: Event) -> anyhow::Result<()> {
+    async fn send(&self, event: Event) -> Result<()> {
         self.events.send(event).await.context("the loop has ended")
     }
 
     /// The loop's answer to `query`; an error if it takes longer than [`ANSWER`].
-    async fn ask<T>(&self, query: impl FnOnce(oneshot::Sender<T>) -> Query) -> anyhow::Result<T> {
+    async fn ask<T>(&self, query: impl FnOnce(oneshot::Sender<T>) -> Query) -> Result<T> {
         timeout(ANSWER, self.wait_for(query)).await.context("the loop does not answer")?
     }
 
     /// The loop's answer to `query`, however long it takes.
-    async fn wait_for<T>(
-        &self,
-        query: impl FnOnce(oneshot::Sender<T>) -> Query,
-    ) -> anyhow::Result<T> {
+    async fn wait_for<T>(&self, query: impl FnOnce(oneshot::Sender<T>) -> Query) -> Result<T> {
         let (reply, answer) = oneshot::channel();
         self.send(Event::Query(query(reply))).await?;
         answer.await.context("the loop has ended")
     }
 
     /// Waits until the node is ready and the subnet file is written.
-    async fn until_ready(&self) -> anyhow::Result<()> {
+    async fn until_ready(&self) -> Result<()> {
         let (mut progress, mut file) = (self.progress.clone(), self.subnet_file.subscribe());
         progress
             .wait_for(|progress| progress.readiness.ready)
@@ -89,7 +86,7 @@ impl Shared {
 ///
 /// # Errors
 /// What waiting would not fix, as a message for the operator.
-pub async fn run(options: Options) -> anyhow::Result<()> {
+pub async fn run(options: Options) -> Result<()> {
     preflight::refuse_other_daemons()?;
     options.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     files::warn_of_readable_keys(&options);
@@ -115,7 +112,7 @@ async fn run_tasks<S: Leases + Documents + 'static>(
     (options, host): (Options, HostId),
     manager: S,
     remembered: Option<Checkpoint>,
-) -> anyhow::Result<()> {
+) -> Result<()> {
     let (events, inbox) = mpsc::channel(EVENTS);
     let outputs = Outputs::default();
     let [reported, changed] = [&outputs.reported, &outputs.changed].map(watch::Sender::subscribe);
@@ -174,14 +171,11 @@ async fn run_tasks<S: Leases + Documents + 'static>(
     ended
 }
 
-fn spawn(
-    tasks: &mut JoinSet<anyhow::Result<()>>,
-    task: impl Future<Output = anyhow::Result<()>> + 'static,
-) {
+fn spawn(tasks: &mut JoinSet<Result<()>>, task: impl Future<Output = Result<()>> + 'static) {
     tasks.spawn_local(task);
 }
 
-async fn wait_for_stop(shared: Shared) -> anyhow::Result<()> {
+async fn wait_for_stop(shared: Shared) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listening for SIGINT")?;
     tokio::select! {

@@ -2,7 +2,7 @@
 
 use std::future;
 
-use anyhow::Context;
+use anyhow::{Context, Result};
 use tokio::task::spawn_blocking;
 
 use super::Shared;
@@ -14,7 +14,7 @@ use crate::plan::preflight::{self, Finding, Level, Needs};
 
 /// # Errors
 /// Another daemon manages the routes of this host.
-pub(super) fn refuse_other_daemons() -> anyhow::Result<()> {
+pub(super) fn refuse_other_daemons() -> Result<()> {
     match preflight::refusal(&host::other_daemons(&Places::default())) {
         Some(finding) => anyhow::bail!("{finding}"),
         None => Ok(()),
@@ -22,7 +22,7 @@ pub(super) fn refuse_other_daemons() -> anyhow::Result<()> {
 }
 
 /// Logs host settings that drop or block traffic, once the subnets are usable. Never ends.
-pub(super) async fn check_host(shared: Shared) -> anyhow::Result<()> {
+pub(super) async fn check_host(shared: Shared) -> Result<()> {
     let mut progress = shared.progress.clone();
     progress.wait_for(|progress| progress.usable.is_some()).await.context("the loop has ended")?;
     drop(progress);
@@ -33,7 +33,7 @@ pub(super) async fn check_host(shared: Shared) -> anyhow::Result<()> {
     future::pending().await
 }
 
-async fn examine(shared: &Shared) -> anyhow::Result<Vec<Finding>> {
+async fn examine(shared: &Shared) -> Result<Vec<Finding>> {
     let inputs = shared.wait_for(Query::Checkpoint).await?;
     let Some(Checkpoint { local, leases, .. }) = inputs else { return Ok(Vec::new()) };
     let ends = leases.iter().flat_map(|lease| &lease.endpoints);

@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, Result};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
@@ -19,10 +19,7 @@ use crate::store::Documents;
 const RETRY: Duration = Duration::from_secs(30);
 
 /// Probes the paths to all peers while the loop requests it.
-pub(super) async fn probe_paths<S: Documents>(
-    manager: Rc<S>,
-    shared: Shared,
-) -> anyhow::Result<()> {
+pub(super) async fn probe_paths<S: Documents>(manager: Rc<S>, shared: Shared) -> Result<()> {
     let (channels, mut orders) = probe::channels();
     report(&shared.events, ProbeEvent::Channels(channels)).await?;
     loop {
@@ -59,7 +56,7 @@ async fn run(
     read_secret: impl AsyncFn() -> Result<Secret, String>,
     orders: &mut Orders,
     events: &mpsc::Sender<Event>,
-) -> anyhow::Result<()> {
+) -> Result<()> {
     // The new exchange needs the deadline of the previous one, too.
     orders.due.mark_changed();
     let mut secret = pin!(next_secret(&read_secret));
@@ -95,7 +92,7 @@ async fn next_secret(read: &impl AsyncFn() -> Result<Secret, String>) -> Result<
     read().await
 }
 
-async fn report(events: &mpsc::Sender<Event>, event: ProbeEvent) -> anyhow::Result<()> {
+async fn report(events: &mpsc::Sender<Event>, event: ProbeEvent) -> Result<()> {
     events.send(Event::Probe(event)).await.context("the loop has ended")
 }
 

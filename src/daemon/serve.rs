@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, Result};
 use futures::future::OptionFuture;
 use serde::Serialize;
 use serde_json::value::to_raw_value;
@@ -31,7 +31,7 @@ pub(super) struct Servers {
 impl Servers {
     /// # Errors
     /// Another daemon uses the control socket or a port, or they cannot be used.
-    pub(super) fn bind(options: &Options) -> anyhow::Result<Self> {
+    pub(super) fn bind(options: &Options) -> Result<Self> {
         let socket = &options.control_socket;
         let control = http::bind_control(socket)
             .with_context(|| format!("binding the control socket {}", socket.display()))?;
@@ -47,7 +47,7 @@ impl Servers {
     }
 
     /// Never ends.
-    pub(super) async fn serve(self, shared: Shared) -> anyhow::Result<()> {
+    pub(super) async fn serve(self, shared: Shared) -> Result<()> {
         let shared = &shared;
         let health = async |path: String| health(&path, shared).await;
         let metrics = async |path: String| match path.as_str() {
@@ -73,7 +73,7 @@ async fn control(path: &str, shared: &Shared) -> Response {
 }
 
 /// On one line, since the answer is long with thousands of peers, and `tweedctl` formats it.
-fn answer(answer: anyhow::Result<impl Serialize>) -> Response {
+fn answer(answer: Result<impl Serialize>) -> Response {
     match answer.and_then(|answer| Ok(to_raw_value(&answer)?)) {
         Ok(answer) => http::json(200, &answer),
         Err(error) => http::text(503, &format!("{error:#}\n")),

@@ -80,11 +80,8 @@ pub(super) fn list(
     value_name: &'static str,
 ) -> (Flag, impl Fn(&[&str]) -> Result<Vec<String>, Allowed>) {
     let read = |values: &[&str]| {
-        Ok(values
-            .iter()
-            .filter(|value| !value.is_empty())
-            .map(|value| (*value).to_owned())
-            .collect())
+        let given = values.iter().filter(|value| !value.is_empty());
+        Ok(given.map(|value| (*value).to_owned()).collect())
     };
     (Flag::named(name, value_name), read)
 }

@@ -169,7 +169,7 @@ fn verbosity_follows_klog() {
 fn all_interfaces_and_the_last_value_of_other_flags_are_used() {
     let line = "-iface=eth1 -iface 10.0.0.5 -iface= -iface-regex=^eth -iface-regex=10\\. \
                 -iface-can-reach=fd00::1 -public-ip=1.2.3.4 -public-ip=5.6.7.8 -public-ipv6=fd00::2";
-    let interface = options(line).interface;
+    let interface = options(line).control.interface;
     assert_eq!(interface.names, ["eth1", "10.0.0.5"]);
     let patterns: Vec<_> = interface.regexes.iter().map(regex::Regex::as_str).collect();
     assert_eq!(patterns, ["^eth", "10\\."]);

@@ -169,7 +169,7 @@ pub(super) fn rule(expressions: &[Expression]) -> Option<Rule> {
     for condition in conditions {
         match condition {
             Expression::Marked(nftables::Match::Is, mark) => {
-                rule.marked = Some(Marked::With(*mark))
+                rule.marked = Some(Marked::With(*mark));
             }
             Expression::Marked(nftables::Match::IsNot, mark) => {
                 rule.marked = Some(Marked::Without(*mark));

@@ -86,21 +86,14 @@ fn encode(run: &[Op]) -> Option<Batch> {
         _ => None,
     });
     let first = run.first()?;
-    Some(match (first.entry(), first) {
-        (Entry::Table(table), Op::Create(_) | Op::Replace(_)) => table::put(table),
-        (Entry::Table(table), Op::Remove(_)) => table::remove(table),
-        (Entry::Renewal(renewal), Op::Create(_) | Op::Replace(_)) => {
-            table::about(&renewal.table).renew_udp(RENEWED, renewal.timeout)
-        }
-        (Entry::Renewal(renewal), Op::Remove(_)) => {
-            table::about(&renewal.table).delete_udp(RENEWED)
-        }
-        (Entry::Element(element), Op::Create(_) | Op::Replace(_)) => {
-            table::about(&element.table).add_addresses(PEERS, addresses)
-        }
-        (Entry::Element(element), Op::Remove(_)) => {
-            table::about(&element.table).delete_addresses(PEERS, addresses)
-        }
+    let removes = matches!(first, Op::Remove(_));
+    Some(match first.entry() {
+        Entry::Table(table) if removes => table::remove(table),
+        Entry::Table(table) => table::put(table),
+        Entry::Renewal(it) if removes => table::about(&it.table).delete_udp(RENEWED),
+        Entry::Renewal(it) => table::about(&it.table).renew_udp(RENEWED, it.timeout),
+        Entry::Element(it) if removes => table::about(&it.table).delete_addresses(PEERS, addresses),
+        Entry::Element(it) => table::about(&it.table).add_addresses(PEERS, addresses),
         _ => return None,
     })
 }

@@ -1,6 +1,5 @@
 //! Reads foreign rules over netlink.
 
-use std::io;
 use std::path::Path;
 
 use nix::errno::Errno;
@@ -12,7 +11,9 @@ use crate::model::prefix::Family;
 use crate::plan::preflight::facts::{ForeignChain, ForeignRule, Module};
 
 pub(super) fn chains() -> Vec<ForeignChain> {
-    let found = read().unwrap_or_else(|error| {
+    let read = Socket::open(Protocol::Netfilter)
+        .and_then(|mut socket| nftables::filter_chains(&mut socket));
+    let found = read.unwrap_or_else(|error| {
         tracing::debug!(%error, "chains of nftables were not read");
         Vec::new()
     });
@@ -35,10 +36,6 @@ pub(super) fn legacy_tables(proc: &Path) -> Vec<String> {
     let lists = ["ip_tables_names", "ip6_tables_names"];
     let texts = lists.map(|list| text(&proc.join("thread-self/net").join(list)));
     texts.iter().flatten().flat_map(|list| list.lines()).map(str::to_owned).collect()
-}
-
-fn read() -> io::Result<Vec<FilterChain>> {
-    nftables::filter_chains(&mut Socket::open(Protocol::Netfilter)?)
 }
 
 fn chain(found: FilterChain) -> ForeignChain {
