@@ -310,9 +310,9 @@ impl Control {
         };
         let mut status =
             ProbeStatus { counts, state: state.to_owned(), reason, ..ProbeStatus::default() };
-        let states = self.paths.board.iter().flat_map(Board::states);
-        for state in states.filter(|state| state.target.direct) {
-            match state.verdict {
+        let probed = self.paths.board.iter().flat_map(Board::states);
+        for probed in probed.filter(|it| it.target.direct) {
+            match probed.verdict {
                 ProbeVerdict::Pending => status.pending += 1,
                 ProbeVerdict::Silent => status.silent += 1,
                 ProbeVerdict::Good => status.good += 1,

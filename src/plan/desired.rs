@@ -88,7 +88,7 @@ impl Desired {
         Self { state: local, peers, shared, conflicts }
     }
 
-    /// Replaces the lease_plan of each listed peer; `None` removes the peer. Returns the keys that
+    /// Replaces the plan of each listed peer; `None` removes the peer. Returns the keys that
     /// may differ now.
     pub fn revise(&mut self, changes: Vec<(LeaseId, Option<LeasePlan>)>) -> BTreeSet<Key> {
         let mut touched = BTreeSet::new();
