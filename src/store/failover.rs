@@ -69,12 +69,12 @@ pub(super) enum Failure {
 /// An answer that a retry on another connection would not change.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Refusal {
-    #[error("there is no such object")]
+    #[error("the object does not exist")]
     Absent,
-    #[error("there is such an object already")]
+    #[error("the object already exists")]
     Exists,
     /// The requested history is compacted, or in the future.
-    #[error("there is no such history")]
+    #[error("the requested history does not exist")]
     NoHistory,
     /// The answer is too large.
     #[error("{0}")]
@@ -195,7 +195,7 @@ impl<S: Servers> Failover<S> {
 
     /// The error for the operator.
     pub(super) fn explained(&self, failure: Failure) -> Away {
-        let no_answer = || format!("{} gave no answer", self.report.store);
+        let no_answer = || format!("no answer from {}", self.report.store);
         Away(match failure {
             Failure::Away => self.report.unusable().unwrap_or_else(no_answer),
             Failure::Refused(refusal) => self.refused(refusal),

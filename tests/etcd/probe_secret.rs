@@ -79,5 +79,5 @@ async fn who_may_not_have_it_is_told_at_once() {
     let credentials = Credentials { user: "flannel".into(), password: PASSWORD.into() };
     let options = EtcdOptions { credentials: Some(credentials), ..options(&[server.endpoint()]) };
     let reason = manager_of(options, Previous::default()).probe_secret().await.unwrap_err();
-    assert_eq!(reason, format!("key {KEY} may not be used: grant it to this etcd user"));
+    assert_eq!(reason, format!("permission denied for key {KEY}: grant it to this etcd user"));
 }

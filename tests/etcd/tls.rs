@@ -129,5 +129,5 @@ async fn a_file_that_is_no_certificate_is_told() {
     let server = server(&authority, "IP:127.0.0.1", &[]).await;
     std::fs::write(authority.file("ca.pem"), "no certificate").unwrap();
     let manager = manager_of(with_ca(&server, &authority), Previous::default());
-    reason(&manager, "ca.pem: holds no certificate").await;
+    reason(&manager, "ca.pem: contains no certificate").await;
 }

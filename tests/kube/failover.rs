@@ -94,5 +94,5 @@ async fn without_a_cluster_the_reason_says_what_to_name() {
         _ = acquire(&manager) => panic!("there is no cluster"),
         reason = waits(&manager, "kube-api-url") => reason,
     };
-    assert!(reason.ends_with("outside of a pod, name a --kubeconfig-file or --kube-api-url"));
+    assert!(reason.ends_with("outside of a pod, set --kubeconfig-file or --kube-api-url"));
 }

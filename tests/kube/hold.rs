@@ -46,7 +46,7 @@ async fn an_annotation_written_by_somebody_else_is_taken_back() {
     server.annotate("n1", "public-ip", Some("172.18.0.99"));
     assert_eq!(
         node.lost(PATIENCE).await.unwrap(),
-        "node n1: annotation flannel.alpha.coreos.com/public-ip is not what we published"
+        "node n1: annotation flannel.alpha.coreos.com/public-ip differs from the published value"
     );
     acquire(&node.manager).await;
     assert_eq!(server.annotation("n1", "public-ip").as_deref(), Some("172.18.0.1"));

@@ -149,7 +149,7 @@ async fn what_we_may_not_do_is_told_and_tried_again() {
     let granted = async {
         let why = waits(&manager, "forbids").await;
         assert!(why.starts_with("the API server forbids PATCH /api/v1/nodes/n1/status: "), "{why}");
-        assert!(why.ends_with("; docs/kubernetes.md lists what to grant"), "{why}");
+        assert!(why.ends_with("; docs/kubernetes.md lists the permissions to grant"), "{why}");
         server.fail(|faults| faults.forbidden.clear());
     };
     tokio::join!(acquire(&manager), granted);

@@ -96,7 +96,7 @@ impl EtcdOptions {
         let encrypted = endpoint.starts_with("https://") || !endpoint.contains("://");
         let hung_up = HUNG_UP.iter().any(|text| reason.contains(text));
         if encrypted && hung_up && self.cert_file.is_none() {
-            " (does it ask for a client certificate? see etcd-certfile and etcd-keyfile)"
+            " (does it require a client certificate? see etcd-certfile and etcd-keyfile)"
         } else {
             ""
         }

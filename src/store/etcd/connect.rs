@@ -89,7 +89,7 @@ fn tls(options: &EtcdOptions, endpoint: &str) -> Result<Option<TlsOptions>, Stri
 fn read_certificate(file: &Path) -> Result<Vec<u8>, String> {
     let pem = read(file)?;
     let holds_one = String::from_utf8_lossy(&pem).contains("-----BEGIN CERTIFICATE-----");
-    if holds_one { Ok(pem) } else { Err(format!("{}: holds no certificate", file.display())) }
+    if holds_one { Ok(pem) } else { Err(format!("{}: contains no certificate", file.display())) }
 }
 
 fn read(file: &Path) -> Result<Vec<u8>, String> {

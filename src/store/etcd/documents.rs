@@ -52,7 +52,7 @@ impl Documents for EtcdSubnetManager {
         let write = |connection| write_report(connection, &key, value, grant);
         let written = store.client.once(write).await;
         store.client.note_report(&written);
-        let denied = || format!("key {key} may not be written");
+        let denied = || format!("permission denied for key {key}: grant it to this etcd user");
         written.map_err(unpublished)?.ok_or_else(denied)
     }
 
@@ -63,7 +63,7 @@ impl Documents for EtcdSubnetManager {
             let candidate = Secret::text(&rand::random());
             let ask = |connection| find_or_create(connection, key, candidate.clone());
             let found = store.client.request(ask).await.ok()?;
-            let denied = || format!("key {key} may not be used: grant it to this etcd user");
+            let denied = || format!("permission denied for key {key}: grant it to this etcd user");
             Some(found.ok_or_else(denied).and_then(|text| {
                 Secret::parse(&text).map_err(|error| format!("key {key}: {error}"))
             }))
@@ -97,7 +97,7 @@ impl Follower {
                 }
                 Err(Failure::Refused(refusal)) => {
                     let report = &self.shared.store.client.report;
-                    report.away(&format!("etcd does not show the network config: {refusal}"));
+                    report.away(&format!("the network config cannot be read from etcd: {refusal}"));
                 }
                 Err(Failure::Away) => {}
             }
@@ -130,7 +130,7 @@ impl Follower {
                 Some(Ok(Some(message))) if message.compact_revision() != 0 => return Ok(()),
                 Some(Ok(Some(message))) if !message.canceled() => continue,
                 Some(Ok(_)) => "watch of the network config ended",
-                None => "watch of the network config is silent",
+                None => "watch of the network config received no message",
                 Some(Err(error)) => return Err(client.failed(&connection, &error).await),
             };
             client.drop_connection(&connection, ended).await;

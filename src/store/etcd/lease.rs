@@ -84,7 +84,7 @@ impl Shared {
     /// Acquires a lease. Lists all leases, normally once; the watch starts with the same listing.
     async fn claim(&self, claimant: &Claimant<'_>, value: Vec<u8>) -> Result<Own, Error> {
         for subnet in claimant.forgotten() {
-            warn!(%subnet, "previous subnet is not of this network any more");
+            warn!(%subnet, "previous subnet is outside the network");
         }
         if let Some(Reserved { own, since }) = self.reserve(claimant, &value).await {
             let proof = Proof { own: &own, known: own.mod_revision };
@@ -115,7 +115,7 @@ impl Shared {
         let obsolete: Vec<_> =
             obsolete.map(|stored| (stored.record.id.clone(), stored.mod_revision)).collect();
         for (id, _) in &obsolete {
-            info!(%id, "giving up a lease of ours on another subnet");
+            info!(%id, "deleting our lease of another subnet");
         }
         match claim.way {
             Way::Take(id) => match seen(&id) {
@@ -411,7 +411,7 @@ impl Shared {
             Ok(Some(ttl))
         };
         let ttl = self.store.client.request(ask).await.ok()??;
-        info!(id, "took up the etcd lease of the daemon before");
+        info!(id, "reusing the etcd lease of the previous daemon");
         Some(Grant { id, ttl, renewed })
     }
 

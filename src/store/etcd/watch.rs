@@ -257,7 +257,7 @@ impl EtcdSource {
         match message(&mut open.stream).await {
             Some(Ok(Some(response))) => return Ok(response),
             Some(Ok(None)) => client.drop_connection(&open.connection, "watch ended").await,
-            None => client.drop_connection(&open.connection, "watch is silent").await,
+            None => client.drop_connection(&open.connection, "watch received no message").await,
             Some(Err(error)) => {
                 return Err(match client.failed(&open.connection, &error).await {
                     // A listing requests smaller pages.

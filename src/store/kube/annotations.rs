@@ -140,7 +140,7 @@ impl AnnotationPrefix {
         let data = || self.data(annotations, keys.data);
         let vtep = backend_data::vtep(&backend, subnet.family(), data);
         let wrong =
-            |error| Malformed(format!("annotation {} is wrong: {error}", self.key(keys.data)));
+            |error| Malformed(format!("annotation {} is invalid: {error}", self.key(keys.data)));
         let vtep = vtep.map_err(wrong)?;
         Ok(Some(Endpoint { subnet, public_ip, backend, vtep }))
     }
@@ -182,7 +182,7 @@ impl Default for AnnotationPrefix {
 
 /// A domain with a dot, optionally followed by a slash and a name: `k8s.example.org/blue`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a domain like flannel.alpha.coreos.com, perhaps with a slash and a word")]
+#[error("a domain like flannel.alpha.coreos.com, optionally followed by a slash and a name")]
 pub struct NoPrefix;
 
 impl FromStr for AnnotationPrefix {
@@ -404,14 +404,14 @@ mod tests {
         let message = fault(&vxlan("{"));
         assert!(
             message.starts_with(
-                "annotation flannel.alpha.coreos.com/backend-data is wrong: no JSON object: "
+                "annotation flannel.alpha.coreos.com/backend-data is invalid: no JSON object: "
             ),
             "{message}"
         );
         let message = fault(&vxlan(r#"{"VtepMAC":"here"}"#));
         assert!(
             message
-                .starts_with("annotation flannel.alpha.coreos.com/backend-data is wrong: VtepMAC"),
+                .starts_with("annotation flannel.alpha.coreos.com/backend-data is invalid: VtepMAC"),
             "{message}"
         );
     }

@@ -52,7 +52,7 @@ const JITTER: Duration = Duration::from_secs(1);
 impl Servers for ApiServers {
     type Client = kube::Client;
 
-    const UNLISTED: &str = "the API server does not tell of nodes";
+    const UNLISTED: &str = "the API server does not list the nodes";
 
     fn count(&self) -> usize {
         self.urls.len()
@@ -261,7 +261,7 @@ fn denied(ask: &Ask, answer: &Status) -> String {
     let (method, path) = (ask.method(), ask.uri().path());
     let why =
         if answer.message.is_empty() { String::new() } else { format!(": {}", answer.message) };
-    format!("the API server forbids {method} {path}{why}; docs/kubernetes.md lists what to grant")
+    format!("the API server forbids {method} {path}{why}; docs/kubernetes.md lists the permissions to grant")
 }
 
 #[cfg(test)]

@@ -96,7 +96,7 @@ fn parse(url: &str) -> Result<hyper::Uri, String> {
 }
 
 fn no_cluster(error: &(dyn StdError + 'static)) -> String {
-    format!("{}: outside of a pod, name a --kubeconfig-file or --kube-api-url", describe(error))
+    format!("{}: outside of a pod, set --kubeconfig-file or --kube-api-url", describe(error))
 }
 
 /// Why a request has no answer.
@@ -115,7 +115,7 @@ pub(super) fn describe(error: &(dyn StdError + 'static)) -> String {
         innermost = cause;
     }
     if is_cut(innermost) {
-        return "the API server ended the connection".to_owned();
+        return "the API server closed the connection".to_owned();
     }
     let cause = innermost.to_string();
     if message.contains(&cause) { message } else { format!("{message}: {cause}") }
@@ -142,7 +142,7 @@ mod tests {
     fn a_server_that_was_killed_is_reported_in_plain_words() {
         let eof = Error::new(ErrorKind::UnexpectedEof, "no close_notify: https://docs.rs/rustls");
         let message = describe(&Reading(eof));
-        assert_eq!(message, "the API server ended the connection");
+        assert_eq!(message, "the API server closed the connection");
     }
 
     #[test]

@@ -189,7 +189,7 @@ impl Shared {
             if !node_name.is_empty() {
                 return node_name;
             }
-            let why = format!("pod {namespace}/{pod} names no node: set NODE_NAME");
+            let why = format!("pod {namespace}/{pod} has no nodeName: set NODE_NAME");
             self.client.report.lacks_subnet(&why);
             sleep(RETRY).await;
         }

@@ -97,7 +97,7 @@ impl Shared {
     ) -> Option<OwnNode> {
         let prefix = &self.options.annotation_prefix;
         for fault in prefix.faults(&node.annotations) {
-            warn!(node = name, %fault, "what was ordered cannot be followed");
+            warn!(node = name, %fault, "ignored an invalid annotation");
         }
         let mut missing: Annotations = prefix.wanted(attributes, &node.annotations);
         missing.retain(|key, value| node.annotations.get(key) != Some(value));

@@ -68,7 +68,7 @@ impl NodeObject<'_> {
     pub(super) fn pod_cidrs(&self) -> Result<Vec<Prefix>, Malformed> {
         let parse = |text: &str| {
             let shown = || excerpt::quoted(text);
-            let wrong = |_| Malformed(format!("its podCIDR is {}, which is no prefix", shown()));
+            let wrong = |_| Malformed(format!("its podCIDR is {}, which is not a prefix", shown()));
             text.parse().map_err(wrong)
         };
         self.pod_cidr_texts().map(parse).collect()
@@ -248,7 +248,7 @@ mod tests {
             r#"node n3: annotation flannel.alpha.coreos.com/public-ip is "here", but must be an IPv4 address"#
         );
         let message = fault(&NODE.replace("fd00:3::/64", "fd00:3::"));
-        assert_eq!(message, r#"node n3: its podCIDR is "fd00:3::", which is no prefix"#);
+        assert_eq!(message, r#"node n3: its podCIDR is "fd00:3::", which is not a prefix"#);
         let waiting = NODE.replace(
             r#""podCIDR":"10.244.3.0/24","podCIDRs":["10.244.3.0/24","fd00:3::/64"],"#,
             "",

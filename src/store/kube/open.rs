@@ -64,7 +64,7 @@ impl Open {
             return Err(Interrupted::Away);
         }
         if self.silences >= SILENCES {
-            return Err(self.broken(client, "the watch on the nodes is silent").await);
+            return Err(self.broken(client, "the watch on the nodes received no data").await);
         }
         Ok(())
     }

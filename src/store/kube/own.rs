@@ -137,7 +137,7 @@ impl OwnNode {
         let wanted = prefix.wanted(&published.attributes, &self.annotations);
         let other = wanted.iter().find(|(key, value)| self.annotations.get(*key) != Some(value));
         if let Some((key, _)) = other {
-            return Some(format!("annotation {key} is not what we published"));
+            return Some(format!("annotation {key} differs from the published value"));
         }
         let holds =
             |subnet: &Prefix| self.pod_cidrs.as_ref().map_or(true, |it| it.contains(subnet));
@@ -203,7 +203,7 @@ mod tests {
         let mut ours = holding();
         ours.see(node("8", &["10.244.1.0/24"], &[("public-ip", "172.18.0.9")]));
         let reason =
-            "node n1: annotation flannel.alpha.coreos.com/public-ip is not what we published";
+            "node n1: annotation flannel.alpha.coreos.com/public-ip differs from the published value";
         assert_eq!(loss(&ours).as_deref(), Some(reason));
     }
 

@@ -286,7 +286,7 @@ impl KubeSource {
     }
 
     async fn list_paged_from_now_on(&mut self) -> Result<Vec<Record>, Interrupted> {
-        info!("the API server streams no lists: reading the nodes page by page");
+        info!("the API server does not stream lists: reading the nodes page by page");
         self.lists = Lists::Paged;
         self.known.clear();
         self.list_paged().await

@@ -24,7 +24,7 @@ const LEVEL: u8 = 4;
 /// Why bytes are no valid snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unreadable {
-    #[error("it is none of ours")]
+    #[error("it is not a snapshot of tweed")]
     Foreign,
     #[error("it is damaged")]
     Damaged,

@@ -34,12 +34,12 @@ enum Unfit {
     #[error(transparent)]
     Unreadable(#[from] Unreadable),
     #[error(
-        "it tells of revision {read}, but was written at {written}: the store has lost data since"
+        "it contains revision {read}, but was written at {written}: the store has lost data since"
     )]
     Ahead { read: i64, written: i64 },
-    #[error("{0} changes may have come since")]
+    #[error("{0} changes may have followed")]
     Behind(i64),
-    #[error("it does not show our own lease as we wrote it")]
+    #[error("it does not contain our own lease as written")]
     Strange,
 }
 
