@@ -37,7 +37,7 @@ use crate::model::policy::Policy;
 use crate::model::status::StoreState;
 use crate::plan::config_change::Reload;
 use crate::probe::ProbeEvent;
-use crate::store::{Identity, Rival};
+use crate::store::{AddressConflict, Identity};
 use derived::Derived;
 use held::Held;
 use iptables::IptablesTask;
@@ -60,7 +60,7 @@ pub enum Event {
     /// The checkpoint: the inputs at start-up, until the store responds.
     Remembered(Box<Checkpoint>),
     /// Another node publishes its own lease under this node's public IP, or has stopped.
-    Rival(Option<Rival>),
+    Rival(Option<AddressConflict>),
     Probe(ProbeEvent),
     Query(Query),
     /// The kernel sent a notification.

@@ -9,7 +9,7 @@ use crate::model::node::Uplink;
 use crate::model::policy::{Guard, UnknownSources};
 use crate::model::status::{Readiness, StoreState};
 use crate::plan::desired::LeasePlan;
-use crate::store::Rival;
+use crate::store::AddressConflict;
 
 /// Refusals and rejections usually share a cause, so only this many are shown.
 const SHOWN: usize = 3;
@@ -259,7 +259,7 @@ impl Control {
             return Some(format!("lease {id} conflicts with this node: {why}"));
         };
         let mut endpoints = self.inputs.peers.lease(id)?.endpoints.iter();
-        let rival = Rival::of(endpoints.find(|endpoint| endpoint.public_ip == *ip)?);
+        let rival = AddressConflict::of(endpoints.find(|endpoint| endpoint.public_ip == *ip)?);
         Some(format!(
             "{rival} in lease {id}: give each node its own public IP, \
              or delete the lease if its node is gone"

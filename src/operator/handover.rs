@@ -20,7 +20,7 @@ use crate::model::prefix::Prefix;
 use crate::plan::diff::{Op, handover_ops};
 use crate::plan::masquerade;
 use crate::plan::scope::Scope;
-use crate::store::etcd::{EtcdOptions, Operator, key};
+use crate::store::etcd::{EtcdClusterStore, EtcdOptions, key};
 
 /// Stop tweedd before. Device, addresses, neighbours, forwarding entries, subnet
 /// file and lease stay; no packet is lost, and it may be given again.
@@ -146,7 +146,7 @@ async fn forget_report(etcd: EtcdOptions, lease: &LeaseId) -> String {
     if key::decode(lease).is_none() {
         return format!("the report of {lease} is a ConfigMap: delete it with kubectl");
     }
-    match Operator::new(etcd).forget_report(lease).await {
+    match EtcdClusterStore::new(etcd).forget_report(lease).await {
         Ok(()) => format!("the report of {lease} is removed from etcd"),
         Err(away) => format!(
             "the report of {lease} stays in etcd until its lease ends, within a day: {away}; \

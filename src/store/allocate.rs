@@ -8,7 +8,7 @@ use crate::model::prefix::{Family, Prefix, number};
 
 /// A request for one subnet of each pool.
 #[derive(Clone, Debug)]
-pub struct Wish<'a> {
+pub struct SubnetRequest<'a> {
     pub pools: &'a [Pool],
     /// For each pool, the subnet that the node already has, if any.
     pub kept: Vec<Option<Prefix>>,
@@ -28,9 +28,9 @@ pub enum Draw {
     Any(u128),
 }
 
-impl Wish<'_> {
+impl SubnetRequest<'_> {
     /// A subnet of each pool, in their order. A kept subnet counts as free.
-    pub fn fulfil(&self, draw: Draw) -> Result<Vec<Prefix>, Error> {
+    pub fn allocate(&self, draw: Draw) -> Result<Vec<Prefix>, Error> {
         let mut leader = None;
         let mut subnets = Vec::new();
         for (pool, kept) in self.pools.iter().zip(&self.kept) {
@@ -83,7 +83,7 @@ impl Wish<'_> {
     }
 
     /// Whether `subnets` are the same slot of all pools.
-    pub fn in_step(&self, subnets: &[Prefix]) -> bool {
+    pub fn is_aligned(&self, subnets: &[Prefix]) -> bool {
         let mut slots = self.pools.iter().zip(subnets).map(|(pool, subnet)| pool.index(*subnet));
         let first = slots.next();
         slots.all(|slot| Some(slot) == first)
@@ -164,15 +164,15 @@ mod tests {
         texts.iter().map(|text| text.parse().unwrap()).collect()
     }
 
-    fn fulfilled(json: &str, taken: &[&str], draw: Draw) -> String {
+    fn allocated(json: &str, taken: &[&str], draw: Draw) -> String {
         let pools = pools(json);
-        let wish = Wish {
+        let request = SubnetRequest {
             pools: &pools,
             kept: vec![None; pools.len()],
             taken: prefixes(taken),
             avoided: vec![],
         };
-        match wish.fulfil(draw) {
+        match request.allocate(draw) {
             Ok(subnets) => subnets.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
             Err(error) => error.to_string(),
         }
@@ -188,31 +188,31 @@ mod tests {
     #[test]
     fn the_first_choice_belongs_to_the_public_ip() {
         // 255 subnets, from 10.5.1.0 on: 192.168.0.9 is 3232235529, which leaves 114.
-        assert_eq!(fulfilled(V4, &[], slot_of("192.168.0.9")), "10.5.115.0/24");
-        assert_eq!(fulfilled(V4, &[], slot_of("192.168.0.10")), "10.5.116.0/24");
+        assert_eq!(allocated(V4, &[], slot_of("192.168.0.9")), "10.5.115.0/24");
+        assert_eq!(allocated(V4, &[], slot_of("192.168.0.10")), "10.5.116.0/24");
         // Taken: the first free one, since the random number is zero.
-        assert_eq!(fulfilled(V4, &["10.5.115.0/24"], slot_of("192.168.0.9")), "10.5.1.0/24");
+        assert_eq!(allocated(V4, &["10.5.115.0/24"], slot_of("192.168.0.9")), "10.5.1.0/24");
     }
 
     #[test]
     fn leases_of_any_length_take_what_they_overlap() {
-        assert_eq!(fulfilled(V4, &["10.5.0.0/17"], Draw::Any(0)), "10.5.128.0/24");
-        assert_eq!(fulfilled(V4, &["10.5.1.64/26"], Draw::Any(0)), "10.5.2.0/24");
-        assert_eq!(fulfilled(V4, &["10.6.0.0/24", "fd00::/16"], Draw::Any(0)), "10.5.1.0/24");
+        assert_eq!(allocated(V4, &["10.5.0.0/17"], Draw::Any(0)), "10.5.128.0/24");
+        assert_eq!(allocated(V4, &["10.5.1.64/26"], Draw::Any(0)), "10.5.2.0/24");
+        assert_eq!(allocated(V4, &["10.6.0.0/24", "fd00::/16"], Draw::Any(0)), "10.5.1.0/24");
     }
 
     #[test]
     fn a_full_pool_is_an_error() {
         let message = "no subnet is free in 10.5.0.0/16: all 255 are leased; \
                        widen the network or delete the leases of nodes that are gone";
-        assert_eq!(fulfilled(V4, &["10.0.0.0/8"], Draw::Any(7)), message);
+        assert_eq!(allocated(V4, &["10.0.0.0/8"], Draw::Any(7)), message);
     }
 
     #[test]
     fn both_families_get_the_same_slot() {
-        assert_eq!(fulfilled(DUAL, &[], slot_of("192.168.0.9")), "10.5.115.0/24 fd00:0:0:73::/64");
+        assert_eq!(allocated(DUAL, &[], slot_of("192.168.0.9")), "10.5.115.0/24 fd00:0:0:73::/64");
         assert_eq!(
-            fulfilled(DUAL, &["fd00:0:0:72::/63"], slot_of("192.168.0.9")),
+            allocated(DUAL, &["fd00:0:0:72::/63"], slot_of("192.168.0.9")),
             "10.5.115.0/24 fd00:0:0:75::/64"
         );
     }
@@ -220,15 +220,15 @@ mod tests {
     #[test]
     fn where_the_same_slot_is_taken_nodes_still_differ() {
         let pools = pools(DUAL);
-        let wish = Wish {
+        let request = SubnetRequest {
             pools: &pools,
             kept: vec![None; 2],
             taken: prefixes(&["fd00::/58"]),
             avoided: vec![],
         };
         let nodes = (1..50).map(|node| Draw::SlotOf(Family::V4.address(node), 0));
-        let subnets: Vec<Vec<Prefix>> = nodes.map(|draw| wish.fulfil(draw).unwrap()).collect();
-        assert!(subnets.iter().all(|subnets| !wish.in_step(subnets)));
+        let subnets: Vec<Vec<Prefix>> = nodes.map(|draw| request.allocate(draw).unwrap()).collect();
+        assert!(subnets.iter().all(|subnets| !request.is_aligned(subnets)));
         let distinct: BTreeSet<_> = subnets.iter().map(|subnets| subnets[1]).collect();
         assert_eq!(distinct.len(), subnets.len());
     }
@@ -236,15 +236,20 @@ mod tests {
     #[test]
     fn one_slot_of_both_families_is_in_step() {
         let pools = pools(DUAL);
-        let wish = Wish { pools: &pools, kept: vec![None; 2], taken: Vec::new(), avoided: vec![] };
-        assert!(wish.in_step(&wish.fulfil(slot_of("192.168.0.9")).unwrap()));
-        assert!(!wish.in_step(&prefixes(&["10.5.115.0/24", "fd00:0:0:74::/64"])));
+        let request = SubnetRequest {
+            pools: &pools,
+            kept: vec![None; 2],
+            taken: Vec::new(),
+            avoided: vec![],
+        };
+        assert!(request.is_aligned(&request.allocate(slot_of("192.168.0.9")).unwrap()));
+        assert!(!request.is_aligned(&prefixes(&["10.5.115.0/24", "fd00:0:0:74::/64"])));
     }
 
     #[test]
     fn a_huge_pool_is_not_enumerated() {
         let huge = r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd00::/8","IPv6SubnetLen":126}"#;
-        let subnet = fulfilled(huge, &["fd00::/64"], Draw::Any(u128::MAX >> 4));
+        let subnet = allocated(huge, &["fd00::/64"], Draw::Any(u128::MAX >> 4));
         assert!(subnet.ends_with("/126"), "{subnet}");
     }
 
@@ -252,8 +257,13 @@ mod tests {
     fn a_kept_subnet_determines_the_slot_of_the_other_family() {
         let pools = pools(DUAL);
         let kept = vec![Some("10.5.7.0/24".parse().unwrap()), None];
-        let wish = Wish { pools: &pools, kept, taken: prefixes(&["10.5.7.0/24"]), avoided: vec![] };
-        let subnets = wish.fulfil(Draw::Any(99)).unwrap();
+        let request = SubnetRequest {
+            pools: &pools,
+            kept,
+            taken: prefixes(&["10.5.7.0/24"]),
+            avoided: vec![],
+        };
+        let subnets = request.allocate(Draw::Any(99)).unwrap();
         assert_eq!(subnets, prefixes(&["10.5.7.0/24", "fd00:0:0:7::/64"]));
     }
 
@@ -283,9 +293,9 @@ mod tests {
             held in proptest::collection::vec(any_taken(), 0..40), ip: u32, random: u128,
         ) {
             let pools = pools(V4);
-            let wish = Wish { pools: &pools, kept: vec![None], taken: held.clone(), avoided: vec![] };
+            let request = SubnetRequest { pools: &pools, kept: vec![None], taken: held.clone(), avoided: vec![] };
             let draw = Draw::SlotOf(Family::V4.address(ip.into()), random);
-            if let Ok(subnets) = wish.fulfil(draw) {
+            if let Ok(subnets) = request.allocate(draw) {
                 prop_assert!(pools[0].assigns(subnets[0]));
                 prop_assert!(!held.iter().any(|prefix| prefix.overlaps(subnets[0])));
             }

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use super::Error;
-use super::allocate::Wish;
+use super::allocate::SubnetRequest;
 use crate::model::config::Pool;
 use crate::model::lease::LeaseId;
 use crate::model::prefix::Prefix;
@@ -36,7 +36,7 @@ pub struct Claimant<'a> {
 
 /// The properties of a lease that the allocation uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holding {
+pub struct HeldLease {
     pub id: LeaseId,
     pub subnets: Vec<Prefix>,
     /// None if the record is malformed.
@@ -49,19 +49,19 @@ pub struct Holding {
 /// What to do to hold a lease.
 #[derive(Clone, Debug)]
 pub struct Claim<'a> {
-    pub way: Way<'a>,
+    pub allocation: Allocation<'a>,
     /// Leases of this node outside the pools.
     pub obsolete: Vec<LeaseId>,
 }
 
 #[derive(Clone, Debug)]
-pub enum Way<'a> {
+pub enum Allocation<'a> {
     /// Publish under an existing lease of this node.
-    Take(LeaseId),
-    Create(Wish<'a>),
+    Existing(LeaseId),
+    New(SubnetRequest<'a>),
 }
 
-impl Holding {
+impl HeldLease {
     /// The holder, for the log.
     pub fn holder(&self) -> String {
         match self.public_ips.first() {
@@ -78,42 +78,45 @@ impl Holding {
 impl<'a> Claimant<'a> {
     /// # Errors
     /// Another node holds the subnet of our pods.
-    pub fn claim(&self, holdings: &[Holding]) -> Result<Claim<'a>, Error> {
+    pub fn claim(&self, holdings: &[HeldLease]) -> Result<Claim<'a>, Error> {
         let (ours, mut others): (Vec<_>, Vec<_>) =
             holdings.iter().partition(|held| self.owns(held));
-        let (usable, mut obsolete): (Vec<&Holding>, Vec<&Holding>) =
+        let (usable, mut obsolete): (Vec<&HeldLease>, Vec<&HeldLease>) =
             ours.into_iter().partition(|held| self.can_use(held));
-        let previous = usable.iter().find(|held| self.had(held));
+        let previous = usable.iter().find(|held| self.held_before(held));
         let previous =
             previous.or_else(|| others.iter().find(|held| self.is_replaced(held, holdings)));
         // Pods may run on the previous subnet: it has precedence over other leases of this node.
         let other = || usable.first().filter(|_| !self.has_previous());
-        let way = if let Some(held) = previous.or_else(other) {
-            Way::Take(held.id.clone())
+        let allocation = if let Some(held) = previous.or_else(other) {
+            Allocation::Existing(held.id.clone())
         } else {
             // A reservation belongs to the operator and is kept.
             let (reserved, left) =
                 usable.into_iter().partition::<Vec<_>, _>(|held| held.grant.is_none());
             obsolete.extend(left);
             others.extend(reserved);
-            Way::Create(self.wish(&obsolete, &others)?)
+            Allocation::New(self.request(&obsolete, &others)?)
         };
-        Ok(Claim { way, obsolete: obsolete.into_iter().map(|held| held.id.clone()).collect() })
+        Ok(Claim {
+            allocation,
+            obsolete: obsolete.into_iter().map(|held| held.id.clone()).collect(),
+        })
     }
 
     /// Whether the lease has a public IP of this node, or the etcd lease that it held before.
-    pub fn owns(&self, held: &Holding) -> bool {
-        have_common(&held.public_ips, &self.public_ips) || self.proves_by_term(held)
+    pub fn owns(&self, held: &HeldLease) -> bool {
+        have_common(&held.public_ips, &self.public_ips) || self.proves_by_grant(held)
     }
 
     /// Whether `held` has another public IP than this node.
-    pub fn is_of_another(&self, held: &Holding) -> bool {
+    pub fn is_of_other_node(&self, held: &HeldLease) -> bool {
         !held.public_ips.is_empty() && !have_common(&held.public_ips, &self.public_ips)
     }
 
     /// Whether our public IP is the previous one, if that is known: else this machine may be a
     /// copy.
-    pub fn has_stayed(&self) -> bool {
+    pub fn keeps_public_ip(&self) -> bool {
         self.previous.public_ips.is_empty()
             || have_common(&self.previous.public_ips, &self.public_ips)
     }
@@ -121,38 +124,38 @@ impl<'a> Claimant<'a> {
     /// Whether the etcd lease proves that `held` is ours. A copy of this machine knows the same
     /// etcd lease, so it proves nothing if our public IP has changed and `held` has neither of the
     /// two.
-    fn proves_by_term(&self, held: &Holding) -> bool {
-        let same_term = held.grant.is_some() && held.grant == self.previous.grant;
+    fn proves_by_grant(&self, held: &HeldLease) -> bool {
+        let same_grant = held.grant.is_some() && held.grant == self.previous.grant;
         let is_as_known =
             held.public_ips.is_empty() || have_common(&held.public_ips, &self.previous.public_ips);
-        same_term && (self.has_stayed() || is_as_known)
+        same_grant && (self.keeps_public_ip() || is_as_known)
     }
 
     /// Previous subnets outside all pools.
-    pub fn forgotten(&self) -> impl Iterator<Item = Prefix> + '_ {
+    pub fn previous_outside_pools(&self) -> impl Iterator<Item = Prefix> + '_ {
         let assigns = |subnet: &Prefix| self.pools.iter().any(|pool| pool.assigns(*subnet));
         self.previous.subnets.iter().copied().filter(move |subnet| !assigns(subnet))
     }
 
     /// The error that names the holder of `subnet`.
-    pub fn taken(&self, subnet: Prefix, holder: &Holding) -> Error {
+    pub fn taken(&self, subnet: Prefix, holder: &HeldLease) -> Error {
         let subnet_file = self.previous.subnet_file.clone();
         Error::Taken { subnet, holder: holder.holder(), subnet_file }
     }
 
-    fn can_use(&self, held: &Holding) -> bool {
+    fn can_use(&self, held: &HeldLease) -> bool {
         let mut pairs = held.subnets.iter().zip(self.pools);
         held.subnets.len() == self.pools.len() && pairs.all(|(subnet, pool)| pool.assigns(*subnet))
     }
 
     /// Whether a backup restored `held`, which ended before our lease was created in its place, and
     /// the node that held it has a newer lease.
-    fn is_replaced(&self, held: &Holding, holdings: &[Holding]) -> bool {
+    fn is_replaced(&self, held: &HeldLease, holdings: &[HeldLease]) -> bool {
         let is_older = self.previous.created.is_some_and(|ours| held.created < ours);
-        let is_younger = |other: &Holding| {
+        let is_younger = |other: &HeldLease| {
             other.created > held.created && have_common(&other.public_ips, &held.public_ips)
         };
-        self.had(held)
+        self.held_before(held)
             && self.can_use(held)
             && held.grant.is_some()
             && is_older
@@ -165,14 +168,18 @@ impl<'a> Claimant<'a> {
         self.previous.subnets.iter().any(assigns)
     }
 
-    fn had(&self, held: &Holding) -> bool {
+    fn held_before(&self, held: &HeldLease) -> bool {
         held.subnets.iter().any(|subnet| self.previous.subnets.contains(subnet))
     }
 
-    fn wish(&self, obsolete: &[&Holding], others: &[&Holding]) -> Result<Wish<'a>, Error> {
+    fn request(
+        &self,
+        obsolete: &[&HeldLease],
+        others: &[&HeldLease],
+    ) -> Result<SubnetRequest<'a>, Error> {
         let kept = self.pools.iter().map(|pool| self.kept(pool, obsolete, others));
         let taken = others.iter().flat_map(|held| held.subnets.iter().copied());
-        Ok(Wish {
+        Ok(SubnetRequest {
             pools: self.pools,
             kept: kept.collect::<Result<_, _>>()?,
             taken: taken.collect(),
@@ -181,7 +188,7 @@ impl<'a> Claimant<'a> {
     }
 
     /// Addresses of hosts: a route to pods would make these hosts unreachable.
-    fn avoided(&self, others: &[&Holding]) -> Vec<Prefix> {
+    fn avoided(&self, others: &[&HeldLease]) -> Vec<Prefix> {
         let peers = others.iter().flat_map(|held| &held.public_ips);
         let public_ips = self.public_ips.iter().chain(peers).map(|ip| Prefix::host(*ip));
         self.occupied.iter().copied().chain(public_ips).collect()
@@ -191,8 +198,8 @@ impl<'a> Claimant<'a> {
     fn kept(
         &self,
         pool: &Pool,
-        obsolete: &[&Holding],
-        others: &[&Holding],
+        obsolete: &[&HeldLease],
+        others: &[&HeldLease],
     ) -> Result<Option<Prefix>, Error> {
         let rival = |subnet: Prefix| others.iter().find(|held| held.overlaps(subnet));
         let previous = self.previous.subnets.iter().find(|subnet| pool.assigns(**subnet));
@@ -218,10 +225,10 @@ mod tests {
     const V4: &str = r#"{"Network":"10.5.0.0/16"}"#;
     const DUAL: &str = r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00::/48"}"#;
 
-    fn holding(id: &str, public_ips: &[&str], grant: i64) -> Holding {
+    fn holding(id: &str, public_ips: &[&str], grant: i64) -> HeldLease {
         let id = LeaseId::new(id);
         let public_ips = public_ips.iter().map(|ip| ip.parse().unwrap()).collect();
-        Holding { subnets: key::claimed(&id), id, public_ips, grant: Some(grant), created: 1 }
+        HeldLease { subnets: key::claimed(&id), id, public_ips, grant: Some(grant), created: 1 }
     }
 
     fn previous(subnets: &[&str], grant: Option<i64>) -> Previous {
@@ -231,7 +238,7 @@ mod tests {
     }
 
     /// What a node with public IP 192.168.0.9 (and `fd01::9`) does, as a line.
-    fn claimed(config: &str, holdings: &[Holding], previous: &Previous) -> String {
+    fn claimed(config: &str, holdings: &[HeldLease], previous: &Previous) -> String {
         let config = NetworkConfig::parse(config.as_bytes()).unwrap();
         let public_ips = ["192.168.0.9", "fd01::9"].map(|ip| ip.parse().unwrap());
         let public_ips = public_ips.into_iter().take(config.pools.len()).collect();
@@ -240,15 +247,15 @@ mod tests {
             Ok(claim) => claim,
             Err(error) => return error.to_string(),
         };
-        let way = match claim.way {
-            Way::Take(id) => format!("take {id}"),
-            Way::Create(wish) => {
+        let allocation = match claim.allocation {
+            Allocation::Existing(id) => format!("take {id}"),
+            Allocation::New(request) => {
                 let kept =
-                    wish.kept.iter().map(|kept| kept.map_or("any".into(), |k| k.to_string()));
+                    request.kept.iter().map(|kept| kept.map_or("any".into(), |k| k.to_string()));
                 format!("create {}", kept.collect::<Vec<_>>().join(" "))
             }
         };
-        claim.obsolete.iter().fold(way, |line, id| format!("{line}, drop {id}"))
+        claim.obsolete.iter().fold(allocation, |line, id| format!("{line}, drop {id}"))
     }
 
     #[test]
@@ -298,14 +305,14 @@ mod tests {
     /// A lease of another node that a backup restored, and what this node may know of its own.
     #[test]
     fn a_subnet_that_a_backup_restored_to_another_node_with_a_newer_lease_is_kept() {
-        let created = |created, held| Holding { created, ..held };
+        let created = |created, held| HeldLease { created, ..held };
         let old = created(40, holding("10.5.3.0-24", &["192.168.0.8"], 7));
         let moved = created(70, holding("10.5.8.0-24", &["192.168.0.8"], 7));
         let known = |created| Previous { created, ..previous(&["10.5.3.0/24"], Some(8)) };
         let both = [old.clone(), moved.clone()];
         assert_eq!(claimed(V4, &both, &known(Some(60))), "take 10.5.3.0-24");
         let is_taken =
-            |holdings: &[Holding], known| claimed(V4, holdings, &known).contains("held by");
+            |holdings: &[HeldLease], known| claimed(V4, holdings, &known).contains("held by");
         assert!(is_taken(&both, known(Some(40))), "it may have been created after ours");
         assert!(is_taken(&both, known(None)));
         assert!(is_taken(std::slice::from_ref(&old), known(Some(60))), "its node has no other");
@@ -313,7 +320,7 @@ mod tests {
             is_taken(&[old.clone(), created(30, moved)], known(Some(60))),
             "its node had that before"
         );
-        let reserved = Holding { grant: None, ..old };
+        let reserved = HeldLease { grant: None, ..old };
         assert!(is_taken(&[reserved, both[1].clone()], known(Some(60))));
     }
 
@@ -358,8 +365,8 @@ mod tests {
         let claimant =
             Claimant { pools: &config.pools, public_ips, previous: &known, occupied: &[] };
         let claim = claimant.claim(&[holding("10.5.0.0-17", &["192.168.0.8"], 1)]).unwrap();
-        let Way::Create(wish) = claim.way else { panic!("{:?}", claim.way) };
-        assert_eq!(wish.fulfil(Draw::Any(0)).unwrap(), ["10.5.128.0/24".parse().unwrap()]);
+        let Allocation::New(request) = claim.allocation else { panic!("{:?}", claim.allocation) };
+        assert_eq!(request.allocate(Draw::Any(0)).unwrap(), ["10.5.128.0/24".parse().unwrap()]);
     }
 
     #[test]
@@ -367,7 +374,7 @@ mod tests {
         let left_over = [holding("10.5.3.0-24", &["192.168.0.9"], 1)];
         let known = previous(&["10.5.4.0/24"], None);
         assert_eq!(claimed(V4, &left_over, &known), "create 10.5.4.0/24, drop 10.5.3.0-24");
-        let reserved = left_over.map(|held| Holding { grant: None, ..held });
+        let reserved = left_over.map(|held| HeldLease { grant: None, ..held });
         assert_eq!(claimed(V4, &reserved, &known), "create 10.5.4.0/24");
         let [left_over] = reserved;
         let lost = [left_over, holding("10.5.4.0-24", &["192.168.0.8"], 2)];
@@ -377,15 +384,17 @@ mod tests {
     }
 
     /// The first free subnet for a node with public IP 10.5.1.9, if its host has these addresses.
-    fn first_free(occupied: &[&str], peers: &[Holding]) -> String {
+    fn first_free(occupied: &[&str], peers: &[HeldLease]) -> String {
         let known = Previous::default();
         let config = NetworkConfig::parse(V4.as_bytes()).unwrap();
         let occupied: Vec<Prefix> = occupied.iter().map(|text| text.parse().unwrap()).collect();
         let public_ips = vec!["10.5.1.9".parse().unwrap()];
         let claimant =
             Claimant { pools: &config.pools, public_ips, previous: &known, occupied: &occupied };
-        let Way::Create(wish) = claimant.claim(peers).unwrap().way else { panic!("taken") };
-        wish.fulfil(Draw::Any(0)).unwrap()[0].to_string()
+        let Allocation::New(request) = claimant.claim(peers).unwrap().allocation else {
+            panic!("taken")
+        };
+        request.allocate(Draw::Any(0)).unwrap()[0].to_string()
     }
 
     #[test]

@@ -11,7 +11,7 @@ use tokio::sync::Mutex;
 use tokio::time::sleep;
 
 use super::backoff::Backoff;
-use super::operator::Away;
+use super::operator::Unavailable;
 use super::report::Report;
 use super::watch::Interrupted;
 
@@ -21,7 +21,7 @@ pub(super) trait Servers {
     type Client;
 
     /// The beginning of the sentence that reports a refused list of all leases.
-    const UNLISTED: &str;
+    const LIST_REFUSED: &str;
 
     fn count(&self) -> usize;
 
@@ -61,7 +61,7 @@ pub(super) struct Connection<C> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Failure {
     /// No server could be reached, or it could not answer; see [`Report`].
-    Away,
+    Unreachable,
     /// The server is reachable, and rejects the request.
     Refused(Refusal),
 }
@@ -131,8 +131,8 @@ impl<S: Servers> Failover<S> {
                 Ok(connection)
             }
             Err(reason) => {
-                self.move_on(&mut current, &reason);
-                Err(Failure::Away)
+                self.use_next_server(&mut current, &reason);
+                Err(Failure::Unreachable)
             }
         }
     }
@@ -164,40 +164,40 @@ impl<S: Servers> Failover<S> {
         let mut current = self.current.lock().await;
         if current.uses(connection) {
             current.connection = None;
-            self.move_on(&mut current, reason);
+            self.use_next_server(&mut current, reason);
         }
     }
 
     /// The server is overloaded, but the connection works: without another server it is kept, since
     /// a new one would add to the load.
-    pub(super) async fn pass_over(&self, connection: &Connection<S::Client>, reason: &str) {
+    pub(super) async fn avoid_server(&self, connection: &Connection<S::Client>, reason: &str) {
         if self.servers.count() > 1 {
             return self.drop_connection(connection, reason).await;
         }
         let mut current = self.current.lock().await;
         if current.uses(connection) {
-            self.move_on(&mut current, reason);
+            self.use_next_server(&mut current, reason);
         }
     }
 
     /// Tries each server once, since an operator waits for the answer.
-    pub(super) async fn ask_each<T, F>(&self, ask: impl Fn() -> F) -> Result<T, Failure>
+    pub(super) async fn try_each_server<T, F>(&self, ask: impl Fn() -> F) -> Result<T, Failure>
     where
         F: Future<Output = Result<T, Failure>>,
     {
         loop {
             match ask().await {
-                Err(Failure::Away) if self.report.unusable().is_none() => {}
+                Err(Failure::Unreachable) if self.report.unusable().is_none() => {}
                 answer => return answer,
             }
         }
     }
 
     /// The error for the operator.
-    pub(super) fn explained(&self, failure: Failure) -> Away {
+    pub(super) fn explained(&self, failure: Failure) -> Unavailable {
         let no_answer = || format!("no answer from {}", self.report.store);
-        Away(match failure {
-            Failure::Away => self.report.unusable().unwrap_or_else(no_answer),
+        Unavailable(match failure {
+            Failure::Unreachable => self.report.unusable().unwrap_or_else(no_answer),
             Failure::Refused(refusal) => self.refused(refusal),
         })
     }
@@ -215,7 +215,7 @@ impl<S: Servers> Failover<S> {
         match written {
             Ok(_) => self.report.refuses_report(None),
             Err(Failure::Refused(Refusal::Invalid(why))) => self.report.refuses_report(Some(why)),
-            Err(Failure::Refused(_) | Failure::Away) => {}
+            Err(Failure::Refused(_) | Failure::Unreachable) => {}
         }
     }
 
@@ -223,21 +223,21 @@ impl<S: Servers> Failover<S> {
     pub(super) fn interrupted(&self, failure: Failure) -> Interrupted {
         match failure {
             Failure::Refused(Refusal::NoHistory) => return Interrupted::Gap,
-            Failure::Refused(Refusal::Denied(why)) => self.report.away(&why),
+            Failure::Refused(Refusal::Denied(why)) => self.report.unreachable(&why),
             Failure::Refused(refusal) => {
-                self.report.away(&format!("{}: {refusal}", S::UNLISTED));
+                self.report.unreachable(&format!("{}: {refusal}", S::LIST_REFUSED));
             }
-            Failure::Away => {}
+            Failure::Unreachable => {}
         }
-        Interrupted::Away
+        Interrupted::Unreachable
     }
 
     /// Uses the next server. Reports a failure only after all servers have failed.
-    fn move_on(&self, current: &mut Current<S::Client>, reason: &str) {
+    fn use_next_server(&self, current: &mut Current<S::Client>, reason: &str) {
         let servers = self.servers.count().max(1);
         current.failures += 1;
         if current.failures >= servers {
-            self.report.away(&self.servers.unusable(current.server, reason));
+            self.report.unreachable(&self.servers.unusable(current.server, reason));
         }
         if servers > 1 {
             current.server = (current.server + 1) % servers;

@@ -16,18 +16,18 @@ pub(super) struct Losses {
     related_until: Option<Instant>,
     backoff: Backoff,
     /// After losses to a node with our public IP, which only the operator can resolve.
-    rival_backoff: Backoff,
+    conflict_backoff: Backoff,
 }
 
 /// After this time, a loss is independent of the previous one.
-pub(super) const CALM: Duration = Duration::from_secs(300);
-const SHORTEST_CONTEST: Duration = Duration::from_secs(5);
-const LONGEST_CONTEST: Duration = Duration::from_secs(300);
+pub(super) const RELATED_LOSSES: Duration = Duration::from_secs(300);
+const SHORTEST_CONFLICT_PAUSE: Duration = Duration::from_secs(5);
+const LONGEST_CONFLICT_PAUSE: Duration = Duration::from_secs(300);
 
 impl Default for Losses {
     fn default() -> Self {
-        let rival_backoff = Backoff::between(SHORTEST_CONTEST, LONGEST_CONTEST);
-        Self { related_until: None, backoff: Backoff::default(), rival_backoff }
+        let conflict_backoff = Backoff::between(SHORTEST_CONFLICT_PAUSE, LONGEST_CONFLICT_PAUSE);
+        Self { related_until: None, backoff: Backoff::default(), conflict_backoff }
     }
 }
 
@@ -38,14 +38,14 @@ impl Losses {
         let now = Instant::now();
         let pause = match (self.related_until.is_some_and(|until| now < until), lost.rival) {
             (true, None) => self.backoff.delay(random),
-            (true, Some(_)) => self.rival_backoff.delay(0.5 + random / 2.0),
+            (true, Some(_)) => self.conflict_backoff.delay(0.5 + random / 2.0),
             (false, _) => {
                 self.backoff.reset();
-                self.rival_backoff.reset();
+                self.conflict_backoff.reset();
                 Duration::ZERO
             }
         };
-        self.related_until = Some(now + pause + CALM);
+        self.related_until = Some(now + pause + RELATED_LOSSES);
         pause
     }
 }
@@ -84,9 +84,9 @@ mod tests {
     use tokio::time::advance;
 
     use super::*;
-    use crate::store::Rival;
+    use crate::store::AddressConflict;
 
-    fn lost(rival: Option<Rival>) -> Lost {
+    fn lost(rival: Option<AddressConflict>) -> Lost {
         Lost { rival, ..Lost::because("overwritten".into()) }
     }
 
@@ -96,7 +96,7 @@ mod tests {
         assert_eq!(losses.pause(&lost, 1.0), Duration::ZERO);
         assert_eq!(losses.pause(&lost, 1.0), Backoff::SHORTEST);
         assert_eq!(losses.pause(&lost, 1.0), Backoff::SHORTEST * 2);
-        advance(CALM + Backoff::SHORTEST * 2).await;
+        advance(RELATED_LOSSES + Backoff::SHORTEST * 2).await;
         assert_eq!(losses.pause(&lost, 1.0), Duration::ZERO);
         assert_eq!(losses.pause(&lost, 1.0), Backoff::SHORTEST);
     }
@@ -104,12 +104,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn losses_to_a_node_with_our_public_ip_have_ever_longer_pauses() {
         let public_ip = "10.0.0.1".parse().unwrap();
-        let (mut losses, lost) = (Losses::default(), lost(Some(Rival { public_ip, mac: None })));
+        let (mut losses, lost) =
+            (Losses::default(), lost(Some(AddressConflict { public_ip, mac: None })));
         let mut pauses = Vec::new();
         for _ in 0..9 {
             let pause = losses.pause(&lost, 0.0);
             pauses.push(pause.as_millis());
-            advance(pause + CALM / 2).await;
+            advance(pause + RELATED_LOSSES / 2).await;
         }
         let expected = [0, 2500, 5000, 10_000, 20_000, 40_000, 80_000, 150_000, 150_000];
         assert_eq!(pauses, expected);

@@ -21,7 +21,7 @@ use futures::stream::{self, BoxStream};
 use hyper::Uri;
 use tokio::sync::watch as channel;
 
-use self::operator::{Away, Holdings, Swap};
+use self::operator::{StoreContents, Swap, Unavailable};
 use crate::mac::MacAddr;
 use crate::model::config::{ConfigUpdate, NetworkConfig};
 use crate::model::lease::{Endpoint, Lease, LeaseAttributes, LeaseUpdate};
@@ -66,10 +66,10 @@ pub trait ClusterStore {
     /// What to do if the store cannot be used.
     fn hint(&self) -> &'static str;
 
-    fn read(&self) -> impl Future<Output = Result<Holdings, Away>>;
+    fn read(&self) -> impl Future<Output = Result<StoreContents, Unavailable>>;
 
     /// Writes `text` as the config, unless the config was written after `seen`.
-    fn swap(&self, seen: i64, text: &str) -> impl Future<Output = Result<Swap, Away>>;
+    fn swap(&self, seen: i64, text: &str) -> impl Future<Output = Result<Swap, Unavailable>>;
 }
 
 /// The other data of a network in a store: config, node reports, probe secret.
@@ -142,7 +142,7 @@ pub struct Lost {
     /// For the log.
     pub reason: String,
     /// The other node that published our public IP in our lease, if that is the reason.
-    pub rival: Option<Rival>,
+    pub rival: Option<AddressConflict>,
 }
 
 impl Lost {
@@ -153,18 +153,18 @@ impl Lost {
 
 /// Another node with our public IP, and what else it publishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rival {
+pub struct AddressConflict {
     pub public_ip: IpAddr,
     pub mac: Option<MacAddr>,
 }
 
-impl Rival {
+impl AddressConflict {
     pub fn of(endpoint: &Endpoint) -> Self {
         Self { public_ip: endpoint.public_ip, mac: endpoint.vtep.map(|vtep| vtep.mac) }
     }
 }
 
-impl fmt::Display for Rival {
+impl fmt::Display for AddressConflict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "another node announces our public IP {}", self.public_ip)?;
         self.mac.map_or(Ok(()), |mac| write!(f, " (MAC {mac})"))

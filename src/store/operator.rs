@@ -5,7 +5,7 @@ use crate::model::report::NodeReport;
 
 /// The data of a network in the store.
 #[derive(Clone, Debug, Default)]
-pub struct Holdings {
+pub struct StoreContents {
     /// None if the key is missing.
     pub config: Option<Written>,
     pub records: Vec<Record>,
@@ -32,7 +32,7 @@ pub enum Swap {
 /// Why the store cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Away(pub String);
+pub struct Unavailable(pub String);
 
 impl Swap {
     /// The result of a write of `text` over revision `seen` that failed with `failure`. The server
@@ -41,11 +41,11 @@ impl Swap {
     /// # Errors
     /// Nothing was written.
     pub(super) fn after(
-        failure: Away,
+        failure: Unavailable,
         found: Option<Written>,
         seen: i64,
         text: &str,
-    ) -> Result<Self, Away> {
+    ) -> Result<Self, Unavailable> {
         match found {
             Some(written) if written.text == text => Ok(Self::Done(written.revision)),
             Some(written) if written.revision == seen => Err(failure),

@@ -10,7 +10,7 @@ use crate::model::status::StoreState;
 
 /// Reasons why the store is not fully usable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Waits {
+struct Problems {
     /// Why the servers cannot be used; none if they can.
     server: Option<String>,
     /// Why the store has no subnet for this node yet.
@@ -26,13 +26,13 @@ struct Waits {
 pub(super) struct Report {
     /// The name of the store in the log.
     pub(super) store: &'static str,
-    waits: Mutex<Waits>,
+    problems: Mutex<Problems>,
     state: watch::Sender<StoreState>,
 }
 
 impl Report {
     pub(super) fn of(store: &'static str) -> Self {
-        Self { store, waits: Mutex::default(), state: watch::Sender::new(StoreState::Unknown) }
+        Self { store, problems: Mutex::default(), state: watch::Sender::new(StoreState::Unknown) }
     }
 
     pub(super) fn state(&self) -> watch::Receiver<StoreState> {
@@ -41,24 +41,24 @@ impl Report {
 
     /// Why the servers cannot be used; none if they can.
     pub(super) fn unusable(&self) -> Option<String> {
-        self.change(|waits| waits.server.clone())
+        self.change(|problems| problems.server.clone())
     }
 
     pub(super) fn reachable(&self) {
-        let unusable = self.change(|waits| {
-            waits.asked = true;
-            waits.server.take()
+        let unusable = self.change(|problems| {
+            problems.asked = true;
+            problems.server.take()
         });
         if unusable.is_some() {
             info!("{} answers again", self.store);
         }
     }
 
-    pub(super) fn away(&self, reason: &str) {
+    pub(super) fn unreachable(&self, reason: &str) {
         let reason = excerpt::sentence(reason);
-        let known = self.change(|waits| {
-            waits.asked = true;
-            waits.server.replace(reason.clone())
+        let known = self.change(|problems| {
+            problems.asked = true;
+            problems.server.replace(reason.clone())
         });
         if known.is_none() {
             warn!(reason, "{} cannot be used", self.store);
@@ -68,20 +68,20 @@ impl Report {
     /// The store answers, but has no subnet for this node.
     pub(super) fn lacks_subnet(&self, reason: &str) {
         let reason = excerpt::sentence(reason);
-        let known = self.change(|waits| waits.subnet.replace(reason.clone()));
+        let known = self.change(|problems| problems.subnet.replace(reason.clone()));
         if known.as_ref() != Some(&reason) {
             warn!(reason, "no subnet for this node yet");
         }
     }
 
     pub(super) fn has_subnet(&self) {
-        self.change(|waits| waits.subnet = None);
+        self.change(|problems| problems.subnet = None);
     }
 
     /// The store rejects this node's report for `reason`, or accepts it.
     pub(super) fn refuses_report(&self, reason: Option<&str>) {
         let next = reason.map(str::to_owned);
-        let known = self.change(|waits| std::mem::replace(&mut waits.report, next));
+        let known = self.change(|problems| std::mem::replace(&mut problems.report, next));
         match (reason, known) {
             (Some(reason), None) => warn!(reason, "{} refuses this node's report", self.store),
             (None, Some(_)) => info!("{} accepts this node's report again", self.store),
@@ -91,19 +91,19 @@ impl Report {
 
     /// The values below the prefix of the leases that are too large for a lease, if any.
     pub(super) fn holds(&self, oversized: Option<String>) {
-        self.change(|waits| waits.oversized = oversized);
+        self.change(|problems| problems.oversized = oversized);
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut Waits) -> T) -> T {
-        let mut waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = change(&mut waits);
-        let state = waits.state();
+    fn change<T>(&self, change: impl FnOnce(&mut Problems) -> T) -> T {
+        let mut problems = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = change(&mut problems);
+        let state = problems.state();
         self.state.send_if_modified(|known| std::mem::replace(known, state.clone()) != state);
         before
     }
 }
 
-impl Waits {
+impl Problems {
     fn state(&self) -> StoreState {
         match &self.server {
             Some(reason) => StoreState::Waiting(reason.clone()),
@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(*report.state().borrow(), state);
         assert!(state.is_reachable());
         // A missing subnet is reported before a rejected report.
-        report.away("no answer");
+        report.unreachable("no answer");
         assert_eq!(*report.state().borrow(), StoreState::Waiting("no answer".to_owned()));
         report.reachable();
         report.refuses_report(None);

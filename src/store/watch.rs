@@ -21,12 +21,12 @@ pub trait Source: Send + 'static {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interrupted {
     /// The store is unreachable; the next changes are not lost.
-    Away,
+    Unreachable,
     /// The store does not have the next changes, any more or at all.
     Gap,
     /// The store has the next changes, but may have been restored from a backup: its history may
     /// lack changes that we know, and contain changes that we do not.
-    Doubt,
+    PossibleGap,
 }
 
 /// Starts with a snapshot, and with another one after each gap.
@@ -68,7 +68,7 @@ enum Next {
 const BETWEEN_LISTINGS: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The shortest time between a doubt and the next listing; the watch continues meanwhile.
-const DOUBT: Duration = Duration::from_secs(10);
+const GAP_DELAY: Duration = Duration::from_secs(10);
 
 /// Short, because to reopen a watch costs a store little, and nothing while it is unreachable.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -89,13 +89,13 @@ impl<S: Source> Follower<S> {
                     self.backoff.reset();
                     return updates;
                 }
-                Err(Interrupted::Away) => sleep(self.backoff.delay(rand::random())).await,
+                Err(Interrupted::Unreachable) => sleep(self.backoff.delay(rand::random())).await,
                 Err(Interrupted::Gap) => {
                     sleep(self.backoff.delay(rand::random()) + self.spread()).await;
                     self.next = Next::List;
                 }
-                Err(Interrupted::Doubt) => {
-                    self.list_at = self.list_at.min(Instant::now() + DOUBT + self.spread());
+                Err(Interrupted::PossibleGap) => {
+                    self.list_at = self.list_at.min(Instant::now() + GAP_DELAY + self.spread());
                 }
             }
         }
@@ -183,19 +183,25 @@ mod tests {
         updates(Script(steps.into())).take(count).map(letter).collect().await
     }
 
-    use Interrupted::{Away, Doubt, Gap};
+    use Interrupted::{Gap, PossibleGap, Unreachable};
     use Step::{Follow, List, Silence};
 
     #[tokio::test(start_paused = true)]
     async fn a_snapshot_comes_first_however_long_it_takes() {
-        let steps =
-            vec![List(Err(Away)), List(Err(Gap)), List(Err(Away)), List(Ok(2)), Follow(Ok(2))];
+        let steps = vec![
+            List(Err(Unreachable)),
+            List(Err(Gap)),
+            List(Err(Unreachable)),
+            List(Ok(2)),
+            Follow(Ok(2)),
+        ];
         assert_eq!(letters(steps, 3).await, "Spp");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_watch_is_resumed_after_the_store_was_unreachable() {
-        let steps = vec![List(Ok(1)), Follow(Err(Away)), Follow(Err(Away)), Follow(Ok(1))];
+        let steps =
+            vec![List(Ok(1)), Follow(Err(Unreachable)), Follow(Err(Unreachable)), Follow(Ok(1))];
         assert_eq!(letters(steps, 2).await, "Sp");
     }
 
@@ -205,7 +211,7 @@ mod tests {
             List(Ok(1)),
             Follow(Ok(1)),
             Follow(Err(Gap)),
-            List(Err(Away)),
+            List(Err(Unreachable)),
             List(Ok(1)),
             Follow(Ok(1)),
         ];
@@ -217,15 +223,15 @@ mod tests {
         let start = Instant::now();
         let steps = vec![
             List(Ok(1)),
-            Follow(Err(Doubt)),
+            Follow(Err(PossibleGap)),
             Follow(Ok(1)),
             Silence,
-            List(Err(Away)),
+            List(Err(Unreachable)),
             List(Ok(1)),
             Follow(Ok(1)),
         ];
         assert_eq!(letters(steps, 4).await, "SpSp");
-        assert!((DOUBT..DOUBT * 2).contains(&start.elapsed()), "{:?}", start.elapsed());
+        assert!((GAP_DELAY..GAP_DELAY * 2).contains(&start.elapsed()), "{:?}", start.elapsed());
     }
 
     #[tokio::test(start_paused = true)]
@@ -239,7 +245,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn delays_stay_within_their_bound() {
         let mut steps = vec![List(Ok(1))];
-        steps.extend((0..20).map(|_| Follow(Err(Away))));
+        steps.extend((0..20).map(|_| Follow(Err(Unreachable))));
         steps.push(Follow(Ok(1)));
         let start = Instant::now();
         assert_eq!(letters(steps, 2).await, "Sp");

@@ -16,7 +16,7 @@ use crate::server::EtcdServer;
 const MIXED: &str = r#"{"Network":"10.5.0.0/16","Mixed":true}"#;
 const OTHER: &str = r#"{"Network":"10.5.0.0/16","Mixed":false}"#;
 
-async fn read(operator: &Operator) -> Written {
+async fn read(operator: &EtcdClusterStore) -> Written {
     operator.read().await.unwrap().config.unwrap()
 }
 
@@ -24,7 +24,7 @@ async fn read(operator: &Operator) -> Written {
 async fn a_config_is_swapped_only_over_the_revision_that_was_read() {
     let server = EtcdServer::start().await;
     server.put(CONFIG, V4).await;
-    let operator = Operator::new(options(&[server.endpoint()]));
+    let operator = EtcdClusterStore::new(options(&[server.endpoint()]));
     let seen = read(&operator).await;
     assert_eq!(seen.text, V4);
     server.put(CONFIG, OTHER).await;
@@ -45,7 +45,7 @@ async fn leases_are_read_however_many_there_are() {
         let (third, fourth) = (subnet / 64, subnet % 64 * 4);
         server.put(&format!("{SUBNETS}10.6.{third}.{fourth}-30"), value).await;
     }
-    let operator = Operator::new(options(&[server.endpoint()]));
+    let operator = EtcdClusterStore::new(options(&[server.endpoint()]));
     let holdings = operator.read().await.unwrap();
     assert_eq!((holdings.config, holdings.records.len()), (None, 1201));
     assert!(holdings.records.iter().any(|record| record.id == lease.id));
@@ -57,7 +57,7 @@ async fn the_report_of_a_node_that_was_given_back_to_flanneld_is_not_read() {
     let manager = manager(&server);
     let lease = manager.acquire(&config(V4), &vxlan(&["192.168.0.7"])).await.unwrap();
     manager.publish_report(&report(&lease)).await.unwrap();
-    let operator = Operator::new(options(&[server.endpoint()]));
+    let operator = EtcdClusterStore::new(options(&[server.endpoint()]));
     let reports = async || operator.read().await.unwrap().reports.len();
     assert_eq!(reports().await, 1);
     // flanneld renews by a new etcd lease, under which it writes the key.
@@ -76,7 +76,7 @@ async fn the_report_of_a_node_that_was_given_back_to_flanneld_is_not_read() {
 #[tokio::test]
 async fn a_store_that_is_away_is_told_soon() {
     let mut server = EtcdServer::start().await;
-    let operator = Operator::new(options(&[server.endpoint()]));
+    let operator = EtcdClusterStore::new(options(&[server.endpoint()]));
     server.kill();
     let told = timeout(Duration::from_secs(20), operator.read()).await.unwrap();
     assert!(told.unwrap_err().to_string().starts_with("etcd at "));

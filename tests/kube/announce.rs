@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use tweed::model::status::StoreState;
-use tweed::store::kube::{Condition, KubeSubnetManager};
+use tweed::store::kube::{KubeSubnetManager, NetworkCondition};
 use tweed::store::{Documents, Leases};
 use tweed_lab::ApiServer;
 
@@ -67,7 +67,7 @@ async fn who_must_not_touch_conditions_does_not() {
     let server = server();
     mark(&server);
     let mut options = options(&[server.url()]);
-    options.condition = Condition::Untouched;
+    options.condition = NetworkCondition::Untouched;
     let manager = KubeSubnetManager::new(options);
     acquire(&manager).await;
     beside(manager.announce(), tokio::time::sleep(A_WHILE)).await;

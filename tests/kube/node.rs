@@ -9,7 +9,7 @@ use tokio::time::{sleep, timeout};
 use tweed::model::lease::{Lease, LeaseAttributes, LeaseUpdate};
 use tweed::model::status::StoreState;
 use tweed::store::kube::{
-    AnnotationPrefix, ApiOptions, Condition, KubeOptions, KubeSubnetManager, NodeRef,
+    AnnotationPrefix, ApiOptions, KubeOptions, KubeSubnetManager, NetworkCondition, NodeRef,
 };
 use tweed::store::{Documents, Leases};
 use tweed_lab::ApiServer;
@@ -41,7 +41,7 @@ pub(crate) fn options(urls: &[String]) -> KubeOptions {
         pod: None,
         namespace: Some("kube-flannel".to_owned()),
         net_config: "/nowhere/net-conf.json".into(),
-        condition: Condition::Cleared,
+        condition: NetworkCondition::Cleared,
     }
 }
 

@@ -6,7 +6,8 @@ use tweed::model::report::NodeReport;
 use tweed::store::ClusterStore;
 use tweed::store::Documents;
 use tweed::store::kube::{
-    AnnotationPrefix, ApiOptions, KubeOptions, KubeSubnetManager, Operator, OperatorOptions, PodRef,
+    AnnotationPrefix, ApiOptions, KubeClusterOptions, KubeClusterStore, KubeOptions,
+    KubeSubnetManager, PodRef,
 };
 use tweed::store::operator::Swap;
 use tweed_lab::ApiServer;
@@ -15,8 +16,8 @@ use crate::node::{V4, acquire, add_peer, manager, options, server};
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/kube-flannel/configmaps";
 
-fn operator(server: &ApiServer) -> Operator {
-    Operator::new(OperatorOptions {
+fn operator(server: &ApiServer) -> KubeClusterStore {
+    KubeClusterStore::new(KubeClusterOptions {
         api: ApiOptions { urls: vec![server.url()], kubeconfig: None },
         annotation_prefix: AnnotationPrefix::default(),
         namespace: "kube-flannel".to_owned(),

@@ -22,7 +22,7 @@ use crate::model::policy::{Guard, Policy};
 use crate::model::prefix::{Family, Prefix};
 use crate::model::status::StoreState;
 use crate::plan::backend;
-use crate::store::{Identity, Rival};
+use crate::store::{AddressConflict, Identity};
 
 /// All inputs, as far as they are known.
 #[derive(Debug, Default)]
@@ -66,7 +66,7 @@ pub struct Inputs {
     /// The families whose retired tunnel device still has its address.
     pub leaving: BTreeSet<Family>,
     /// Another node that published its own lease under this node's public IP.
-    pub rival: Option<Rival>,
+    pub rival: Option<AddressConflict>,
     pub fallbacks: Fallbacks,
     /// The remembered node, if the daemon started from a checkpoint.
     pub remembered: Option<Local>,

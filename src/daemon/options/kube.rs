@@ -8,7 +8,7 @@ use super::flags::KubeFlags;
 use super::stop::Stop;
 use super::values::file;
 use crate::store::kube::{
-    AnnotationPrefix, ApiOptions, Condition, KubeOptions, NoPrefix, NodeRef, PodRef,
+    AnnotationPrefix, ApiOptions, InvalidPrefix, KubeOptions, NetworkCondition, NodeRef, PodRef,
 };
 
 /// The options of the store. Stops at values with which no connection is possible.
@@ -27,8 +27,11 @@ pub(super) fn options(
         }
         (None, Some(_) | None, _) => return Err(Stop::NoNodeName),
     };
-    let condition =
-        if flags.set_network_unavailable { Condition::Cleared } else { Condition::Untouched };
+    let condition = if flags.set_network_unavailable {
+        NetworkCondition::Cleared
+    } else {
+        NetworkCondition::Untouched
+    };
     Ok(KubeOptions {
         api: api(flags.api_url, flags.kubeconfig, settings)?,
         annotation_prefix: annotation_prefix(&flags.annotation_prefix, settings)?,
@@ -45,7 +48,7 @@ pub(super) fn annotation_prefix(
     text: &str,
     settings: &GivenFlags,
 ) -> Result<AnnotationPrefix, Stop> {
-    text.parse().map_err(|allowed: NoPrefix| {
+    text.parse().map_err(|allowed: InvalidPrefix| {
         settings.bad_value("kube-annotation-prefix", text, allowed.to_string())
     })
 }

@@ -40,9 +40,9 @@ pub(super) async fn run(
 ) -> Result<ExitStatus, Error> {
     let MigrateOptions { command, stores: Stores { etcd, kubernetes } } = options;
     if kubernetes.kube_subnet_mgr {
-        answer(&kube::Operator::new(kubernetes.options()?), command, output, out).await
+        answer(&kube::KubeClusterStore::new(kubernetes.options()?), command, output, out).await
     } else {
-        answer(&etcd::Operator::new(etcd.options()?), command, output, out).await
+        answer(&etcd::EtcdClusterStore::new(etcd.options()?), command, output, out).await
     }
 }
 

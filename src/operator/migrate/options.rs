@@ -13,7 +13,7 @@ use crate::daemon::options;
 use crate::model::config::{BackendType, canonical};
 use crate::operator::Error;
 use crate::store::etcd::EtcdOptions;
-use crate::store::kube::OperatorOptions;
+use crate::store::kube::KubeClusterOptions;
 
 const EXIT_CODES: &str = "\
 Every command may be given again, and from any terminal: what is under way
@@ -239,7 +239,7 @@ impl Etcd {
 }
 
 impl Kubernetes {
-    pub(super) fn options(&self) -> Result<OperatorOptions, Error> {
+    pub(super) fn options(&self) -> Result<KubeClusterOptions, Error> {
         let kubeconfig = self.kubeconfig_file.clone().or_else(usual_kubeconfig);
         let given = [
             ("kube-api-url", self.kube_api_url.clone()),
@@ -254,7 +254,7 @@ impl Kubernetes {
             .split_once('/')
             .ok_or_else(|| Error::Usage("--config-map takes NAMESPACE/NAME".to_owned()))?;
         let (namespace, config_map) = (namespace.to_owned(), config_map.to_owned());
-        Ok(OperatorOptions { api, annotation_prefix, namespace, config_map })
+        Ok(KubeClusterOptions { api, annotation_prefix, namespace, config_map })
     }
 }
 

@@ -10,10 +10,10 @@ use super::document::Document;
 use super::state::{MigrationState, Note};
 use crate::operator::Error;
 use crate::store::ClusterStore;
-use crate::store::operator::{Away, Holdings, Swap};
+use crate::store::operator::{StoreContents, Swap, Unavailable};
 
 pub(super) async fn read(store: &impl ClusterStore) -> Result<ClusterView, Error> {
-    let Holdings { config, records, reports } =
+    let StoreContents { config, records, reports } =
         store.read().await.map_err(|away| unusable(store, &away))?;
     let key = store.config_name();
     let config = config.ok_or_else(|| Error::Store(format!("{key} is missing")))?;
@@ -31,7 +31,7 @@ pub(super) async fn swap(
     store.swap(seen, document.text()).await.map_err(|away| unusable(store, &away))
 }
 
-fn unusable(store: &impl ClusterStore, Away(why): &Away) -> Error {
+fn unusable(store: &impl ClusterStore, Unavailable(why): &Unavailable) -> Error {
     Error::Store(format!("{why}: {}", store.hint()))
 }
 

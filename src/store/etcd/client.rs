@@ -69,7 +69,7 @@ impl Server {
 impl Servers for EtcdOptions {
     type Client = Server;
 
-    const UNLISTED: &str = "etcd does not list the leases";
+    const LIST_REFUSED: &str = "etcd does not list the leases";
 
     fn count(&self) -> usize {
         self.endpoints.len()
@@ -94,8 +94,8 @@ impl EtcdOptions {
     /// A server that requires a client certificate closes the connection without a message.
     fn hint(&self, endpoint: &str, reason: &str) -> &'static str {
         let encrypted = endpoint.starts_with("https://") || !endpoint.contains("://");
-        let hung_up = HUNG_UP.iter().any(|text| reason.contains(text));
-        if encrypted && hung_up && self.cert_file.is_none() {
+        let is_closed = CONNECTION_CLOSED.iter().any(|text| reason.contains(text));
+        if encrypted && is_closed && self.cert_file.is_none() {
             " (does it require a client certificate? see etcd-certfile and etcd-keyfile)"
         } else {
             ""
@@ -131,7 +131,7 @@ impl Client {
                     None
                 }
                 Err(Failure::Refused(refusal)) => Some(Err(refusal)),
-                Err(Failure::Away) => None,
+                Err(Failure::Unreachable) => None,
             }
         })
         .await
@@ -155,8 +155,8 @@ impl Client {
             Ok(Err(error)) => Err(self.failed(&connection, &error).await),
             // Pings detect a dead server instead.
             Err(_) => {
-                self.pass_over(&connection, &no_answer(longest)).await;
-                Err(Failure::Away)
+                self.avoid_server(&connection, &no_answer(longest)).await;
+                Err(Failure::Unreachable)
             }
         }
     }
@@ -196,10 +196,10 @@ impl Client {
                 self.succeeded().await;
                 return Failure::Refused(refusal);
             }
-            Fault::Server => self.pass_over(connection, &describe(error)).await,
+            Fault::Server => self.avoid_server(connection, &describe(error)).await,
             Fault::Connection => self.drop_connection(connection, &describe(error)).await,
         }
-        Failure::Away
+        Failure::Unreachable
     }
 
     async fn latency(&self) -> Duration {
@@ -226,7 +226,7 @@ impl Deref for Client {
 }
 
 /// The library's errors when the server closes the connection.
-const HUNG_UP: [&str; 4] = ["operation was canceled", "fatal alert", "closed", "reset"];
+const CONNECTION_CLOSED: [&str; 4] = ["operation was canceled", "fatal alert", "closed", "reset"];
 
 /// The store's revision in an answer.
 pub(super) fn revision(header: Option<&ResponseHeader>) -> i64 {
@@ -250,7 +250,7 @@ mod tests {
     async fn hanging(client: &Client, seconds: u64) {
         sleep(Duration::from_secs(seconds)).await;
         let answer = client.once(|_| std::future::pending::<Result<(), Error>>()).await;
-        assert_eq!(answer, Err(Failure::Away));
+        assert_eq!(answer, Err(Failure::Unreachable));
     }
 
     #[tokio::test(start_paused = true)]

@@ -29,7 +29,7 @@ const READ_AGAIN: Duration = Duration::from_secs(300);
 impl Documents for EtcdSubnetManager {
     fn watch_config(&self) -> BoxStream<'static, ConfigUpdate> {
         let shared = Arc::clone(&self.shared);
-        let start = Follower { shared, read: None, backoff: Backoff::default() };
+        let start = ConfigFollower { shared, read: None, backoff: Backoff::default() };
         distinct(stream::unfold(start, |mut follower| async {
             let update = follower.step().await;
             Some((update, follower))
@@ -76,14 +76,14 @@ impl Documents for EtcdSubnetManager {
     }
 }
 
-struct Follower {
+struct ConfigFollower {
     shared: Arc<Shared>,
     /// The store's revision at the last read.
     read: Option<i64>,
     backoff: Backoff,
 }
 
-impl Follower {
+impl ConfigFollower {
     /// Reads the key again at each change, so that an interrupted watch misses nothing.
     async fn step(&mut self) -> ConfigUpdate {
         if let Some(known) = self.read.take() {
@@ -97,9 +97,11 @@ impl Follower {
                 }
                 Err(Failure::Refused(refusal)) => {
                     let report = &self.shared.store.client.report;
-                    report.away(&format!("the network config cannot be read from etcd: {refusal}"));
+                    report.unreachable(&format!(
+                        "the network config cannot be read from etcd: {refusal}"
+                    ));
                 }
-                Err(Failure::Away) => {}
+                Err(Failure::Unreachable) => {}
             }
             sleep(self.backoff.delay(rand::random())).await;
         }
@@ -134,7 +136,7 @@ impl Follower {
                 Some(Err(error)) => return Err(client.failed(&connection, &error).await),
             };
             client.drop_connection(&connection, ended).await;
-            return Err(Failure::Away);
+            return Err(Failure::Unreachable);
         }
     }
 
@@ -177,7 +179,7 @@ async fn write_report(
 
 fn unpublished(failure: Failure) -> String {
     match failure {
-        Failure::Away => "etcd cannot be used".to_owned(),
+        Failure::Unreachable => "etcd cannot be used".to_owned(),
         Failure::Refused(Refusal::Absent) => "the etcd lease of this node is gone".to_owned(),
         Failure::Refused(refusal) => format!("etcd refused: {refusal}"),
     }

@@ -12,15 +12,15 @@ use tracing::{info, warn};
 use super::client::Connection;
 use super::ours::{Ours, Own};
 use super::startup::{Proof, Reserved, Since, is_confirmed};
-use super::store::{Condition, Listing, Stored, Write};
+use super::store::{Listing, Precondition, Stored, Write};
 use super::watch::EtcdSource;
 use super::{EtcdSubnetManager, Shared, key, value};
 use crate::model::config::NetworkConfig;
 use crate::model::lease::{Lease, LeaseAttributes, LeaseId, LeaseUpdate};
 use crate::model::prefix::Prefix;
-use crate::store::allocate::{Draw, Wish};
+use crate::store::allocate::{Draw, SubnetRequest};
 use crate::store::backoff::Backoff;
-use crate::store::claim::{Claimant, Holding, Way};
+use crate::store::claim::{Allocation, Claimant, HeldLease};
 use crate::store::failover::Refusal;
 use crate::store::hold::{pause_after, until_lost};
 use crate::store::watch::updates;
@@ -83,7 +83,7 @@ type Attempt = Result<Option<Own>, Error>;
 impl Shared {
     /// Acquires a lease. Lists all leases, normally once; the watch starts with the same listing.
     async fn claim(&self, claimant: &Claimant<'_>, value: Vec<u8>) -> Result<Own, Error> {
-        for subnet in claimant.forgotten() {
+        for subnet in claimant.previous_outside_pools() {
             warn!(%subnet, "previous subnet is outside the network");
         }
         if let Some(Reserved { own, since }) = self.reserve(claimant, &value).await {
@@ -108,7 +108,7 @@ impl Shared {
     }
 
     async fn attempt(&self, claimant: &Claimant<'_>, listing: &Listing, value: &[u8]) -> Attempt {
-        let holdings: Vec<Holding> = listing.stored.iter().filter_map(Stored::holding).collect();
+        let holdings: Vec<HeldLease> = listing.stored.iter().filter_map(Stored::holding).collect();
         let claim = claimant.claim(&holdings)?;
         let seen = |id: &LeaseId| listing.stored.iter().find(|stored| stored.record.id == *id);
         let obsolete = claim.obsolete.iter().filter_map(seen);
@@ -117,12 +117,12 @@ impl Shared {
         for (id, _) in &obsolete {
             info!(%id, "deleting our lease of another subnet");
         }
-        match claim.way {
-            Way::Take(id) => match seen(&id) {
+        match claim.allocation {
+            Allocation::Existing(id) => match seen(&id) {
                 Some(stored) => self.take(claimant, stored, value, obsolete).await,
                 None => Ok(None),
             },
-            Way::Create(wish) => self.create(claimant, wish, value, obsolete).await,
+            Allocation::New(request) => self.create(claimant, request, value, obsolete).await,
         }
     }
 
@@ -133,17 +133,17 @@ impl Shared {
         value: &[u8],
         obsolete: Vec<(LeaseId, i64)>,
     ) -> Attempt {
-        let condition = Condition::Unchanged(stored.mod_revision);
+        let condition = Precondition::Unchanged(stored.mod_revision);
         let id = stored.record.id.clone();
         let mut own = Own {
             subnets: key::claimed(&id),
             id,
             value: value.to_vec(),
             intended: value.to_vec(),
-            grant: self.term(stored).await,
+            grant: self.grant_for(stored).await,
             created: stored.origin.created,
             mod_revision: stored.mod_revision,
-            disputed: is_of_another(claimant, stored).then(Instant::now),
+            disputed: is_of_other_node(claimant, stored).then(Instant::now),
         };
         // To write the same value at each restart would notify all nodes without a change.
         let is_published = obsolete.is_empty() && own.has_written(stored);
@@ -156,27 +156,28 @@ impl Shared {
     async fn create(
         &self,
         claimant: &Claimant<'_>,
-        mut wish: Wish<'_>,
+        mut request: SubnetRequest<'_>,
         value: &[u8],
         obsolete: Vec<(LeaseId, i64)>,
     ) -> Attempt {
-        let must_list_again = !obsolete.is_empty() || wish.kept.iter().flatten().next().is_some();
+        let must_list_again =
+            !obsolete.is_empty() || request.kept.iter().flatten().next().is_some();
         let slot = claimant.public_ips.first();
         let mut draw =
             slot.map_or(Draw::Any(rand::random()), |ip| Draw::SlotOf(*ip, rand::random()));
         loop {
-            let subnets = wish.fulfil(draw)?;
-            let in_step = wish.in_step(&subnets);
+            let subnets = request.allocate(draw)?;
+            let is_aligned = request.is_aligned(&subnets);
             let mut own = self.new_own(claimant, subnets, value).await;
-            let absent = Condition::Absent(own.subnets.clone());
+            let absent = Precondition::Absent(own.subnets.clone());
             let written = self.write(&mut own, absent, obsolete.clone()).await.is_ok();
-            if written && (in_step || self.is_alone(&own).await) {
+            if written && (is_aligned || self.is_alone(&own).await) {
                 return Ok(Some(own));
             }
             if must_list_again {
                 return Ok(None);
             }
-            wish.taken = self.store.claimed().await;
+            request.taken = self.store.claimed().await;
             draw = Draw::Any(rand::random());
         }
     }
@@ -204,7 +205,7 @@ impl Shared {
             ours.own.iter_mut().for_each(|known| known.intended.clone_from(&own.intended));
             false
         });
-        let mut condition = Condition::Unchanged(own.mod_revision);
+        let mut condition = Precondition::Unchanged(own.mod_revision);
         loop {
             let Err(rivals) = self.write(&mut own, condition, Vec::new()).await else {
                 return Ok(own);
@@ -214,13 +215,14 @@ impl Shared {
                 return Err(rival);
             }
             condition = if let Some(stored) = found {
-                own.disputed = is_of_another(claimant, stored).then(Instant::now).or(own.disputed);
-                own.grant = self.term(stored).await;
+                own.disputed =
+                    is_of_other_node(claimant, stored).then(Instant::now).or(own.disputed);
+                own.grant = self.grant_for(stored).await;
                 own.created = stored.origin.created;
-                Condition::Unchanged(stored.mod_revision)
+                Precondition::Unchanged(stored.mod_revision)
             } else {
                 own.grant = Some(self.grant().await.id);
-                Condition::Absent(own.subnets.clone())
+                Precondition::Absent(own.subnets.clone())
             };
         }
     }
@@ -229,11 +231,11 @@ impl Shared {
     pub(super) async fn write(
         &self,
         own: &mut Own,
-        condition: Condition,
+        condition: Precondition,
         obsolete: Vec<(LeaseId, i64)>,
     ) -> Result<Since, Vec<Stored>> {
         let (id, value) = (own.id.clone(), own.intended.clone());
-        let is_new = matches!(condition, Condition::Absent(_));
+        let is_new = matches!(condition, Precondition::Absent(_));
         let mut write = Write { id, value, grant: own.grant, condition, obsolete };
         let written = loop {
             match self.store.write(&write).await {
@@ -284,12 +286,12 @@ impl Shared {
     /// The etcd lease to write under; none for a reservation, which stays one. A lease under the
     /// etcd lease of the previous daemon stays there: it shows a machine of which this one is a
     /// copy that its lease was overwritten by a copy.
-    async fn term(&self, stored: &Stored) -> Option<i64> {
-        let term = stored.origin.grant;
-        if term.is_none() && stored.record.lease.is_ok() {
+    async fn grant_for(&self, stored: &Stored) -> Option<i64> {
+        let grant = stored.origin.grant;
+        if grant.is_none() && stored.record.lease.is_ok() {
             return None;
         }
-        if term.is_some() && term == self.previous.grant {
+        if grant.is_some() && grant == self.previous.grant {
             self.resume_previous_grant().await;
         }
         Some(self.grant().await.id)
@@ -301,7 +303,7 @@ impl Shared {
         subnets: Vec<Prefix>,
         value: &[u8],
     ) -> Own {
-        if !claimant.has_stayed() {
+        if !claimant.keeps_public_ip() {
             self.leave_previous_grant().await;
         }
         Own {
@@ -434,10 +436,10 @@ impl Shared {
 /// The error if another node holds our subnet, under our key or another one. A copy of this machine
 /// publishes under the same etcd lease: it is overwritten once; the one overwritten again ends.
 fn rival(claimant: &Claimant<'_>, own: &Own, rivals: &[Stored]) -> Option<Error> {
-    let is_ours = |held: &Holding| {
-        let same_term = held.grant.is_some() && held.grant == own.grant;
+    let is_ours = |held: &HeldLease| {
+        let same_grant = held.grant.is_some() && held.grant == own.grant;
         // A lease without a public IP was edited by mistake, and is still ours.
-        let is_ours = !claimant.is_of_another(held) || (same_term && !own.is_disputed());
+        let is_ours = !claimant.is_of_other_node(held) || (same_grant && !own.is_disputed());
         held.id == own.id && is_ours
     };
     let mut holdings = rivals.iter().filter_map(Stored::holding);
@@ -445,8 +447,8 @@ fn rival(claimant: &Claimant<'_>, own: &Own, rivals: &[Stored]) -> Option<Error>
     Some(claimant.taken(*own.subnets.first()?, &rival))
 }
 
-fn is_of_another(claimant: &Claimant<'_>, stored: &Stored) -> bool {
-    stored.holding().is_some_and(|held| claimant.is_of_another(&held))
+fn is_of_other_node(claimant: &Claimant<'_>, stored: &Stored) -> bool {
+    stored.holding().is_some_and(|held| claimant.is_of_other_node(&held))
 }
 
 fn lease(own: &Own, attributes: &LeaseAttributes) -> Lease {

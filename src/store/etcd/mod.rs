@@ -14,7 +14,7 @@ pub mod value;
 mod watch;
 
 pub use connect::{Credentials, EtcdOptions, shown};
-pub use operator::Operator;
+pub use operator::EtcdClusterStore;
 #[doc(hidden)]
 pub use startup::read_snapshot;
 
@@ -28,7 +28,7 @@ use self::key::Layout;
 use self::lease::Grant;
 use self::ours::Ours;
 use self::store::Store;
-use self::watch::First;
+use self::watch::FirstListing;
 use super::claim::Previous;
 use super::hold::Losses;
 use crate::model::prefix::Prefix;
@@ -49,7 +49,7 @@ struct Shared {
     grant: Mutex<Option<Grant>>,
     ours: channel::Sender<Ours>,
     losses: Mutex<Losses>,
-    first: Mutex<First>,
+    first: Mutex<FirstListing>,
 }
 
 impl EtcdSubnetManager {
@@ -65,7 +65,7 @@ impl EtcdSubnetManager {
             grant: Mutex::new(None),
             ours: channel::Sender::new(Ours::default()),
             losses: Mutex::new(Losses::default()),
-            first: Mutex::new(First::default()),
+            first: Mutex::new(FirstListing::default()),
         };
         Self { shared: Arc::new(shared) }
     }

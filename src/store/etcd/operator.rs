@@ -11,17 +11,17 @@ use super::store::{Extent, Page, Store, pages};
 use crate::model::lease::LeaseId;
 use crate::model::report::NodeReport;
 use crate::store::ClusterStore;
-use crate::store::operator::{Away, Holdings, Swap, Written};
+use crate::store::operator::{StoreContents, Swap, Unavailable, Written};
 
 /// A network in etcd, for its operator.
-pub struct Operator {
+pub struct EtcdClusterStore {
     store: Store,
 }
 
 /// Records in one answer; reports are larger than leases.
 const PAGE: i64 = 500;
 
-impl Operator {
+impl EtcdClusterStore {
     /// Does not connect yet.
     pub fn new(options: EtcdOptions) -> Self {
         let layout = Layout::below(&options.prefix);
@@ -29,14 +29,14 @@ impl Operator {
     }
 
     /// Deletes the report next to `lease`; it is no error if there is none.
-    pub async fn forget_report(&self, lease: &LeaseId) -> Result<(), Away> {
+    pub async fn forget_report(&self, lease: &LeaseId) -> Result<(), Unavailable> {
         let key = &self.store.layout.report_key(lease);
         let answer =
             self.ask(|connection| async move { connection.kv().delete(key.as_str(), None).await });
         answer.await.map(drop)
     }
 
-    async fn config(&self) -> Result<Option<Written>, Away> {
+    async fn config(&self) -> Result<Option<Written>, Unavailable> {
         let key = self.store.layout.config.as_str();
         let answer = self.ask(|connection| async move { connection.kv().get(key, None).await });
         let written = |kv: &KeyValue| Written {
@@ -50,26 +50,26 @@ impl Operator {
         &self,
         prefix: &str,
         read: impl Fn(&KeyValue, Extent) -> Option<T>,
-    ) -> Result<Vec<T>, Away> {
+    ) -> Result<Vec<T>, Unavailable> {
         let (client, options) = (&self.store.client, &GetOptions::new());
         let ask = |page: Page, _| async move {
-            client.ask_each(|| client.once(|connection| page.get(connection, options))).await
+            client.try_each_server(|| client.once(|connection| page.get(connection, options))).await
         };
         let read = pages(Page::below(prefix, PAGE), read, ask).await;
         read.map(|(all, _)| all).map_err(|failure| client.explained(failure))
     }
 
-    async fn ask<T, F>(&self, ask: impl Fn(Connection) -> F) -> Result<T, Away>
+    async fn ask<T, F>(&self, ask: impl Fn(Connection) -> F) -> Result<T, Unavailable>
     where
         F: Future<Output = Result<T, etcd_client::Error>>,
     {
         let client = &self.store.client;
-        let answer = client.ask_each(|| client.once(&ask)).await;
+        let answer = client.try_each_server(|| client.once(&ask)).await;
         answer.map_err(|failure| client.explained(failure))
     }
 }
 
-impl ClusterStore for Operator {
+impl ClusterStore for EtcdClusterStore {
     fn config_name(&self) -> String {
         format!("key {}", self.store.layout.config)
     }
@@ -78,23 +78,23 @@ impl ClusterStore for Operator {
         "name the servers with --etcd-endpoints"
     }
 
-    async fn read(&self) -> Result<Holdings, Away> {
+    async fn read(&self) -> Result<StoreContents, Unavailable> {
         let config = self.config().await?;
         let record =
             |kv: &KeyValue, extent| Some((self.store.stored_to(kv, extent)?.record, kv.lease()));
         let held = self.below(&self.store.layout.subnets, record).await?;
-        let terms: BTreeMap<LeaseId, i64> =
-            held.iter().map(|(record, term)| (record.id.clone(), *term)).collect();
+        let grants: BTreeMap<LeaseId, i64> =
+            held.iter().map(|(record, grant)| (record.id.clone(), *grant)).collect();
         let report = |kv: &KeyValue, _| {
             let report = NodeReport::decode(kv.value())?;
-            is_current(terms.get(&report.lease).copied(), kv.lease()).then_some(report)
+            is_current(grants.get(&report.lease).copied(), kv.lease()).then_some(report)
         };
         let reports = self.below(&self.store.layout.reports, report).await?;
         let records = held.into_iter().map(|(record, _)| record).collect();
-        Ok(Holdings { config, records, reports })
+        Ok(StoreContents { config, records, reports })
     }
 
-    async fn swap(&self, seen: i64, text: &str) -> Result<Swap, Away> {
+    async fn swap(&self, seen: i64, text: &str) -> Result<Swap, Unavailable> {
         let key = self.store.layout.config.as_str();
         let ask = |connection: Connection| async move {
             let unchanged = Compare::mod_revision(key, CompareOp::Equal, seen);

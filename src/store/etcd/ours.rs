@@ -6,8 +6,8 @@ use super::store::{Listing, Stored};
 use super::value::{self, Origin};
 use crate::model::lease::{Endpoint, LeaseId};
 use crate::model::prefix::Prefix;
-use crate::store::hold::CALM;
-use crate::store::{Lost, Rival};
+use crate::store::hold::RELATED_LOSSES;
+use crate::store::{AddressConflict, Lost};
 
 /// Our lease as written, and its key as last read.
 #[derive(Clone, Debug, Default)]
@@ -97,19 +97,19 @@ impl Own {
 
 impl Own {
     /// The other node with our public IP that published `stored`, if any.
-    fn rival(&self, stored: &Stored) -> Option<Rival> {
+    fn rival(&self, stored: &Stored) -> Option<AddressConflict> {
         let origin = Origin { created: self.created, grant: self.grant };
         let ours = value::decode(self.id.clone(), &self.value, origin).lease.ok()?;
         let theirs = stored.record.lease.as_ref().ok().filter(|lease| lease.grant.is_some())?;
         let has_ours = |theirs: &&Endpoint| {
             ours.endpoints.iter().any(|endpoint| endpoint.public_ip == theirs.public_ip)
         };
-        theirs.endpoints.iter().find(has_ours).map(Rival::of)
+        theirs.endpoints.iter().find(has_ours).map(AddressConflict::of)
     }
 
     /// Whether it was disputed recently.
     pub(super) fn is_disputed(&self) -> bool {
-        self.disputed.is_some_and(|since| since.elapsed() < CALM)
+        self.disputed.is_some_and(|since| since.elapsed() < RELATED_LOSSES)
     }
 }
 

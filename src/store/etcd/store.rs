@@ -14,7 +14,7 @@ use super::value::{self, Origin};
 use crate::model::lease::{LeaseId, Malformed, Record};
 use crate::model::prefix::{Family, Prefix};
 use crate::store::backoff::Backoff;
-use crate::store::claim::Holding;
+use crate::store::claim::HeldLease;
 use crate::store::failover::{Failure, Refusal, retry};
 
 /// A lease as stored in etcd.
@@ -51,10 +51,10 @@ impl Stored {
     }
 
     /// None if the key contains no subnet. The etcd lease counts even if the value is malformed.
-    pub(super) fn holding(&self) -> Option<Holding> {
+    pub(super) fn holding(&self) -> Option<HeldLease> {
         let subnets = key::claimed(&self.record.id);
         let endpoints = self.record.lease.as_ref().map_or(&[][..], |lease| &lease.endpoints);
-        (!subnets.is_empty()).then(|| Holding {
+        (!subnets.is_empty()).then(|| HeldLease {
             id: self.record.id.clone(),
             subnets,
             public_ips: endpoints.iter().map(|endpoint| endpoint.public_ip).collect(),
@@ -78,13 +78,13 @@ pub(super) struct Write {
     pub(super) value: Vec<u8>,
     /// The etcd lease; none for a reservation.
     pub(super) grant: Option<i64>,
-    pub(super) condition: Condition,
+    pub(super) condition: Precondition,
     /// Leases to delete in the same transaction, with the revision at which they were read.
     pub(super) obsolete: Vec<(LeaseId, i64)>,
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Condition {
+pub(super) enum Precondition {
     /// No lease holds these subnets.
     Absent(Vec<Prefix>),
     /// The lease was not written after this revision.
@@ -207,8 +207,8 @@ impl Store {
         let read = pages(page, read, |page, at| self.page(page, at, &options)).await;
         read.map_err(|failure| match failure {
             Failure::Refused(Refusal::TooLarge(reason)) => {
-                self.client.report.away(&format!("etcd does not list the leases: {reason}"));
-                Failure::Away
+                self.client.report.unreachable(&format!("etcd does not list the leases: {reason}"));
+                Failure::Unreachable
             }
             failure => failure,
         })
@@ -240,8 +240,8 @@ impl Store {
         let mut guards = Vec::new();
         let mut looks = vec![TxnOp::get(key.clone(), None)];
         match &write.condition {
-            Condition::Unchanged(seen) => guards.push(unchanged(key.clone(), *seen)),
-            Condition::Absent(subnets) => {
+            Precondition::Unchanged(seen) => guards.push(unchanged(key.clone(), *seen)),
+            Precondition::Absent(subnets) => {
                 guards.push(absent(key.clone()));
                 self.guard_pairs(write, subnets, &mut guards, &mut looks);
             }

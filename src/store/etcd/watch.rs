@@ -22,14 +22,14 @@ use crate::store::watch::{Interrupted, Source};
 
 /// The listing of all leases at the start, which the watch uses as its first snapshot.
 #[derive(Debug, Default)]
-pub(super) enum First {
+pub(super) enum FirstListing {
     #[default]
     Wanted,
     Kept(Listing),
     Used,
 }
 
-impl First {
+impl FirstListing {
     pub(super) fn keep(&mut self, listing: Listing) {
         match self {
             Self::Wanted | Self::Kept(_) => *self = Self::Kept(listing),
@@ -87,7 +87,7 @@ impl Era {
             Err(Interrupted::Gap)
         } else if now.term > self.term {
             // There was an election, or the store was restored and has had elections since.
-            Err(Interrupted::Doubt)
+            Err(Interrupted::PossibleGap)
         } else {
             Ok(())
         }
@@ -201,16 +201,16 @@ impl EtcdSource {
         });
         let (connection, stream, created) =
             opened.await.map_err(|failure| self.client().interrupted(failure))?;
-        let Some(created) = created else { return Err(Interrupted::Away) };
+        let Some(created) = created else { return Err(Interrupted::Unreachable) };
         let open = Open { connection, stream, watch_id: created.watch_id(), burst: Burst::begin() };
         self.check_canceled(&open, &created).await?;
         if revision(created.header()) < self.revision {
             return Err(Interrupted::Gap);
         }
         let entered = self.enter(created.header());
-        if entered == Err(Interrupted::Doubt) {
+        if entered == Err(Interrupted::PossibleGap) {
             self.open = Some(open);
-            return Err(Interrupted::Doubt);
+            return Err(Interrupted::PossibleGap);
         }
         entered.map(|()| open)
     }
@@ -247,7 +247,7 @@ impl EtcdSource {
             // An expired token is reported here, not as an error; a new connection gets a new one.
             let reason = format!("watch refused: {}", response.cancel_reason());
             self.client().drop_connection(&open.connection, &reason).await;
-            return Err(Interrupted::Away);
+            return Err(Interrupted::Unreachable);
         }
         Ok(())
     }
@@ -266,7 +266,7 @@ impl EtcdSource {
                 });
             }
         }
-        Err(Interrupted::Away)
+        Err(Interrupted::Unreachable)
     }
 
     async fn absorb(
@@ -354,7 +354,7 @@ mod tests {
     fn revisions_of_another_cluster_or_an_earlier_term_are_a_gap() {
         let era = |cluster, term| Era { cluster, term };
         assert_eq!(era(7, 3).wait(era(7, 3)), Ok(()));
-        assert_eq!(era(7, 3).wait(era(7, 4)), Err(Interrupted::Doubt));
+        assert_eq!(era(7, 3).wait(era(7, 4)), Err(Interrupted::PossibleGap));
         assert_eq!(era(7, 3).wait(era(7, 2)), Err(Interrupted::Gap));
         assert_eq!(era(7, 3).wait(era(8, 3)), Err(Interrupted::Gap));
         assert_eq!(era(7, 3).wait(era(8, 9)), Err(Interrupted::Gap));

@@ -183,12 +183,12 @@ impl Default for AnnotationPrefix {
 /// A domain with a dot, optionally followed by a slash and a name: `k8s.example.org/blue`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a domain like flannel.alpha.coreos.com, optionally followed by a slash and a name")]
-pub struct NoPrefix;
+pub struct InvalidPrefix;
 
 impl FromStr for AnnotationPrefix {
-    type Err = NoPrefix;
+    type Err = InvalidPrefix;
 
-    fn from_str(text: &str) -> Result<Self, NoPrefix> {
+    fn from_str(text: &str) -> Result<Self, InvalidPrefix> {
         let (domain, word) = text.split_once('/').unwrap_or((text, ""));
         let mut labels = domain.split('.');
         let is_plain = |text: &str| {
@@ -197,7 +197,7 @@ impl FromStr for AnnotationPrefix {
         let has_dot = domain.contains('.');
         if !has_dot || !labels.all(|label| !label.is_empty() && is_plain(label)) || !is_plain(word)
         {
-            return Err(NoPrefix);
+            return Err(InvalidPrefix);
         }
         let dash = if word.is_empty() || word.ends_with('-') { "" } else { "-" };
         Ok(Self(format!("{domain}/{word}{dash}")))
@@ -410,8 +410,9 @@ mod tests {
         );
         let message = fault(&vxlan(r#"{"VtepMAC":"here"}"#));
         assert!(
-            message
-                .starts_with("annotation flannel.alpha.coreos.com/backend-data is invalid: VtepMAC"),
+            message.starts_with(
+                "annotation flannel.alpha.coreos.com/backend-data is invalid: VtepMAC"
+            ),
             "{message}"
         );
     }
@@ -440,7 +441,7 @@ mod tests {
             "a.b/C",
             "a b.c",
         ] {
-            assert_eq!(key(text), Err(NoPrefix), "{text}");
+            assert_eq!(key(text), Err(InvalidPrefix), "{text}");
         }
     }
 

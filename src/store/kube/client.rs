@@ -15,7 +15,7 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::connect::{ApiOptions, failure, open};
-use super::request::Ask;
+use super::request::ApiRequest;
 use crate::excerpt;
 use crate::store::backoff::Backoff;
 use crate::store::failover::{self, Failover, Failure, Refusal, Servers, retry};
@@ -52,7 +52,7 @@ const JITTER: Duration = Duration::from_secs(1);
 impl Servers for ApiServers {
     type Client = kube::Client;
 
-    const UNLISTED: &str = "the API server does not list the nodes";
+    const LIST_REFUSED: &str = "the API server does not list the nodes";
 
     fn count(&self) -> usize {
         self.urls.len()
@@ -87,7 +87,7 @@ impl Client {
     }
 
     /// Retries until there is an answer other than a denied permission.
-    pub(super) async fn request(&self, ask: &Ask) -> Result<Bytes, Refusal> {
+    pub(super) async fn request(&self, ask: &ApiRequest) -> Result<Bytes, Refusal> {
         retry(Backoff::LONGEST, || async move {
             match self.once(ask).await {
                 Ok(body) => Some(Ok(body)),
@@ -96,19 +96,23 @@ impl Client {
                     None
                 }
                 Err(Failure::Refused(refusal)) => Some(Err(refusal)),
-                Err(Failure::Away) => None,
+                Err(Failure::Unreachable) => None,
             }
         })
         .await
     }
 
     /// Sends one request to one server, and reads the whole answer.
-    pub(super) async fn once(&self, ask: &Ask) -> Result<Bytes, Failure> {
+    pub(super) async fn once(&self, ask: &ApiRequest) -> Result<Bytes, Failure> {
         self.once_within(ask, LONGEST).await
     }
 
     /// The same, for an answer of at most `longest` bytes.
-    pub(super) async fn once_within(&self, ask: &Ask, longest: usize) -> Result<Bytes, Failure> {
+    pub(super) async fn once_within(
+        &self,
+        ask: &ApiRequest,
+        longest: usize,
+    ) -> Result<Bytes, Failure> {
         let (connection, response) = self.open(ask).await?;
         let body = Limited::new(response.into_body(), longest).collect();
         let reason = match timeout(ANSWER, body).await {
@@ -126,7 +130,10 @@ impl Client {
     }
 
     /// Sends one request to one server; the caller reads the body.
-    pub(super) async fn open(&self, ask: &Ask) -> Result<(Connection, Response<Body>), Failure> {
+    pub(super) async fn open(
+        &self,
+        ask: &ApiRequest,
+    ) -> Result<(Connection, Response<Body>), Failure> {
         let quiet_until = *self.quiet_until.lock().await;
         if let Some(until) = quiet_until.filter(|until| *until > Instant::now()) {
             sleep_until(until + JITTER.mul_f64(rand::random())).await;
@@ -148,14 +155,14 @@ impl Client {
     /// The next request goes to the next server.
     pub(super) async fn failed(&self, connection: &Connection, reason: &str) -> Failure {
         self.drop_connection(connection, reason).await;
-        Failure::Away
+        Failure::Unreachable
     }
 
     /// Classifies an answer without success.
     async fn classify(
         &self,
         connection: &Connection,
-        ask: &Ask,
+        ask: &ApiRequest,
         response: Response<Body>,
     ) -> Failure {
         let status = response.status();
@@ -173,7 +180,7 @@ impl Client {
                 Failure::Refused(refusal)
             }
             // A busy server is not unreachable.
-            None if status == StatusCode::TOO_MANY_REQUESTS => Failure::Away,
+            None if status == StatusCode::TOO_MANY_REQUESTS => Failure::Unreachable,
             None => self.failed(connection, &message).await,
         }
     }
@@ -221,16 +228,16 @@ struct Cause {
 }
 
 /// The message, and the refusal if a retry would not change it.
-fn judge(status: StatusCode, ask: &Ask, body: &[u8]) -> (String, Option<Refusal>) {
+fn judge(status: StatusCode, ask: &ApiRequest, body: &[u8]) -> (String, Option<Refusal>) {
     let answer: Status = serde_json::from_slice(body).unwrap_or_default();
     let refusal = match status {
         StatusCode::NOT_FOUND => Some(Refusal::Absent),
         StatusCode::CONFLICT => Some(Refusal::Exists),
         StatusCode::FORBIDDEN => Some(Refusal::Denied(denied(ask, &answer))),
         _ if answer.lacks_history(status) => Some(Refusal::NoHistory),
-        _ => is_final(status).then(|| Refusal::Invalid(answer.in_words(status))),
+        _ => is_final(status).then(|| Refusal::Invalid(answer.text(status))),
     };
-    (answer.in_words(status), refusal)
+    (answer.text(status), refusal)
 }
 
 /// Whether a retry would not help. It may help after an expired token, or if the server is busy.
@@ -246,7 +253,7 @@ impl Status {
         StatusCode::from_u16(self.code).is_ok_and(|code| self.lacks_history(code))
     }
 
-    fn in_words(&self, status: StatusCode) -> String {
+    fn text(&self, status: StatusCode) -> String {
         if self.message.is_empty() { status.to_string() } else { self.message.clone() }
     }
 
@@ -257,11 +264,13 @@ impl Status {
     }
 }
 
-fn denied(ask: &Ask, answer: &Status) -> String {
+fn denied(ask: &ApiRequest, answer: &Status) -> String {
     let (method, path) = (ask.method(), ask.uri().path());
     let why =
         if answer.message.is_empty() { String::new() } else { format!(": {}", answer.message) };
-    format!("the API server forbids {method} {path}{why}; docs/kubernetes.md lists the permissions to grant")
+    format!(
+        "the API server forbids {method} {path}{why}; docs/kubernetes.md lists the permissions to grant"
+    )
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use tracing::warn;
 
 use super::connect::own_namespace;
 use super::request::{self, Owner};
-use super::{Condition, KubeSubnetManager, NodeRef, Shared};
+use super::{KubeSubnetManager, NetworkCondition, NodeRef, Shared};
 use crate::excerpt;
 use crate::model::config::{ConfigUpdate, NetworkConfig, Unusable};
 use crate::model::probe_secret::Secret;
@@ -73,7 +73,7 @@ impl Documents for KubeSubnetManager {
         let published = shared.client.once(&ask).await;
         shared.client.note_report(&published);
         published.map(drop).map_err(|failure| match failure {
-            Failure::Away => "the API server cannot be used".to_owned(),
+            Failure::Unreachable => "the API server cannot be used".to_owned(),
             Failure::Refused(refusal) => shared.client.refused(refusal),
         })
     }
@@ -88,7 +88,7 @@ impl Documents for KubeSubnetManager {
                     shared.create_secret(&namespace).await.err().map(Err)
                 }
                 Err(Failure::Refused(refusal)) => Some(Err(shared.client.refused(refusal))),
-                Err(Failure::Away) => None,
+                Err(Failure::Unreachable) => None,
             }
         })
         .await
@@ -97,7 +97,7 @@ impl Documents for KubeSubnetManager {
     /// Clears the condition that keeps pods off our node, and again after the node was recreated.
     async fn announce(&self) {
         let shared = &self.shared;
-        if shared.options.condition == Condition::Untouched {
+        if shared.options.condition == NetworkCondition::Untouched {
             return pending().await;
         }
         let name = shared.node_name().await;
@@ -223,7 +223,7 @@ impl Shared {
     async fn create_secret(&self, namespace: &str) -> Result<(), String> {
         let ask = request::create_probe_secret(namespace, &Secret::text(&rand::random()));
         match self.client.once(&ask).await {
-            Ok(_) | Err(Failure::Refused(Refusal::Exists) | Failure::Away) => Ok(()),
+            Ok(_) | Err(Failure::Refused(Refusal::Exists) | Failure::Unreachable) => Ok(()),
             Err(Failure::Refused(Refusal::Absent)) => {
                 Err(format!("there is no namespace {namespace}"))
             }

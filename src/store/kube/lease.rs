@@ -8,7 +8,7 @@ use tokio::time::sleep;
 use tracing::warn;
 
 use super::annotations::Annotations;
-use super::node::{NodeObject, Reader, TERM};
+use super::node::{NODE_GRANT, NodeObject, Reader};
 use super::own::{OwnNode, Published, Subnets};
 use super::watch::KubeSource;
 use super::{KubeSubnetManager, Shared, request};
@@ -52,7 +52,7 @@ impl Leases for KubeSubnetManager {
                 id: LeaseId::new(name.as_str()),
                 endpoints: seen.published_for(subnets.iter().copied()),
                 created: node.created,
-                grant: TERM,
+                grant: NODE_GRANT,
             };
             let published = Published { attributes: attributes.clone(), subnets };
             shared.ours.send_modify(|ours| ours.published = Some(published));
@@ -77,8 +77,8 @@ impl Shared {
         loop {
             match self.client.request(&request::node(name)).await {
                 Ok(body) => {
-                    if let Some(node) = self.understand(&body) {
-                        self.ours.send_if_modified(|ours| ours.trust(Some(node.clone())));
+                    if let Some(node) = self.decode(&body) {
+                        self.ours.send_if_modified(|ours| ours.set_seen(Some(node.clone())));
                         return node;
                     }
                     self.wait_for_subnet(&format!("node {name} cannot be read")).await;
@@ -106,8 +106,8 @@ impl Shared {
         }
         match self.client.request(&request::annotate(name, &missing)).await {
             Ok(body) => {
-                let node = self.understand(&body)?;
-                self.ours.send_if_modified(|ours| ours.trust(Some(node.clone())));
+                let node = self.decode(&body)?;
+                self.ours.send_if_modified(|ours| ours.set_seen(Some(node.clone())));
                 Some(node)
             }
             Err(Refusal::Absent | Refusal::Exists) => None,
@@ -123,7 +123,7 @@ impl Shared {
         Reader::new(self.options.annotation_prefix.clone(), families)
     }
 
-    pub(super) fn understand(&self, body: &[u8]) -> Option<OwnNode> {
+    pub(super) fn decode(&self, body: &[u8]) -> Option<OwnNode> {
         let node = serde_json::from_slice::<NodeObject<'_>>(body).ok()?;
         Some(OwnNode::of(&node, &self.reader()))
     }

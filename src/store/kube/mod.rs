@@ -12,11 +12,11 @@ mod own;
 mod request;
 mod watch;
 
-pub use annotations::{AnnotationPrefix, NoPrefix};
+pub use annotations::{AnnotationPrefix, InvalidPrefix};
 pub use connect::ApiOptions;
 #[doc(hidden)]
 pub use node::read_node;
-pub use operator::{Operator, OperatorOptions};
+pub use operator::{KubeClusterOptions, KubeClusterStore};
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ pub struct KubeOptions {
     pub namespace: Option<String>,
     /// The file of the mounted network config.
     pub net_config: PathBuf,
-    pub condition: Condition,
+    pub condition: NetworkCondition,
 }
 
 /// The Node object of this host.
@@ -62,7 +62,7 @@ pub struct PodRef {
 
 /// What the daemon does with the condition `NetworkUnavailable` of our node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Condition {
+pub enum NetworkCondition {
     /// Clears it once the network works.
     Cleared,
     Untouched,

@@ -90,7 +90,7 @@ impl NodeObject<'_> {
 const LONGEST: usize = 4096;
 
 /// A node's lease exists as long as the node: it is no reservation.
-pub(super) const TERM: Option<i64> = Some(0);
+pub(super) const NODE_GRANT: Option<i64> = Some(0);
 
 impl Reader {
     /// Reads all families if `families` is none.
@@ -146,7 +146,7 @@ impl Reader {
         }
         // There are thousands of these, with one endpoint each, so that capacity matters.
         endpoints.shrink_to_fit();
-        Ok(Lease { id, endpoints, created: node.created(), grant: TERM })
+        Ok(Lease { id, endpoints, created: node.created(), grant: NODE_GRANT })
     }
 }
 

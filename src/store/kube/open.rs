@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use super::Shared;
 use super::client::{Client, Connection, LONGEST};
 use super::connect::failure;
-use super::request::{self, Ask};
+use super::request::{self, ApiRequest};
 use crate::store::failover::Failure;
 use crate::store::watch::Interrupted;
 
@@ -19,7 +19,7 @@ pub(super) struct Open {
     /// Bytes of the body that are received, but not yet returned by `take`.
     buffer: Vec<u8>,
     /// Whether it has sent data: a watch that ends without data is reopened only after a pause.
-    pub(super) has_told: bool,
+    pub(super) has_data: bool,
     /// Consecutive timeouts without data.
     silences: u32,
 }
@@ -31,25 +31,25 @@ const SILENCE: Duration = Duration::from_secs(30);
 const SILENCES: u32 = 5;
 
 impl Shared {
-    pub(super) async fn open(&self, ask: &Ask) -> Result<Open, Interrupted> {
+    pub(super) async fn open(&self, ask: &ApiRequest) -> Result<Open, Interrupted> {
         self.try_open(ask).await.map_err(|failure| self.client.interrupted(failure))
     }
 
-    pub(super) async fn try_open(&self, ask: &Ask) -> Result<Open, Failure> {
+    pub(super) async fn try_open(&self, ask: &ApiRequest) -> Result<Open, Failure> {
         let (connection, response) = self.client.open(ask).await?;
         let (body, buffer) = (response.into_body(), Vec::new());
-        Ok(Open { connection, body, buffer, has_told: false, silences: 0 })
+        Ok(Open { connection, body, buffer, has_data: false, silences: 0 })
     }
 }
 
 impl Open {
     /// Waits for data; returns false when the watch has ended, as it does after its duration.
-    pub(super) async fn listen(&mut self, client: &Client) -> Result<bool, Interrupted> {
+    pub(super) async fn wait_for_data(&mut self, client: &Client) -> Result<bool, Interrupted> {
         loop {
             match timeout(SILENCE, self.more()).await {
                 Ok(Ok(more)) => {
                     self.silences = 0;
-                    self.has_told |= more;
+                    self.has_data |= more;
                     return Ok(more);
                 }
                 Ok(Err(reason)) => return Err(self.broken(client, &reason).await),
@@ -60,8 +60,8 @@ impl Open {
 
     async fn check_server(&mut self, client: &Client) -> Result<(), Interrupted> {
         self.silences += 1;
-        if client.once(&request::sign_of_life()).await == Err(Failure::Away) {
-            return Err(Interrupted::Away);
+        if client.once(&request::version()).await == Err(Failure::Unreachable) {
+            return Err(Interrupted::Unreachable);
         }
         if self.silences >= SILENCES {
             return Err(self.broken(client, "the watch on the nodes received no data").await);
@@ -71,7 +71,7 @@ impl Open {
 
     async fn broken(&mut self, client: &Client, reason: &str) -> Interrupted {
         client.failed(&self.connection, reason).await;
-        Interrupted::Away
+        Interrupted::Unreachable
     }
 
     /// Waits for more data; returns whether there is any. Cancel safe.

@@ -11,7 +11,7 @@ use super::annotations::AnnotationPrefix;
 use super::client::Client;
 use super::connect::ApiOptions;
 use super::node::Reader;
-use super::request::{self, Ask};
+use super::request::{self, ApiRequest};
 use super::watch::pages;
 use crate::excerpt;
 use crate::model::config::NetworkConfig;
@@ -20,11 +20,11 @@ use crate::model::prefix::Prefix;
 use crate::model::report::NodeReport;
 use crate::store::ClusterStore;
 use crate::store::failover::{Failure, Refusal};
-use crate::store::operator::{Away, Holdings, Swap, Written};
+use crate::store::operator::{StoreContents, Swap, Unavailable, Written};
 
 /// How operators reach a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OperatorOptions {
+pub struct KubeClusterOptions {
     pub api: ApiOptions,
     pub annotation_prefix: AnnotationPrefix,
     /// The namespace of the `ConfigMap` that daemons mount, and of their reports.
@@ -33,9 +33,9 @@ pub struct OperatorOptions {
 }
 
 /// A network in Kubernetes, for its operator.
-pub struct Operator {
+pub struct KubeClusterStore {
     client: Client,
-    options: OperatorOptions,
+    options: KubeClusterOptions,
 }
 
 /// The fields of a `ConfigMap` that are read.
@@ -59,25 +59,25 @@ struct ConfigMaps {
     items: Vec<ConfigMapObject>,
 }
 
-impl Operator {
+impl KubeClusterStore {
     /// Does not connect yet.
-    pub fn new(options: OperatorOptions) -> Self {
+    pub fn new(options: KubeClusterOptions) -> Self {
         Self { client: Client::new(options.api.clone()), options }
     }
 
-    async fn config(&self) -> Result<Option<Written>, Away> {
+    async fn config(&self) -> Result<Option<Written>, Unavailable> {
         let ask = request::config_map(&self.options.namespace, &self.options.config_map);
         let body = match self.ask(&ask).await {
             Err(Failure::Refused(Refusal::Absent)) => return Ok(None),
             answer => answer.map_err(|failure| self.client.explained(failure))?,
         };
-        let mut object: ConfigMapObject = understand(&body)?;
+        let mut object: ConfigMapObject = decode(&body)?;
         let revision = object.revision();
         let text = object.data.remove(request::NET_CONF);
         Ok(text.map(|text| Written { text, revision }))
     }
 
-    async fn records(&self, config: Option<&Written>) -> Result<Vec<Record>, Away> {
+    async fn records(&self, config: Option<&Written>) -> Result<Vec<Record>, Unavailable> {
         let config = config.and_then(|it| NetworkConfig::parse(it.text.as_bytes()).ok());
         let families = config.map(|config| config.networks().map(Prefix::family).collect());
         let reader = Reader::new(self.options.annotation_prefix.clone(), families);
@@ -89,14 +89,14 @@ impl Operator {
             });
             nodes.await.map(|_| records)
         };
-        self.client.ask_each(read).await.map_err(|failure| self.client.explained(failure))
+        self.client.try_each_server(read).await.map_err(|failure| self.client.explained(failure))
     }
 
     /// Only valid reports. Nodes identify a config by its text, operators by its version.
-    async fn reports(&self, config: Option<&Written>) -> Result<Vec<NodeReport>, Away> {
+    async fn reports(&self, config: Option<&Written>) -> Result<Vec<NodeReport>, Unavailable> {
         let body = self.ask(&request::reports(&self.options.namespace)).await;
         let body = body.map_err(|failure| self.client.explained(failure))?;
-        let ConfigMaps { items } = understand(&body)?;
+        let ConfigMaps { items } = decode(&body)?;
         let texts = items.iter().filter_map(|item| item.data.get(request::REPORT));
         let reports = texts.filter_map(|text| NodeReport::decode(text.as_bytes()));
         let current = config.map(|config| {
@@ -111,14 +111,14 @@ impl Operator {
         Ok(translated.collect())
     }
 
-    async fn ask(&self, ask: &Ask) -> Result<Bytes, Failure> {
-        self.client.ask_each(|| self.client.once(ask)).await
+    async fn ask(&self, ask: &ApiRequest) -> Result<Bytes, Failure> {
+        self.client.try_each_server(|| self.client.once(ask)).await
     }
 }
 
-impl ClusterStore for Operator {
+impl ClusterStore for KubeClusterStore {
     fn config_name(&self) -> String {
-        let OperatorOptions { namespace, config_map, .. } = &self.options;
+        let KubeClusterOptions { namespace, config_map, .. } = &self.options;
         format!("net-conf.json of configmap {namespace}/{config_map}")
     }
 
@@ -126,18 +126,18 @@ impl ClusterStore for Operator {
         "name the cluster with --kubeconfig-file or --kube-api-url"
     }
 
-    async fn read(&self) -> Result<Holdings, Away> {
+    async fn read(&self) -> Result<StoreContents, Unavailable> {
         let config = self.config().await?;
         let reports = self.reports(config.as_ref()).await?;
         let records = self.records(config.as_ref()).await?;
-        Ok(Holdings { config, records, reports })
+        Ok(StoreContents { config, records, reports })
     }
 
-    async fn swap(&self, seen: i64, text: &str) -> Result<Swap, Away> {
+    async fn swap(&self, seen: i64, text: &str) -> Result<Swap, Unavailable> {
         let ask =
             request::write_config(&self.options.namespace, &self.options.config_map, seen, text);
         match self.ask(&ask).await {
-            Ok(body) => understand(&body).map(|it: ConfigMapObject| Swap::Done(it.revision())),
+            Ok(body) => decode(&body).map(|it: ConfigMapObject| Swap::Done(it.revision())),
             Err(Failure::Refused(Refusal::Exists | Refusal::Absent)) => Ok(Swap::Outdated),
             Err(failure) => {
                 let failure = self.client.explained(failure);
@@ -153,10 +153,10 @@ impl ConfigMapObject {
     }
 }
 
-fn understand<T: DeserializeOwned>(body: &[u8]) -> Result<T, Away> {
+fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, Unavailable> {
     let unreadable = |error: serde_json::Error| {
         let error = excerpt::sentence(&error.to_string());
-        Away(format!("an answer of the API server cannot be read: {error}"))
+        Unavailable(format!("an answer of the API server cannot be read: {error}"))
     };
     serde_json::from_slice(body).map_err(unreadable)
 }

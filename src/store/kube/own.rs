@@ -71,12 +71,12 @@ impl Ours {
         if self.node().is_some_and(|known| known.is_later_than(&node)) {
             return false;
         }
-        self.trust(Some(node))
+        self.set_seen(Some(node))
     }
 
     /// Accepts any version next, since versions may have restarted. Returns false: this is no
     /// change.
-    pub(super) fn doubt(&mut self) -> bool {
+    pub(super) fn forget_version(&mut self) -> bool {
         if let Some(Seen::Node(node)) = &mut self.seen {
             node.version.clear();
         }
@@ -84,7 +84,7 @@ impl Ours {
     }
 
     /// Notes the present version; none if our node does not exist. Returns whether it differs.
-    pub(super) fn trust(&mut self, node: Option<OwnNode>) -> bool {
+    pub(super) fn set_seen(&mut self, node: Option<OwnNode>) -> bool {
         let seen = Some(node.map_or(Seen::Gone, Seen::Node));
         std::mem::replace(&mut self.seen, seen.clone()) != seen
     }
@@ -181,7 +181,7 @@ mod tests {
         let mut ours = Ours { name: Some("n1".into()), ..Ours::default() };
         let subnets = vec!["10.244.1.0/24".parse().unwrap()];
         ours.published = Some(Published { attributes: attributes(), subnets });
-        ours.trust(Some(node("7", &["10.244.1.0/24"], &[])));
+        ours.set_seen(Some(node("7", &["10.244.1.0/24"], &[])));
         ours
     }
 
@@ -202,8 +202,7 @@ mod tests {
     fn a_write_of_another_client_loses_the_lease() {
         let mut ours = holding();
         ours.see(node("8", &["10.244.1.0/24"], &[("public-ip", "172.18.0.9")]));
-        let reason =
-            "node n1: annotation flannel.alpha.coreos.com/public-ip differs from the published value";
+        let reason = "node n1: annotation flannel.alpha.coreos.com/public-ip differs from the published value";
         assert_eq!(loss(&ours).as_deref(), Some(reason));
     }
 
@@ -230,7 +229,7 @@ mod tests {
     #[test]
     fn a_removed_node_loses_the_lease() {
         let mut ours = holding();
-        assert!(ours.trust(None));
+        assert!(ours.set_seen(None));
         assert_eq!(loss(&ours).as_deref(), Some("node n1 is gone"));
     }
 
@@ -246,7 +245,7 @@ mod tests {
     #[test]
     fn after_a_new_listing_of_all_nodes_versions_may_restart() {
         let mut ours = holding();
-        assert!(!ours.doubt());
+        assert!(!ours.forget_version());
         assert!(ours.see(node("3", &["10.244.9.0/24"], &[])));
         assert!(loss(&ours).is_some());
     }

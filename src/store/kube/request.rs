@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::annotations::Annotations;
 
 /// What is sent.
-pub(super) type Ask = Request<Vec<u8>>;
+pub(super) type ApiRequest = Request<Vec<u8>>;
 
 /// Nodes in one answer; a node may take 20 kB.
 pub(super) const PAGE: u32 = 200;
@@ -23,44 +23,44 @@ pub(super) const REPORT: &str = "report";
 /// The key of the network config in its `ConfigMap`.
 pub(super) const NET_CONF: &str = "net-conf.json";
 
-pub(super) fn node(name: &str) -> Ask {
-    made(nodes().get(name, &GetParams::default()))
+pub(super) fn node(name: &str) -> ApiRequest {
+    built(nodes().get(name, &GetParams::default()))
 }
 
 /// Checks whether the server answers, with a cheap request that needs no permission.
-pub(super) fn sign_of_life() -> Ask {
-    made(Resource::new("/version").list(&ListParams::default()))
+pub(super) fn version() -> ApiRequest {
+    built(Resource::new("/version").list(&ListParams::default()))
 }
 
-pub(super) fn pod(namespace: &str, name: &str) -> Ask {
-    made(namespaced(namespace, "pods").get(name, &GetParams::default()))
+pub(super) fn pod(namespace: &str, name: &str) -> ApiRequest {
+    built(namespaced(namespace, "pods").get(name, &GetParams::default()))
 }
 
 /// The page of nodes after `token`, which is empty for the first page; at most `limit` nodes.
-pub(super) fn page(token: &str, limit: u32) -> Ask {
+pub(super) fn page(token: &str, limit: u32) -> ApiRequest {
     let params = ListParams::default().limit(limit);
     let params = if token.is_empty() { params } else { params.continue_token(token) };
-    made(nodes().list(&params))
+    built(nodes().list(&params))
 }
 
 /// All changes after `version`, for `seconds`.
-pub(super) fn watch(version: &str, seconds: u32) -> Ask {
-    made(nodes().watch(&WatchParams::default().timeout(seconds), version))
+pub(super) fn watch(version: &str, seconds: u32) -> ApiRequest {
+    built(nodes().watch(&WatchParams::default().timeout(seconds), version))
 }
 
 /// All nodes, one by one, and then all changes.
-pub(super) fn streamed_list(seconds: u32) -> Ask {
-    made(nodes().watch(&WatchParams::default().timeout(seconds).initial_events(), ""))
+pub(super) fn streamed_list(seconds: u32) -> ApiRequest {
+    built(nodes().watch(&WatchParams::default().timeout(seconds).initial_events(), ""))
 }
 
 /// Writes only `annotations` to node `name`, with the permission on its status, as flannel does, so
 /// that none on the rest of the node is needed.
-pub(super) fn annotate(name: &str, annotations: &Annotations) -> Ask {
+pub(super) fn annotate(name: &str, annotations: &Annotations) -> ApiRequest {
     patch_status(name, json!({ "metadata": { "annotations": annotations } }))
 }
 
 /// Clears the condition that keeps pods off node `name`; `now` is like `2026-11-21T23:18:21Z`.
-pub(super) fn clear_condition(name: &str, now: &str) -> Ask {
+pub(super) fn clear_condition(name: &str, now: &str) -> ApiRequest {
     let condition = json!({
         "type": "NetworkUnavailable",
         "status": "False",
@@ -72,11 +72,11 @@ pub(super) fn clear_condition(name: &str, now: &str) -> Ask {
     patch_status(name, json!({ "status": { "conditions": [condition] } }))
 }
 
-pub(super) fn probe_secret(namespace: &str) -> Ask {
-    made(namespaced(namespace, "secrets").get(SECRET, &GetParams::default()))
+pub(super) fn probe_secret(namespace: &str) -> ApiRequest {
+    built(namespaced(namespace, "secrets").get(SECRET, &GetParams::default()))
 }
 
-pub(super) fn create_probe_secret(namespace: &str, text: &str) -> Ask {
+pub(super) fn create_probe_secret(namespace: &str, text: &str) -> ApiRequest {
     let secret = json!({
         "apiVersion": "v1",
         "kind": "Secret",
@@ -84,7 +84,7 @@ pub(super) fn create_probe_secret(namespace: &str, text: &str) -> Ask {
         "stringData": { "secret": text },
     });
     let body = secret.to_string().into_bytes();
-    made(namespaced(namespace, "secrets").create(&PostParams::default(), body))
+    built(namespaced(namespace, "secrets").create(&PostParams::default(), body))
 }
 
 /// An object whose removal makes Kubernetes remove another one.
@@ -96,7 +96,7 @@ pub(super) struct Owner {
 }
 
 /// Writes `text` as the report of `node`, which is removed with `owner`.
-pub(super) fn publish_report(namespace: &str, node: &str, owner: &Owner, text: &str) -> Ask {
+pub(super) fn publish_report(namespace: &str, node: &str, owner: &Owner, text: &str) -> ApiRequest {
     let name = format!("tweed-node-{node}");
     let labels: Value = REPORTS.split(',').filter_map(|pair| pair.split_once('=')).collect();
     let Owner { kind, name: owner, uid } = owner;
@@ -108,30 +108,30 @@ pub(super) fn publish_report(namespace: &str, node: &str, owner: &Owner, text: &
         "data": { REPORT: text },
     });
     let params = PatchParams::apply(MANAGER).force();
-    made(namespaced(namespace, "configmaps").patch(&name, &params, &Patch::Apply(object)))
+    built(namespaced(namespace, "configmaps").patch(&name, &params, &Patch::Apply(object)))
 }
 
-pub(super) fn reports(namespace: &str) -> Ask {
-    made(namespaced(namespace, "configmaps").list(&ListParams::default().labels(REPORTS)))
+pub(super) fn reports(namespace: &str) -> ApiRequest {
+    built(namespaced(namespace, "configmaps").list(&ListParams::default().labels(REPORTS)))
 }
 
-pub(super) fn config_map(namespace: &str, name: &str) -> Ask {
-    made(namespaced(namespace, "configmaps").get(name, &GetParams::default()))
+pub(super) fn config_map(namespace: &str, name: &str) -> ApiRequest {
+    built(namespaced(namespace, "configmaps").get(name, &GetParams::default()))
 }
 
 /// Writes `text` as the network config, if the `ConfigMap` still has version `seen`.
-pub(super) fn write_config(namespace: &str, name: &str, seen: i64, text: &str) -> Ask {
+pub(super) fn write_config(namespace: &str, name: &str, seen: i64, text: &str) -> ApiRequest {
     let patch = json!({
         "metadata": { "resourceVersion": seen.to_string() },
         "data": { NET_CONF: text },
     });
     let patch = Patch::Merge(patch);
-    made(namespaced(namespace, "configmaps").patch(name, &PatchParams::default(), &patch))
+    built(namespaced(namespace, "configmaps").patch(name, &PatchParams::default(), &patch))
 }
 
-fn patch_status(name: &str, patch: Value) -> Ask {
+fn patch_status(name: &str, patch: Value) -> ApiRequest {
     let patch = Patch::Strategic(patch);
-    made(nodes().patch_subresource("status", name, &PatchParams::default(), &patch))
+    built(nodes().patch_subresource("status", name, &PatchParams::default(), &patch))
 }
 
 fn nodes() -> Resource {
@@ -143,7 +143,7 @@ fn namespaced(namespace: &str, kind: &str) -> Resource {
 }
 
 /// Fails only for an invalid name; the request is then one that the server answers with not found.
-fn made<E>(request: Result<Ask, E>) -> Ask {
+fn built<E>(request: Result<ApiRequest, E>) -> ApiRequest {
     request.unwrap_or_else(|_| {
         let mut request = Request::new(Vec::new());
         *request.uri_mut() = Uri::from_static("/api/v1/no-such-name");
@@ -155,7 +155,7 @@ fn made<E>(request: Result<Ask, E>) -> Ask {
 mod tests {
     use super::*;
 
-    fn line(ask: &Ask) -> String {
+    fn line(ask: &ApiRequest) -> String {
         format!("{} {}", ask.method(), ask.uri())
     }
 

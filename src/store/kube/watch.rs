@@ -100,7 +100,7 @@ impl Source for KubeSource {
     async fn list(&mut self) -> Result<Vec<Record>, Interrupted> {
         (self.open, self.is_broken) = (None, false);
         self.reader = self.shared.reader();
-        self.shared.ours.send_if_modified(Ours::doubt);
+        self.shared.ours.send_if_modified(Ours::forget_version);
         self.known.clear();
         match self.lists {
             Lists::Streamed => self.list_streamed().await,
@@ -119,12 +119,12 @@ impl Source for KubeSource {
                 self.open = Some(open);
                 return Ok(updates);
             }
-            let listened = open.listen(&self.shared.client).await;
-            self.is_broken |= listened.is_err();
-            if listened? {
+            let received = open.wait_for_data(&self.shared.client).await;
+            self.is_broken |= received.is_err();
+            if received? {
                 self.open = Some(open);
-            } else if !open.has_told {
-                return Err(Interrupted::Away);
+            } else if !open.has_data {
+                return Err(Interrupted::Unreachable);
             }
         }
     }
@@ -206,7 +206,7 @@ impl KubeSource {
     fn remove(&mut self, node: &NodeObject<'_>) -> Option<LeaseUpdate> {
         let name = node.metadata.name.as_ref();
         if self.is_own(name) {
-            self.shared.ours.send_if_modified(|ours| ours.trust(None));
+            self.shared.ours.send_if_modified(|ours| ours.set_seen(None));
         }
         let known = self.known.remove(name)?;
         (known.standing == Standing::Reported).then(|| LeaseUpdate::DeleteNode(LeaseId::new(name)))
@@ -216,7 +216,7 @@ impl KubeSource {
     fn note_missing_own(&self) {
         let name = self.shared.ours.borrow().name.clone();
         if name.is_some_and(|name| !self.known.contains_key(name.as_str())) {
-            self.shared.ours.send_if_modified(|ours| ours.trust(None));
+            self.shared.ours.send_if_modified(|ours| ours.set_seen(None));
         }
     }
 
@@ -237,12 +237,12 @@ impl KubeSource {
         };
         let (mut records, mut progress) = (Vec::new(), Instant::now());
         loop {
-            let listening = open.listen(&self.shared.client);
-            let Ok(more) = timeout_at(progress + STALL, listening).await else {
+            let waiting = open.wait_for_data(&self.shared.client);
+            let Ok(more) = timeout_at(progress + STALL, waiting).await else {
                 return self.list_paged_from_now_on().await;
             };
             if !more? {
-                return Err(Interrupted::Away);
+                return Err(Interrupted::Unreachable);
             }
             let lines = open.take();
             let mut rest = lines.as_slice();
@@ -308,7 +308,7 @@ impl Shared {
         let known = self.ours.borrow().clone();
         let Some((name, known)) = known.name.as_deref().zip(known.node()) else { return Ok(()) };
         match self.client.once(&request::node(name)).await {
-            Ok(body) => match self.understand(&body) {
+            Ok(body) => match self.decode(&body) {
                 Some(node) if known.is_later_than(&node) => Err(Interrupted::Gap),
                 Some(_) | None => Ok(()),
             },
@@ -339,10 +339,10 @@ fn event(line: &[u8]) -> Option<Event<'_>> {
 /// The interruption that an event of type ERROR causes.
 fn interruption(line: &[u8]) -> Interrupted {
     let Ok(ErrorEvent { object: status }) = serde_json::from_slice(line) else {
-        return Interrupted::Away;
+        return Interrupted::Unreachable;
     };
     debug!(reason = status.message, "the watch on the nodes was ended");
-    if status.ends_history() { Interrupted::Gap } else { Interrupted::Away }
+    if status.ends_history() { Interrupted::Gap } else { Interrupted::Unreachable }
 }
 
 /// The duration of a watch, in seconds, random so that watches of many nodes do not end together.
@@ -365,8 +365,8 @@ pub(super) async fn pages(
             body => body?,
         };
         let page: Page<'_> = serde_json::from_slice(&body).map_err(|error| {
-            client.report.away(&format!("the list of nodes cannot be read: {error}"));
-            Failure::Away
+            client.report.unreachable(&format!("the list of nodes cannot be read: {error}"));
+            Failure::Unreachable
         })?;
         page.items.iter().for_each(&mut each);
         token = page.metadata.token;
@@ -390,7 +390,7 @@ mod tests {
 
     use super::*;
     use crate::store::kube::{
-        AnnotationPrefix, ApiOptions, Condition, KubeOptions, KubeSubnetManager, NodeRef,
+        AnnotationPrefix, ApiOptions, KubeOptions, KubeSubnetManager, NetworkCondition, NodeRef,
     };
 
     fn source() -> KubeSource {
@@ -401,7 +401,7 @@ mod tests {
             pod: None,
             namespace: None,
             net_config: "/nowhere/net-conf.json".into(),
-            condition: Condition::Untouched,
+            condition: NetworkCondition::Untouched,
         };
         KubeSource::new(Arc::clone(&KubeSubnetManager::new(options).shared))
     }

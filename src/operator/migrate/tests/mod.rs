@@ -31,7 +31,7 @@ use crate::model::path::Path;
 use crate::operator::options::{self, Arguments};
 use crate::operator::{Answer, Error};
 use crate::store::ClusterStore;
-use crate::store::operator::{Away, Holdings, Swap, Written};
+use crate::store::operator::{StoreContents, Swap, Unavailable, Written};
 
 /// Happens to the cluster at the read with this number.
 type Event = (usize, fn(&mut World));
@@ -52,18 +52,18 @@ impl ClusterStore for Memory {
         "name the servers"
     }
 
-    async fn read(&self) -> Result<Holdings, Away> {
+    async fn read(&self) -> Result<StoreContents, Unavailable> {
         let (mut world, mut reads) = (self.world.borrow_mut(), self.reads.borrow_mut());
         *reads += 1;
         let due = self.events.iter().filter(|(at, _)| *at == *reads);
         due.for_each(|(_, event)| event(&mut world));
         let config = Some(Written { text: world.text.clone(), revision: world.revision });
-        let holdings = Holdings { config, records: world.records(), reports: world.reports() };
+        let holdings = StoreContents { config, records: world.records(), reports: world.reports() };
         world.follow();
         Ok(holdings)
     }
 
-    async fn swap(&self, seen: i64, text: &str) -> Result<Swap, Away> {
+    async fn swap(&self, seen: i64, text: &str) -> Result<Swap, Unavailable> {
         let mut world = self.world.borrow_mut();
         if world.revision != seen {
             return Ok(Swap::Outdated);

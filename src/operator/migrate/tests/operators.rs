@@ -172,11 +172,11 @@ async fn a_missing_config_is_reported_in_one_sentence() {
         fn hint(&self) -> &'static str {
             "name the servers"
         }
-        async fn read(&self) -> Result<Holdings, Away> {
-            Ok(Holdings::default())
+        async fn read(&self) -> Result<StoreContents, Unavailable> {
+            Ok(StoreContents::default())
         }
-        async fn swap(&self, _: i64, _: &str) -> Result<Swap, Away> {
-            Err(Away("nobody is there".into()))
+        async fn swap(&self, _: i64, _: &str) -> Result<Swap, Unavailable> {
+            Err(Unavailable("no server answers".into()))
         }
     }
     let error = store::read(&Empty).await.unwrap_err();

@@ -2,11 +2,11 @@
 //! start at once do not wait for each other's reads.
 
 use crate::store::allocate::Draw;
-use crate::store::claim::{Claim, Claimant, Holding, Way};
+use crate::store::claim::{Allocation, Claim, Claimant, HeldLease};
 use crate::store::etcd::Shared;
 use crate::store::etcd::ours::Own;
 use crate::store::etcd::pace::{Part, is_on};
-use crate::store::etcd::store::{Condition, Listing, Stored};
+use crate::store::etcd::store::{Listing, Precondition, Stored};
 
 /// A subnet that must be confirmed before it is used.
 pub(in crate::store::etcd) struct Reserved {
@@ -34,12 +34,12 @@ impl Shared {
         if !is_on(Part::Reserve) || !self.store.client.is_busy().await {
             return None;
         }
-        let Way::Create(wish) = claimant.claim(&[]).ok()?.way else { return None };
+        let Allocation::New(request) = claimant.claim(&[]).ok()?.allocation else { return None };
         let slot = Draw::SlotOf(*claimant.public_ips.first()?, rand::random());
         // The key reserves both subnets only if they are the same slot of their pools.
-        let subnets = wish.fulfil(slot).ok().filter(|subnets| wish.in_step(subnets))?;
+        let subnets = request.allocate(slot).ok().filter(|subnets| request.is_aligned(subnets))?;
         let mut own = self.new_own(claimant, subnets, value).await;
-        let absent = Condition::Absent(own.subnets.clone());
+        let absent = Precondition::Absent(own.subnets.clone());
         let since = self.write(&mut own, absent, Vec::new()).await.ok()?;
         Some(Reserved { own, since })
     }
@@ -53,15 +53,15 @@ pub(in crate::store::etcd) fn is_confirmed(
     listing: &Listing,
 ) -> bool {
     let holdings = listing.stored.iter().filter_map(Stored::holding);
-    let others: Vec<Holding> = holdings.filter(|held| held.id != own.id).collect();
+    let others: Vec<HeldLease> = holdings.filter(|held| held.id != own.id).collect();
     let is_there = listing
         .stored
         .iter()
         .any(|stored| own.has_written(stored) && stored.mod_revision == own.mod_revision);
     let is_free = !others.iter().any(|held| own.subnets.iter().any(|own| held.overlaps(*own)));
-    let is_chosen = |claim: &Claim<'_>| match &claim.way {
-        Way::Create(wish) => claim.obsolete.is_empty() && !wish.avoids(&own.subnets),
-        Way::Take(_) => false,
+    let is_chosen = |claim: &Claim<'_>| match &claim.allocation {
+        Allocation::New(request) => claim.obsolete.is_empty() && !request.avoids(&own.subnets),
+        Allocation::Existing(_) => false,
     };
     is_there && is_free && claimant.claim(&others).is_ok_and(|claim| is_chosen(&claim))
 }

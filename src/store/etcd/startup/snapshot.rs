@@ -88,7 +88,7 @@ impl Store {
     }
 
     /// The condition: no other node has written a snapshot, and the store still has the newest
-    /// lease. This way, a store that was wiped meanwhile gets no snapshot of the former one.
+    /// lease. Thus a store that was wiped meanwhile gets no snapshot of the former one.
     fn replacing(&self, listing: &Listing, looked: i64) -> Txn {
         let newest = listing.stored.iter().max_by_key(|stored| stored.mod_revision);
         let unchanged = newest.map(|stored| {
