@@ -18,51 +18,34 @@ pub struct SubnetRequest<'a> {
     pub avoided: Vec<Prefix>,
 }
 
-/// How to select one of the free subnets.
-#[derive(Clone, Copy, Debug)]
-pub enum Draw {
-    /// The slot derived from this public IP, so that nodes that start together do not collide; if
-    /// it is taken, as with `Any`.
-    SlotOf(IpAddr, u128),
-    /// Any free one with equal probability, by a random number.
-    Any(u128),
-}
-
 impl SubnetRequest<'_> {
-    /// A subnet of each pool, in their order. A kept subnet counts as free.
-    pub fn allocate(&self, draw: Draw) -> Result<Vec<Prefix>, Error> {
-        let mut leader = None;
+    /// A subnet of each pool, in their order. A kept subnet counts as free. The first pool's is the
+    /// slot derived from `public_ip`, so that nodes that start together do not collide; if it is
+    /// taken, or without `public_ip`, any free one by `random`, with equal probability.
+    pub fn allocate(&self, public_ip: Option<IpAddr>, random: u128) -> Result<Vec<Prefix>, Error> {
+        let (mut slot, mut random) = (public_ip.map(number), random);
         let mut subnets = Vec::new();
         for (pool, kept) in self.pools.iter().zip(&self.kept) {
-            let subnet = match (kept, leader) {
-                (Some(kept), _) => *kept,
-                (None, None) => self.first(pool, draw)?,
-                (None, Some(index)) => self.following(pool, index)?,
+            let subnet = match kept {
+                Some(kept) => *kept,
+                None => self.free_subnet(pool, slot, random)?,
             };
-            leader = leader.or_else(|| pool.index(subnet));
+            // The same slot in all pools: one family's uniqueness then ensures the other's. If it
+            // is taken, another one that still differs between nodes.
+            if let (true, Some(index)) = (subnets.is_empty(), pool.index(subnet)) {
+                (slot, random) = (Some(index), index);
+            }
             subnets.push(subnet);
         }
         Ok(subnets)
     }
 
-    fn first(&self, pool: &Pool, draw: Draw) -> Result<Prefix, Error> {
+    fn free_subnet(&self, pool: &Pool, slot: Option<u128>, random: u128) -> Result<Prefix, Error> {
         let free = self.free(pool);
-        let (slot, random) = match draw {
-            Draw::SlotOf(public_ip, random) => (Some(number(public_ip) % pool.count()), random),
-            Draw::Any(random) => (None, random),
-        };
-        let slot = slot.filter(|slot| free.holds(*slot));
-        let any = || free.nth(random.checked_rem(free.count)?);
-        slot.or_else(any).map(|index| pool.subnet(index)).ok_or_else(|| exhausted(pool))
-    }
-
-    /// The same slot as in the first pool, so that one family's uniqueness ensures the other's. If
-    /// it is taken, another one that still differs between nodes.
-    fn following(&self, pool: &Pool, leader: u128) -> Result<Prefix, Error> {
-        let free = self.free(pool);
-        let same = Some(leader % pool.count()).filter(|slot| free.holds(*slot));
-        let other = || free.nth(leader.checked_rem(free.count)?);
-        same.or_else(other).map(|index| pool.subnet(index)).ok_or_else(|| exhausted(pool))
+        let wanted = slot.map(|slot| slot % pool.count()).filter(|slot| free.holds(*slot));
+        let other = || free.nth(random.checked_rem(free.count)?);
+        let exhausted = || Error::Exhausted { pool: pool.network, count: pool.count() };
+        wanted.or_else(other).map(|index| pool.subnet(index)).ok_or_else(exhausted)
     }
 
     /// The free slots. A link whose subnet covers the whole pool would leave none: it is ignored.
@@ -143,10 +126,6 @@ fn slots(pool: &Pool, prefix: Prefix) -> Option<(u128, u128)> {
     touches.then(|| (slot(first), slot(last)))
 }
 
-fn exhausted(pool: &Pool) -> Error {
-    Error::Exhausted { pool: pool.network, count: pool.count() }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -164,7 +143,7 @@ mod tests {
         texts.iter().map(|text| text.parse().unwrap()).collect()
     }
 
-    fn allocated(json: &str, taken: &[&str], draw: Draw) -> String {
+    fn allocated(json: &str, taken: &[&str], (ip, random): (Option<IpAddr>, u128)) -> String {
         let pools = pools(json);
         let request = SubnetRequest {
             pools: &pools,
@@ -172,7 +151,7 @@ mod tests {
             taken: prefixes(taken),
             avoided: vec![],
         };
-        match request.allocate(draw) {
+        match request.allocate(ip, random) {
             Ok(subnets) => subnets.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
             Err(error) => error.to_string(),
         }
@@ -181,8 +160,8 @@ mod tests {
     const V4: &str = r#"{"Network":"10.5.0.0/16"}"#;
     const DUAL: &str = r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00::/48"}"#;
 
-    fn slot_of(public_ip: &str) -> Draw {
-        Draw::SlotOf(public_ip.parse().unwrap(), 0)
+    fn slot_of(public_ip: &str) -> (Option<IpAddr>, u128) {
+        (Some(public_ip.parse().unwrap()), 0)
     }
 
     #[test]
@@ -196,16 +175,16 @@ mod tests {
 
     #[test]
     fn leases_of_any_length_take_what_they_overlap() {
-        assert_eq!(allocated(V4, &["10.5.0.0/17"], Draw::Any(0)), "10.5.128.0/24");
-        assert_eq!(allocated(V4, &["10.5.1.64/26"], Draw::Any(0)), "10.5.2.0/24");
-        assert_eq!(allocated(V4, &["10.6.0.0/24", "fd00::/16"], Draw::Any(0)), "10.5.1.0/24");
+        assert_eq!(allocated(V4, &["10.5.0.0/17"], (None, 0)), "10.5.128.0/24");
+        assert_eq!(allocated(V4, &["10.5.1.64/26"], (None, 0)), "10.5.2.0/24");
+        assert_eq!(allocated(V4, &["10.6.0.0/24", "fd00::/16"], (None, 0)), "10.5.1.0/24");
     }
 
     #[test]
     fn a_full_pool_is_an_error() {
         let message = "no subnet is free in 10.5.0.0/16: all 255 are leased; \
                        widen the network or delete the leases of nodes that are gone";
-        assert_eq!(allocated(V4, &["10.0.0.0/8"], Draw::Any(7)), message);
+        assert_eq!(allocated(V4, &["10.0.0.0/8"], (None, 7)), message);
     }
 
     #[test]
@@ -226,8 +205,8 @@ mod tests {
             taken: prefixes(&["fd00::/58"]),
             avoided: vec![],
         };
-        let nodes = (1..50).map(|node| Draw::SlotOf(Family::V4.address(node), 0));
-        let subnets: Vec<Vec<Prefix>> = nodes.map(|draw| request.allocate(draw).unwrap()).collect();
+        let nodes = (1..50).map(|node| Some(Family::V4.address(node)));
+        let subnets: Vec<Vec<Prefix>> = nodes.map(|ip| request.allocate(ip, 0).unwrap()).collect();
         assert!(subnets.iter().all(|subnets| !request.is_aligned(subnets)));
         let distinct: BTreeSet<_> = subnets.iter().map(|subnets| subnets[1]).collect();
         assert_eq!(distinct.len(), subnets.len());
@@ -242,14 +221,14 @@ mod tests {
             taken: Vec::new(),
             avoided: vec![],
         };
-        assert!(request.is_aligned(&request.allocate(slot_of("192.168.0.9")).unwrap()));
+        assert!(request.is_aligned(&request.allocate(slot_of("192.168.0.9").0, 0).unwrap()));
         assert!(!request.is_aligned(&prefixes(&["10.5.115.0/24", "fd00:0:0:74::/64"])));
     }
 
     #[test]
     fn a_huge_pool_is_not_enumerated() {
         let huge = r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd00::/8","IPv6SubnetLen":126}"#;
-        let subnet = allocated(huge, &["fd00::/64"], Draw::Any(u128::MAX >> 4));
+        let subnet = allocated(huge, &["fd00::/64"], (None, u128::MAX >> 4));
         assert!(subnet.ends_with("/126"), "{subnet}");
     }
 
@@ -263,7 +242,7 @@ mod tests {
             taken: prefixes(&["10.5.7.0/24"]),
             avoided: vec![],
         };
-        let subnets = request.allocate(Draw::Any(99)).unwrap();
+        let subnets = request.allocate(None, 99).unwrap();
         assert_eq!(subnets, prefixes(&["10.5.7.0/24", "fd00:0:0:7::/64"]));
     }
 
@@ -294,8 +273,8 @@ mod tests {
         ) {
             let pools = pools(V4);
             let request = SubnetRequest { pools: &pools, kept: vec![None], taken: held.clone(), avoided: vec![] };
-            let draw = Draw::SlotOf(Family::V4.address(ip.into()), random);
-            if let Ok(subnets) = request.allocate(draw) {
+            let public_ip = Some(Family::V4.address(ip.into()));
+            if let Ok(subnets) = request.allocate(public_ip, random) {
                 prop_assert!(pools[0].assigns(subnets[0]));
                 prop_assert!(!held.iter().any(|prefix| prefix.overlaps(subnets[0])));
             }

@@ -83,25 +83,23 @@ impl<'a> Claimant<'a> {
             holdings.iter().partition(|held| self.owns(held));
         let (usable, mut obsolete): (Vec<&HeldLease>, Vec<&HeldLease>) =
             ours.into_iter().partition(|held| self.can_use(held));
-        let previous = usable.iter().find(|held| self.held_before(held));
-        let previous =
-            previous.or_else(|| others.iter().find(|held| self.is_replaced(held, holdings)));
+        let replaced = || others.iter().find(|held| self.is_replaced(held, holdings));
+        let previous = usable.iter().find(|held| self.held_before(held)).or_else(replaced);
         // Pods may run on the previous subnet: it has precedence over other leases of this node.
-        let other = || usable.first().filter(|_| !self.has_previous());
+        let has_previous = || self.previous.subnets.iter().any(|subnet| self.is_in_pool(*subnet));
+        let other = || usable.first().filter(|_| !has_previous());
         let allocation = if let Some(held) = previous.or_else(other) {
             Allocation::Existing(held.id.clone())
         } else {
             // A reservation belongs to the operator and is kept.
-            let (reserved, left) =
-                usable.into_iter().partition::<Vec<_>, _>(|held| held.grant.is_none());
-            obsolete.extend(left);
+            let (reserved, renewed): (Vec<_>, Vec<_>) =
+                usable.into_iter().partition(|held| held.grant.is_none());
+            obsolete.extend(renewed);
             others.extend(reserved);
             Allocation::New(self.request(&obsolete, &others)?)
         };
-        Ok(Claim {
-            allocation,
-            obsolete: obsolete.into_iter().map(|held| held.id.clone()).collect(),
-        })
+        let obsolete = obsolete.into_iter().map(|held| held.id.clone()).collect();
+        Ok(Claim { allocation, obsolete })
     }
 
     /// Whether the lease has a public IP of this node, or the etcd lease that it held before.
@@ -131,10 +129,8 @@ impl<'a> Claimant<'a> {
         same_grant && (self.keeps_public_ip() || is_as_known)
     }
 
-    /// Previous subnets outside all pools.
     pub fn previous_outside_pools(&self) -> impl Iterator<Item = Prefix> + '_ {
-        let assigns = |subnet: &Prefix| self.pools.iter().any(|pool| pool.assigns(*subnet));
-        self.previous.subnets.iter().copied().filter(move |subnet| !assigns(subnet))
+        self.previous.subnets.iter().copied().filter(|subnet| !self.is_in_pool(*subnet))
     }
 
     /// The error that names the holder of `subnet`.
@@ -162,10 +158,8 @@ impl<'a> Claimant<'a> {
             && holdings.iter().any(is_younger)
     }
 
-    /// Whether a pool contains a previous subnet.
-    fn has_previous(&self) -> bool {
-        let assigns = |subnet: &Prefix| self.pools.iter().any(|pool| pool.assigns(*subnet));
-        self.previous.subnets.iter().any(assigns)
+    fn is_in_pool(&self, subnet: Prefix) -> bool {
+        self.pools.iter().any(|pool| pool.assigns(subnet))
     }
 
     fn held_before(&self, held: &HeldLease) -> bool {
@@ -219,7 +213,6 @@ fn have_common(some: &[IpAddr], others: &[IpAddr]) -> bool {
 mod tests {
     use super::*;
     use crate::model::config::NetworkConfig;
-    use crate::store::allocate::Draw;
     use crate::store::etcd::key;
 
     const V4: &str = r#"{"Network":"10.5.0.0/16"}"#;
@@ -366,7 +359,7 @@ mod tests {
             Claimant { pools: &config.pools, public_ips, previous: &known, occupied: &[] };
         let claim = claimant.claim(&[holding("10.5.0.0-17", &["192.168.0.8"], 1)]).unwrap();
         let Allocation::New(request) = claim.allocation else { panic!("{:?}", claim.allocation) };
-        assert_eq!(request.allocate(Draw::Any(0)).unwrap(), ["10.5.128.0/24".parse().unwrap()]);
+        assert_eq!(request.allocate(None, 0).unwrap(), ["10.5.128.0/24".parse().unwrap()]);
     }
 
     #[test]
@@ -394,7 +387,7 @@ mod tests {
         let Allocation::New(request) = claimant.claim(peers).unwrap().allocation else {
             panic!("taken")
         };
-        request.allocate(Draw::Any(0)).unwrap()[0].to_string()
+        request.allocate(None, 0).unwrap()[0].to_string()
     }
 
     #[test]

@@ -3,7 +3,6 @@
 use std::error::Error as StdError;
 use std::future::Future;
 use std::iter::successors;
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,21 +39,14 @@ pub(super) struct Failover<S: Servers> {
 }
 
 struct Current<C> {
-    connection: Option<Arc<Connection<C>>>,
+    /// Shared, because a client takes several kilobytes, which each future would contain.
+    connection: Option<Arc<C>>,
     /// Index of the server in use.
     server: usize,
     /// Counts the changes of the server in use.
     changes: u64,
-    /// Counts connections.
-    generation: u64,
     /// Consecutive failures of all requests.
     failures: usize,
-}
-
-/// Shared, because a client takes several kilobytes, which each future would contain.
-pub(super) struct Connection<C> {
-    client: C,
-    generation: u64,
 }
 
 /// Why a request has no answer.
@@ -87,46 +79,29 @@ pub(super) enum Refusal {
     Denied(String),
 }
 
-impl From<Refusal> for Failure {
-    fn from(refusal: Refusal) -> Self {
-        Self::Refused(refusal)
-    }
-}
-
-impl<C> Deref for Connection<C> {
-    type Target = C;
-
-    fn deref(&self) -> &C {
-        &self.client
-    }
-}
-
 impl<C> Current<C> {
     /// Whether `connection` is still in use: of several requests that fail on it, only the first
     /// changes the server.
-    fn uses(&self, connection: &Connection<C>) -> bool {
-        self.connection.is_some() && self.generation == connection.generation
+    fn uses(&self, connection: &Arc<C>) -> bool {
+        self.connection.as_ref().is_some_and(|current| Arc::ptr_eq(current, connection))
     }
 }
 
 impl<S: Servers> Failover<S> {
     /// Does not connect yet. The server at `first` is used first.
     pub(super) fn new(servers: S, first: usize, report: Report) -> Self {
-        let current =
-            Current { connection: None, server: first, changes: 0, generation: 0, failures: 0 };
+        let current = Current { connection: None, server: first, changes: 0, failures: 0 };
         Self { servers, report, current: Mutex::new(current) }
     }
 
-    pub(super) async fn connection(&self) -> Result<Arc<Connection<S::Client>>, Failure> {
+    pub(super) async fn connection(&self) -> Result<Arc<S::Client>, Failure> {
         let mut current = self.current.lock().await;
         if let Some(connection) = &current.connection {
             return Ok(Arc::clone(connection));
         }
         match Box::pin(self.servers.open(current.server)).await {
             Ok(client) => {
-                current.generation += 1;
-                let connection = Connection { client, generation: current.generation };
-                let connection = Arc::new(connection);
+                let connection = Arc::new(client);
                 current.connection = Some(Arc::clone(&connection));
                 Ok(connection)
             }
@@ -143,7 +118,7 @@ impl<S: Servers> Failover<S> {
     }
 
     /// The same, if `connection` is still in use.
-    pub(super) async fn changes_on(&self, connection: &Connection<S::Client>) -> Option<u64> {
+    pub(super) async fn changes_on(&self, connection: &Arc<S::Client>) -> Option<u64> {
         let current = self.current.lock().await;
         current.uses(connection).then_some(current.changes)
     }
@@ -160,7 +135,7 @@ impl<S: Servers> Failover<S> {
     }
 
     /// The next request goes to the next server.
-    pub(super) async fn drop_connection(&self, connection: &Connection<S::Client>, reason: &str) {
+    pub(super) async fn drop_connection(&self, connection: &Arc<S::Client>, reason: &str) {
         let mut current = self.current.lock().await;
         if current.uses(connection) {
             current.connection = None;
@@ -170,7 +145,7 @@ impl<S: Servers> Failover<S> {
 
     /// The server is overloaded, but the connection works: without another server it is kept, since
     /// a new one would add to the load.
-    pub(super) async fn avoid_server(&self, connection: &Connection<S::Client>, reason: &str) {
+    pub(super) async fn avoid_server(&self, connection: &Arc<S::Client>, reason: &str) {
         if self.servers.count() > 1 {
             return self.drop_connection(connection, reason).await;
         }

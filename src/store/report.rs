@@ -105,19 +105,15 @@ impl Report {
 
 impl Problems {
     fn state(&self) -> StoreState {
-        match &self.server {
-            Some(reason) => StoreState::Waiting(reason.clone()),
-            None if !self.asked => StoreState::Unknown,
-            None => self.answered(),
-        }
-    }
-
-    fn answered(&self) -> StoreState {
-        match (&self.subnet, &self.report, &self.oversized) {
-            (Some(reason), _, _) => StoreState::Lacks(reason.clone()),
-            (_, Some(reason), _) => StoreState::Refuses(format!("this node's report: {reason}")),
-            (_, _, Some(what)) => StoreState::Holds(what.clone()),
-            (None, None, None) => StoreState::Reachable,
+        match self {
+            Self { server: Some(reason), .. } => StoreState::Waiting(reason.clone()),
+            Self { asked: false, .. } => StoreState::Unknown,
+            Self { subnet: Some(reason), .. } => StoreState::Lacks(reason.clone()),
+            Self { report: Some(why), .. } => {
+                StoreState::Refuses(format!("this node's report: {why}"))
+            }
+            Self { oversized: Some(what), .. } => StoreState::Holds(what.clone()),
+            Self { .. } => StoreState::Reachable,
         }
     }
 }

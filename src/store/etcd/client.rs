@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::connect::{EtcdOptions, Fault, describe, fault, open, shown};
 use super::pace::{self, Part, TIMEOUT, faded, is_on};
-use crate::store::failover::{self, Failover, Failure, Refusal, Servers, retry};
+use crate::store::failover::{Failover, Failure, Refusal, Servers, retry};
 use crate::store::report::Report;
 
 /// A client with failover, because the library's own sends some of the requests to dead servers.
@@ -38,7 +38,7 @@ impl Latency {
 /// A connection to one server.
 pub(in crate::store) struct Server(etcd_client::Client);
 
-pub(super) type Connection = Arc<failover::Connection<Server>>;
+pub(super) type Connection = Arc<Server>;
 
 /// The longest answer, in bytes, more than tens of thousands of leases. It limits memory use.
 pub(super) const LONGEST_ANSWER: usize = 8 * 1024 * 1024;

@@ -3,9 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{
-    Compare, CompareOp, Error, GetResponse, PutOptions, Txn, TxnOp, TxnOpResponse, WatchOptions,
-};
+use etcd_client::{Compare, CompareOp, Error, PutOptions, Txn, TxnOp, TxnOpResponse, WatchOptions};
 use futures::stream::{self, BoxStream};
 use tokio::sync::watch as channel;
 use tokio::time::{sleep, timeout};
@@ -29,7 +27,7 @@ const READ_AGAIN: Duration = Duration::from_secs(300);
 impl Documents for EtcdSubnetManager {
     fn watch_config(&self) -> BoxStream<'static, ConfigUpdate> {
         let shared = Arc::clone(&self.shared);
-        let start = ConfigFollower { shared, read: None, backoff: Backoff::default() };
+        let start = ConfigFollower { shared, known: None, backoff: Backoff::default() };
         distinct(stream::unfold(start, |mut follower| async {
             let update = follower.step().await;
             Some((update, follower))
@@ -49,11 +47,21 @@ impl Documents for EtcdSubnetManager {
             self.shared.forget_grant().await;
             return Err(unpublished(Failure::Refused(refusal)));
         }
-        let write = |connection| write_report(connection, &key, value, grant);
+        // Nothing is written if the store has the same value already, for example after a restart.
+        let is_there = [
+            Compare::value(key.as_str(), CompareOp::Equal, value.clone()),
+            Compare::lease(key.as_str(), CompareOp::Equal, grant),
+        ];
+        let put = PutOptions::new().with_lease(grant);
+        let put = TxnOp::put(key.as_str(), value, Some(put));
+        let transaction = Txn::new().when(is_there).or_else([put]);
+        let write = |connection: Connection| async move {
+            unless_denied(connection.kv().txn(transaction).await)
+        };
         let written = store.client.once(write).await;
         store.client.note_report(&written);
         let denied = || format!("permission denied for key {key}: grant it to this etcd user");
-        written.map_err(unpublished)?.ok_or_else(denied)
+        written.map_err(unpublished)?.map(drop).ok_or_else(denied)
     }
 
     async fn probe_secret(&self) -> Result<Secret, String> {
@@ -79,20 +87,20 @@ impl Documents for EtcdSubnetManager {
 struct ConfigFollower {
     shared: Arc<Shared>,
     /// The store's revision at the last read.
-    read: Option<i64>,
+    known: Option<i64>,
     backoff: Backoff,
 }
 
 impl ConfigFollower {
     /// Reads the key again at each change, so that an interrupted watch misses nothing.
     async fn step(&mut self) -> ConfigUpdate {
-        if let Some(known) = self.read.take() {
+        if let Some(known) = self.known.take() {
             self.wait(known + 1).await;
         }
         loop {
-            match self.look().await {
+            match self.read().await {
                 Ok((update, revision)) => {
-                    self.read = Some(revision);
+                    self.known = Some(revision);
                     return update;
                 }
                 Err(Failure::Refused(refusal)) => {
@@ -141,40 +149,22 @@ impl ConfigFollower {
     }
 
     /// The value of the key, and the store's revision.
-    async fn look(&self) -> Result<(ConfigUpdate, i64), Failure> {
+    async fn read(&self) -> Result<(ConfigUpdate, i64), Failure> {
         let store = &self.shared.store;
         let key = store.layout.config.as_str();
         let read = |connection: Connection| async move { connection.kv().get(key, None).await };
         let answer = store.client.once(read).await?;
-        Ok((update(key, &answer), revision(answer.header())))
+        let kv = answer.kvs().first();
+        let config = match kv {
+            Some(kv) => {
+                NetworkConfig::parse(kv.value()).map_err(|error| format!("key {key}: {error}"))
+            }
+            None => Err(format!("key {key} is missing: write the network config there")),
+        };
+        let written = kv.map_or(0, |kv| kv.mod_revision().unsigned_abs());
+        let update = ConfigUpdate { config: config.map_err(Unusable), revision: written };
+        Ok((update, revision(answer.header())))
     }
-}
-
-fn update(key: &str, answer: &GetResponse) -> ConfigUpdate {
-    let Some(kv) = answer.kvs().first() else {
-        let missing = format!("key {key} is missing: write the network config there");
-        return ConfigUpdate { config: Err(Unusable(missing)), revision: 0 };
-    };
-    let config = NetworkConfig::parse(kv.value());
-    let config = config.map_err(|error| Unusable(format!("key {key}: {error}")));
-    ConfigUpdate { config, revision: kv.mod_revision().unsigned_abs() }
-}
-
-/// Writes nothing if the store has the same value already, for example after a restart. None if
-/// this etcd user may not write the key.
-async fn write_report(
-    connection: Connection,
-    key: &str,
-    value: Vec<u8>,
-    grant: i64,
-) -> Result<Option<()>, Error> {
-    let is_there = [
-        Compare::value(key, CompareOp::Equal, value.clone()),
-        Compare::lease(key, CompareOp::Equal, grant),
-    ];
-    let put = TxnOp::put(key, value, Some(PutOptions::new().with_lease(grant)));
-    let answer = connection.kv().txn(Txn::new().when(is_there).or_else([put])).await;
-    unless_denied(answer.map(drop))
 }
 
 fn unpublished(failure: Failure) -> String {

@@ -18,7 +18,7 @@ use super::{EtcdSubnetManager, Shared, key, value};
 use crate::model::config::NetworkConfig;
 use crate::model::lease::{Lease, LeaseAttributes, LeaseId, LeaseUpdate};
 use crate::model::prefix::Prefix;
-use crate::store::allocate::{Draw, SubnetRequest};
+use crate::store::allocate::SubnetRequest;
 use crate::store::backoff::Backoff;
 use crate::store::claim::{Allocation, Claimant, HeldLease};
 use crate::store::failover::Refusal;
@@ -162,11 +162,9 @@ impl Shared {
     ) -> Attempt {
         let must_list_again =
             !obsolete.is_empty() || request.kept.iter().flatten().next().is_some();
-        let slot = claimant.public_ips.first();
-        let mut draw =
-            slot.map_or(Draw::Any(rand::random()), |ip| Draw::SlotOf(*ip, rand::random()));
+        let mut public_ip = claimant.public_ips.first().copied();
         loop {
-            let subnets = request.allocate(draw)?;
+            let subnets = request.allocate(public_ip, rand::random())?;
             let is_aligned = request.is_aligned(&subnets);
             let mut own = self.new_own(claimant, subnets, value).await;
             let absent = Precondition::Absent(own.subnets.clone());
@@ -178,7 +176,7 @@ impl Shared {
                 return Ok(None);
             }
             request.taken = self.store.claimed().await;
-            draw = Draw::Any(rand::random());
+            public_ip = None;
         }
     }
 
@@ -266,21 +264,13 @@ impl Shared {
 
     /// The etcd lease for a retry of a write that was refused.
     async fn other_grant(&self, refusal: Refusal, grant: Option<i64>) -> Option<i64> {
-        match refusal {
-            Refusal::Absent => {
-                self.forget_grant().await;
-                Some(self.grant().await.id)
-            }
-            // Other refusals do not depend on the etcd lease; the retry waits.
-            Refusal::Exists
-            | Refusal::NoHistory
-            | Refusal::TooLarge(_)
-            | Refusal::Invalid(_)
-            | Refusal::Denied(_) => {
-                sleep(Backoff::LONGEST).await;
-                grant
-            }
+        if refusal == Refusal::Absent {
+            self.forget_grant().await;
+            return Some(self.grant().await.id);
         }
+        // Other refusals do not depend on the etcd lease.
+        sleep(Backoff::LONGEST).await;
+        grant
     }
 
     /// The etcd lease to write under; none for a reservation, which stays one. A lease under the

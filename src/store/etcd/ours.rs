@@ -121,14 +121,13 @@ fn overwritten(stored: &Stored) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::etcd::store::Size;
 
     const VALUE: &[u8] = br#"{"PublicIP":"10.0.0.1"}"#;
 
     fn stored(value: &[u8], grant: Option<i64>, mod_revision: i64) -> Stored {
         let origin = Origin { created: 5, grant };
         let record = value::decode(LeaseId::new("10.5.3.0-24"), value, origin);
-        Stored { record, value: value.to_vec(), size: Size::OfLease, origin, mod_revision }
+        Stored { record, value: value.to_vec(), is_oversized: false, origin, mod_revision }
     }
 
     fn id() -> LeaseId {

@@ -23,31 +23,25 @@ pub(super) struct Stored {
     pub(super) record: Record,
     /// Empty if it is no lease, since it may then be any bytes, as long as etcd allows.
     pub(super) value: Vec<u8>,
-    pub(super) size: Size,
+    /// Whether the value is too long for a lease.
+    pub(super) is_oversized: bool,
     pub(super) origin: Origin,
     pub(super) mod_revision: i64,
-}
-
-/// Whether a value is short enough for a lease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Size {
-    OfLease,
-    TooLong,
 }
 
 impl Stored {
     pub(super) fn new(id: LeaseId, value: &[u8], origin: Origin, mod_revision: i64) -> Self {
         let record = value::decode(id, value, origin);
-        let size = if value.len() > value::LONGEST { Size::TooLong } else { Size::OfLease };
+        let is_oversized = value.len() > value::LONGEST;
         let value = if record.lease.is_ok() { value.to_vec() } else { Vec::new() };
-        Self { record, value, size, origin, mod_revision }
+        Self { record, value, is_oversized, origin, mod_revision }
     }
 
     /// A key whose value was too large for an answer.
     fn unread(id: LeaseId, origin: Origin, mod_revision: i64) -> Self {
         let reason = format!("its value is too large to be read: more than {LONGEST_ANSWER} bytes");
         let record = Record { id, lease: Err(Malformed(reason)) };
-        Self { record, value: Vec::new(), size: Size::TooLong, origin, mod_revision }
+        Self { record, value: Vec::new(), is_oversized: true, origin, mod_revision }
     }
 
     /// None if the key contains no subnet. The etcd lease counts even if the value is malformed.
@@ -226,7 +220,8 @@ impl Store {
             // At a given revision, any member gives the same answer without asking the leader.
             Some(at) => {
                 let options = options.clone().with_revision(at).with_serializable();
-                self.client.request(|connection| page.get(connection, &options)).await?
+                let answer = self.client.request(|connection| page.get(connection, &options)).await;
+                answer.map_err(Failure::Refused)?
             }
         };
         if answer.more() {

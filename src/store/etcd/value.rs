@@ -40,21 +40,6 @@ struct Value {
     backend_v6_data: Option<BackendData>,
 }
 
-/// The names of the fields of one address family.
-struct Keys {
-    public_ip: &'static str,
-    backend_data: &'static str,
-}
-
-impl Keys {
-    const fn of(family: Family) -> Self {
-        match family {
-            Family::V4 => Self { public_ip: "PublicIP", backend_data: "BackendData" },
-            Family::V6 => Self { public_ip: "PublicIPv6", backend_data: "BackendV6Data" },
-        }
-    }
-}
-
 /// The value that publishes `attributes`.
 pub fn encode(attributes: &LeaseAttributes) -> Vec<u8> {
     let mut value = Value {
@@ -101,15 +86,14 @@ fn endpoints(subnets: &[Prefix], value: &[u8]) -> Result<Vec<Endpoint>, Malforme
     let backend = fields.str("BackendType")?.unwrap_or_default();
     let backend = PublishedBackend::from(backend.to_lowercase().as_str());
     let endpoint = |subnet: &Prefix| {
-        let keys = Keys::of(subnet.family());
-        Ok(Endpoint {
-            subnet: *subnet,
-            public_ip: public_ip(&fields, &keys, subnet.family())?,
-            backend: backend.clone(),
-            vtep: backend_data::vtep(&backend, subnet.family(), || {
-                Ok(fields.object(keys.backend_data)?)
-            })?,
-        })
+        let family = subnet.family();
+        let (ip_field, data_field) = match family {
+            Family::V4 => ("PublicIP", "BackendData"),
+            Family::V6 => ("PublicIPv6", "BackendV6Data"),
+        };
+        let public_ip = public_ip(&fields, ip_field, family)?;
+        let vtep = backend_data::vtep(&backend, family, || Ok(fields.object(data_field)?))?;
+        Ok(Endpoint { subnet: *subnet, public_ip, backend: backend.clone(), vtep })
     };
     let mut endpoints = subnets.iter().map(endpoint).collect::<Result<Vec<_>, Malformed>>()?;
     // There are thousands of these, with one endpoint each, so that capacity matters.
@@ -117,8 +101,7 @@ fn endpoints(subnets: &[Prefix], value: &[u8]) -> Result<Vec<Endpoint>, Malforme
     Ok(endpoints)
 }
 
-fn public_ip(fields: &Fields, keys: &Keys, family: Family) -> Result<IpAddr, Malformed> {
-    let name = keys.public_ip;
+fn public_ip(fields: &Fields, name: &'static str, family: Family) -> Result<IpAddr, Malformed> {
     let missing = || Malformed(format!("its key names an {family} subnet, but {name} is missing"));
     let text = fields.str(name)?.filter(|text| !text.is_empty()).ok_or_else(missing)?;
     let address = backend_data::address(name, text, family)?;

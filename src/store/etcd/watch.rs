@@ -15,7 +15,7 @@ use super::client::{Client, Connection, revision};
 use super::ours::Ours;
 use super::pace::{Part, is_on};
 use super::startup::{Burst, Proof};
-use super::store::{Listing, Size};
+use super::store::Listing;
 use crate::model::lease::{LeaseId, LeaseUpdate, Record};
 use crate::store::failover::{Failure, Refusal};
 use crate::store::watch::{Interrupted, Source};
@@ -118,7 +118,7 @@ impl Source for EtcdSource {
             None => self.list_again().await?,
         };
         self.revision = listing.revision;
-        let oversized = listing.stored.iter().filter(|stored| stored.size == Size::TooLong);
+        let oversized = listing.stored.iter().filter(|stored| stored.is_oversized);
         self.oversized = oversized.map(|stored| stored.record.id.clone()).collect();
         self.report_oversized();
         Ok(listing.stored.into_iter().map(|stored| stored.record).collect())
@@ -160,26 +160,25 @@ impl EtcdSource {
     }
 
     async fn list_again(&self) -> Result<Listing, Interrupted> {
-        let store = &self.shared.store;
-        let listing = if store.client.is_busy().await {
-            self.list_queued().await?
-        } else {
-            store.read_all().await.map_err(|failure| store.client.interrupted(failure))?
+        let Shared { store, ours, .. } = &*self.shared;
+        let mut listing = None;
+        if store.client.is_busy().await {
+            let own = ours.borrow().own.clone();
+            let proof = own.as_ref().map(|own| Proof { own, known: self.revision });
+            let queued = store.list_queued(proof).await;
+            // Another node's listing may lack what this node has published meanwhile.
+            listing = Some(queued).filter(|_| ours.borrow().own == own);
+        }
+        let listing = match listing {
+            Some(listing) => listing,
+            None => store.read_all().await.map_err(|failure| self.interrupted(failure))?,
         };
-        self.shared.ours.send_if_modified(|ours| ours.see_all(&listing, self.revision));
+        ours.send_if_modified(|ours| ours.see_all(&listing, self.revision));
         Ok(listing)
     }
 
-    async fn list_queued(&self) -> Result<Listing, Interrupted> {
-        let store = &self.shared.store;
-        let own = self.shared.ours.borrow().own.clone();
-        let proof = own.as_ref().map(|own| Proof { own, known: self.revision });
-        let listing = store.list_queued(proof).await;
-        // Another node's listing may lack what this node has published meanwhile.
-        if self.shared.ours.borrow().own == own {
-            return Ok(listing);
-        }
-        store.read_all().await.map_err(|failure| store.client.interrupted(failure))
+    fn interrupted(&self, failure: Failure) -> Interrupted {
+        self.client().interrupted(failure)
     }
 
     async fn reopen(&mut self) -> Result<Open, Interrupted> {
@@ -199,8 +198,7 @@ impl EtcdSource {
             let created = stream.message().await?;
             Ok((connection, stream, created))
         });
-        let (connection, stream, created) =
-            opened.await.map_err(|failure| self.client().interrupted(failure))?;
+        let (connection, stream, created) = opened.await.map_err(|it| self.interrupted(it))?;
         let Some(created) = created else { return Err(Interrupted::Unreachable) };
         let open = Open { connection, stream, watch_id: created.watch_id(), burst: Burst::begin() };
         self.check_canceled(&open, &created).await?;
@@ -228,7 +226,7 @@ impl EtcdSource {
         let own = self.shared.ours.borrow().own.clone();
         let Some(own) = own else { return Ok(()) };
         let read = self.shared.store.read_once(&own.id).await;
-        let (stored, revision) = read.map_err(|failure| self.client().interrupted(failure))?;
+        let (stored, revision) = read.map_err(|failure| self.interrupted(failure))?;
         let created = stored.map(|stored| stored.origin.created);
         let continues = revision >= self.revision && created == Some(own.created);
         continues.then_some(()).ok_or(Interrupted::Gap)
@@ -262,7 +260,7 @@ impl EtcdSource {
                 return Err(match client.failed(&open.connection, &error).await {
                     // A listing requests smaller pages.
                     Failure::Refused(Refusal::TooLarge(_)) => Interrupted::Gap,
-                    failure => self.client().interrupted(failure),
+                    failure => self.interrupted(failure),
                 });
             }
         }
@@ -278,46 +276,33 @@ impl EtcdSource {
         // An open watch loses no history.
         let _ = self.enter(response.header());
         let updates = response.events().iter().filter_map(|event| self.update(event)).collect();
-        let last = response.events().last().and_then(Event::kv);
-        // The answer to our own progress request may arrive before older events; a progress message
-        // of the watch may not.
-        let progress = response.header().filter(|_| response.watch_id() == open.watch_id);
-        let revision = match last {
-            Some(kv) => Some(kv.mod_revision()),
-            None => progress.map(ResponseHeader::revision),
+        let revision = match response.events().last().and_then(Event::kv) {
+            Some(kv) => kv.mod_revision(),
+            None if response.watch_id() == open.watch_id => revision(response.header()),
+            // The answer to our own progress request may arrive before older events.
+            None => 0,
         };
-        self.revision = self.revision.max(revision.unwrap_or(0));
+        self.revision = self.revision.max(revision);
         Ok(updates)
     }
 
     fn update(&mut self, event: &Event) -> Option<LeaseUpdate> {
         let kv = event.kv()?;
-        match event.event_type() {
-            EventType::Put => {
-                let stored = self.shared.store.stored(kv)?;
-                self.note_size(&stored.record.id, stored.size);
-                let id = &stored.record.id;
-                let see = |ours: &mut Ours| ours.see(id, Some(&stored), stored.mod_revision);
-                self.shared.ours.send_if_modified(see);
-                Some(LeaseUpdate::Put(stored.record))
-            }
-            EventType::Delete => {
-                let id = self.shared.store.layout.lease_id(kv.key())?;
-                self.note_size(&id, Size::OfLease);
-                self.shared.ours.send_if_modified(|ours| ours.see(&id, None, kv.mod_revision()));
-                Some(LeaseUpdate::Remove(id))
-            }
-        }
-    }
-
-    fn note_size(&mut self, id: &LeaseId, size: Size) {
-        let is_news = match size {
-            Size::TooLong => self.oversized.insert(id.clone()),
-            Size::OfLease => self.oversized.remove(id),
+        let id = self.shared.store.layout.lease_id(kv.key())?;
+        let stored = match event.event_type() {
+            EventType::Put => self.shared.store.stored(kv),
+            EventType::Delete => None,
+        };
+        let is_news = match &stored {
+            Some(stored) if stored.is_oversized => self.oversized.insert(id.clone()),
+            Some(_) | None => self.oversized.remove(&id),
         };
         if is_news {
             self.report_oversized();
         }
+        let see = |ours: &mut Ours| ours.see(&id, stored.as_ref(), kv.mod_revision());
+        self.shared.ours.send_if_modified(see);
+        Some(stored.map_or(LeaseUpdate::Remove(id), |stored| LeaseUpdate::Put(stored.record)))
     }
 
     fn report_oversized(&self) {

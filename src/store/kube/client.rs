@@ -18,7 +18,7 @@ use super::connect::{ApiOptions, failure, open};
 use super::request::ApiRequest;
 use crate::excerpt;
 use crate::store::backoff::Backoff;
-use crate::store::failover::{self, Failover, Failure, Refusal, Servers, retry};
+use crate::store::failover::{Failover, Failure, Refusal, Servers, retry};
 use crate::store::report::Report;
 
 pub(super) struct Client {
@@ -34,7 +34,7 @@ pub(super) struct ApiServers {
 }
 
 /// A connection to one server.
-pub(super) type Connection = Arc<failover::Connection<kube::Client>>;
+pub(super) type Connection = Arc<kube::Client>;
 
 /// The timeout for the start of an answer, and for its body.
 const ANSWER: Duration = Duration::from_secs(15);
@@ -173,15 +173,15 @@ impl Client {
         if let Some(pause) = pause {
             *self.quiet_until.lock().await = Some(Instant::now() + pause);
         }
-        let (message, refusal) = judge(status, ask, &body);
-        match refusal {
+        let answer: Status = serde_json::from_slice(&body).unwrap_or_default();
+        match answer.refusal(status, ask) {
             Some(refusal) => {
                 self.succeeded().await;
                 Failure::Refused(refusal)
             }
             // A busy server is not unreachable.
             None if status == StatusCode::TOO_MANY_REQUESTS => Failure::Unreachable,
-            None => self.failed(connection, &message).await,
+            None => self.failed(connection, &answer.text(status)).await,
         }
     }
 }
@@ -227,27 +227,22 @@ struct Cause {
     reason: String,
 }
 
-/// The message, and the refusal if a retry would not change it.
-fn judge(status: StatusCode, ask: &ApiRequest, body: &[u8]) -> (String, Option<Refusal>) {
-    let answer: Status = serde_json::from_slice(body).unwrap_or_default();
-    let refusal = match status {
-        StatusCode::NOT_FOUND => Some(Refusal::Absent),
-        StatusCode::CONFLICT => Some(Refusal::Exists),
-        StatusCode::FORBIDDEN => Some(Refusal::Denied(denied(ask, &answer))),
-        _ if answer.lacks_history(status) => Some(Refusal::NoHistory),
-        _ => is_final(status).then(|| Refusal::Invalid(answer.text(status))),
-    };
-    (answer.text(status), refusal)
-}
-
-/// Whether a retry would not help. It may help after an expired token, or if the server is busy.
-fn is_final(status: StatusCode) -> bool {
-    let may_pass =
-        [StatusCode::UNAUTHORIZED, StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS];
-    status.is_client_error() && !may_pass.contains(&status)
-}
-
 impl Status {
+    /// None if a retry may help, as after an expired token or if the server is busy.
+    fn refusal(&self, status: StatusCode, ask: &ApiRequest) -> Option<Refusal> {
+        Some(match status {
+            StatusCode::NOT_FOUND => Refusal::Absent,
+            StatusCode::CONFLICT => Refusal::Exists,
+            StatusCode::FORBIDDEN => Refusal::Denied(denied(ask, self)),
+            _ if self.lacks_history(status) => Refusal::NoHistory,
+            StatusCode::UNAUTHORIZED
+            | StatusCode::REQUEST_TIMEOUT
+            | StatusCode::TOO_MANY_REQUESTS => return None,
+            _ if status.is_client_error() => Refusal::Invalid(self.text(status)),
+            _ => return None,
+        })
+    }
+
     /// Whether an event ends a watch because its history is compacted, or in the future.
     pub(super) fn ends_history(&self) -> bool {
         StatusCode::from_u16(self.code).is_ok_and(|code| self.lacks_history(code))

@@ -2,6 +2,7 @@
 
 use std::error::Error as StdError;
 use std::io;
+use std::iter::successors;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use hyper::header::{HeaderValue, USER_AGENT};
 use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
+use crate::store::failover::with_cause;
 use crate::store::is_protected;
 
 /// How to reach the API servers.
@@ -108,24 +110,14 @@ pub(super) fn failure(error: &kube::Error) -> String {
 }
 
 /// The message and the innermost cause.
-pub(super) fn describe(error: &(dyn StdError + 'static)) -> String {
-    let message = error.to_string();
-    let mut innermost = error;
-    while let Some(cause) = innermost.source() {
-        innermost = cause;
-    }
-    if is_cut(innermost) {
+fn describe(error: &(dyn StdError + 'static)) -> String {
+    let innermost = successors(Some(error), |error| (*error).source()).last();
+    let io_error = innermost.and_then(|error| error.downcast_ref::<io::Error>());
+    // As by a killed server: the message of TLS does not help operators.
+    if io_error.is_some_and(|error| error.kind() == io::ErrorKind::UnexpectedEof) {
         return "the API server closed the connection".to_owned();
     }
-    let cause = innermost.to_string();
-    if message.contains(&cause) { message } else { format!("{message}: {cause}") }
-}
-
-/// Whether the connection was cut, as by a killed server: the message of TLS does not help
-/// operators.
-fn is_cut(error: &(dyn StdError + 'static)) -> bool {
-    let error = error.downcast_ref::<io::Error>();
-    error.is_some_and(|error| error.kind() == io::ErrorKind::UnexpectedEof)
+    with_cause(&error.to_string(), error.source())
 }
 
 #[cfg(test)]

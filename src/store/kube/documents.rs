@@ -10,15 +10,16 @@ use std::time::Duration;
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
 use jiff::Timestamp;
-use k8s_openapi::ByteString;
-use serde::Deserialize;
+use k8s_openapi::api::core::v1::Secret as SecretObject;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use serde_json::Value;
 use tokio::sync::watch as channel;
 use tokio::time::sleep;
 use tracing::warn;
 
 use super::connect::own_namespace;
-use super::request::{self, Owner};
-use super::{KubeSubnetManager, NetworkCondition, NodeRef, Shared};
+use super::request;
+use super::{KubeSubnetManager, NetworkCondition, NodeRef, PodRef, Shared};
 use crate::excerpt;
 use crate::model::config::{ConfigUpdate, NetworkConfig, Unusable};
 use crate::model::probe_secret::Secret;
@@ -42,7 +43,7 @@ impl Documents for KubeSubnetManager {
         let start = (Arc::clone(&self.shared), Duration::ZERO);
         distinct(stream::unfold(start, |(shared, pause)| async move {
             sleep(pause).await;
-            let update = look(&shared.options.net_config);
+            let update = read_config(&shared.options.net_config);
             Some((update, (shared, READ_AGAIN)))
         }))
     }
@@ -63,12 +64,14 @@ impl Documents for KubeSubnetManager {
         let namespace = shared.namespace().ok_or(NO_NAMESPACE)?;
         let text = report.encode();
         let name = shared.node_name().await;
-        let owner = if let Some(pod) = &shared.options.pod {
-            Owner { kind: "Pod", name: pod.name.clone(), uid: pod.uid.clone() }
+        let (kind, owner, uid) = if let Some(PodRef { name, uid }) = &shared.options.pod {
+            ("Pod", name, uid.clone())
         } else {
             let uid = shared.ours.borrow().node().map(|node| node.uid.clone());
-            Owner { kind: "Node", name: name.clone(), uid: uid.unwrap_or_default() }
+            ("Node", &name, uid.unwrap_or_default())
         };
+        let (api_version, kind, owner) = ("v1".to_owned(), kind.to_owned(), owner.clone());
+        let owner = OwnerReference { api_version, kind, name: owner, uid, ..Default::default() };
         let ask = request::publish_report(&namespace, &name, &owner, &text);
         let published = shared.client.once(&ask).await;
         shared.client.note_report(&published);
@@ -134,39 +137,21 @@ impl Documents for KubeSubnetManager {
 const NO_NAMESPACE: &str = "POD_NAMESPACE is not set";
 
 /// Derived from the text, so that all nodes compute the same revision.
-fn look(path: &Path) -> ConfigUpdate {
-    let shown = path.display();
-    match std::fs::read(path) {
-        Ok(text) => {
-            let config = NetworkConfig::parse(&text);
-            let config = config.map_err(|error| Unusable(format!("{shown}: {error}")));
-            ConfigUpdate { config, revision: u64::from(crc32fast::hash(&text)) }
+fn read_config(path: &Path) -> ConfigUpdate {
+    let text = std::fs::read(path);
+    let revision = text.as_ref().map_or(0, |text| u64::from(crc32fast::hash(text)));
+    let config = match text {
+        Ok(text) => NetworkConfig::parse(&text).map_err(|error| error.to_string()),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            Err(format!("{error}: mount the ConfigMap with the network config there"))
         }
-        Err(error) => {
-            let fix = match error.kind() {
-                ErrorKind::NotFound => ": mount the ConfigMap with the network config there",
-                _ => "",
-            };
-            ConfigUpdate { config: Err(Unusable(format!("{shown}: {error}{fix}"))), revision: 0 }
-        }
-    }
+        Err(error) => Err(error.to_string()),
+    };
+    let config = config.map_err(|error| Unusable(format!("{}: {error}", path.display())));
+    ConfigUpdate { config, revision }
 }
 
 const RETRY: Duration = Duration::from_secs(3);
-
-/// The fields of a Pod that are read.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct PodObject {
-    spec: PodSpec,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct PodSpec {
-    #[serde(rename = "nodeName")]
-    node_name: String,
-}
 
 impl Shared {
     pub(super) async fn node_name(&self) -> String {
@@ -184,10 +169,10 @@ impl Shared {
     async fn node_of_pod(&self, namespace: &str, pod: &str) -> String {
         loop {
             let body = self.client.request(&request::pod(namespace, pod)).await;
-            let object = body.ok().and_then(|body| serde_json::from_slice(&body).ok());
-            let PodObject { spec: PodSpec { node_name } } = object.unwrap_or_default();
-            if !node_name.is_empty() {
-                return node_name;
+            let object = body.ok().and_then(|body| serde_json::from_slice::<Value>(&body).ok());
+            let node = object.as_ref().and_then(|pod| pod.pointer("/spec/nodeName")?.as_str());
+            if let Some(node) = node.filter(|node| !node.is_empty()) {
+                return node.to_owned();
             }
             let why = format!("pod {namespace}/{pod} has no nodeName: set NODE_NAME");
             self.client.report.lacks_subnet(&why);
@@ -235,23 +220,11 @@ impl Shared {
     }
 }
 
-/// The fields of a Secret that are read.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct SecretObject {
-    data: Data,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Data {
-    secret: ByteString,
-}
-
 fn read_secret(body: &[u8], namespace: &str) -> Result<Secret, String> {
     let named = |error: &dyn ToString| {
         format!("secret {namespace}/tweed-probes: {}", excerpt::value(&error.to_string()))
     };
     let object: SecretObject = serde_json::from_slice(body).map_err(|error| named(&error))?;
-    Secret::parse(&object.data.secret.0).map_err(|error| named(&error))
+    let secret = object.data.unwrap_or_default().remove("secret").unwrap_or_default();
+    Secret::parse(&secret.0).map_err(|error| named(&error))
 }

@@ -16,8 +16,9 @@ use crate::store::watch::Interrupted;
 pub(super) struct Open {
     connection: Connection,
     body: Body,
-    /// Bytes of the body that are received, but not yet returned by `take`.
     buffer: Vec<u8>,
+    /// The number of bytes at the start of the buffer that `line` has returned.
+    used: usize,
     /// Whether it has sent data: a watch that ends without data is reopened only after a pause.
     pub(super) has_data: bool,
     /// Consecutive timeouts without data.
@@ -38,7 +39,7 @@ impl Shared {
     pub(super) async fn try_open(&self, ask: &ApiRequest) -> Result<Open, Failure> {
         let (connection, response) = self.client.open(ask).await?;
         let (body, buffer) = (response.into_body(), Vec::new());
-        Ok(Open { connection, body, buffer, has_data: false, silences: 0 })
+        Ok(Open { connection, body, buffer, used: 0, has_data: false, silences: 0 })
     }
 }
 
@@ -78,6 +79,7 @@ impl Open {
     async fn more(&mut self) -> Result<bool, String> {
         let Some(frame) = self.body.frame().await else { return Ok(false) };
         let frame = frame.map_err(|error| failure(&error))?;
+        self.buffer.drain(..std::mem::take(&mut self.used));
         if let Ok(data) = frame.into_data() {
             self.buffer.extend_from_slice(&data);
         }
@@ -87,15 +89,11 @@ impl Open {
         Ok(true)
     }
 
-    /// Returns lines from `take` that were not used.
-    pub(super) fn put_back(&mut self, lines: &[u8]) {
-        self.buffer.splice(..0, lines.iter().copied());
-    }
-
-    /// Removes and returns the complete lines.
-    pub(super) fn take(&mut self) -> Vec<u8> {
-        let end = self.buffer.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
-        let rest = self.buffer.split_off(end);
-        std::mem::replace(&mut self.buffer, rest)
+    /// The next line; none if it is not complete yet.
+    pub(super) fn line(&mut self) -> Option<&[u8]> {
+        let rest = self.buffer.get(self.used..)?;
+        let length = rest.iter().position(|byte| *byte == b'\n')?;
+        self.used += length + 1;
+        rest.get(..length)
     }
 }

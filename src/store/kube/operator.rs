@@ -1,10 +1,9 @@
 //! What operators read and write: the `ConfigMap`, by compare-and-swap, and leases and reports of
 //! nodes.
 
-use std::collections::BTreeMap;
-
 use hyper::body::Bytes;
-use serde::Deserialize;
+use k8s_openapi::List;
+use k8s_openapi::api::core::v1::ConfigMap;
 use serde::de::DeserializeOwned;
 
 use super::annotations::AnnotationPrefix;
@@ -38,27 +37,6 @@ pub struct KubeClusterStore {
     options: KubeClusterOptions,
 }
 
-/// The fields of a `ConfigMap` that are read.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct ConfigMapObject {
-    metadata: Version,
-    data: BTreeMap<String, String>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Version {
-    #[serde(rename = "resourceVersion")]
-    version: String,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct ConfigMaps {
-    items: Vec<ConfigMapObject>,
-}
-
 impl KubeClusterStore {
     /// Does not connect yet.
     pub fn new(options: KubeClusterOptions) -> Self {
@@ -71,9 +49,9 @@ impl KubeClusterStore {
             Err(Failure::Refused(Refusal::Absent)) => return Ok(None),
             answer => answer.map_err(|failure| self.client.explained(failure))?,
         };
-        let mut object: ConfigMapObject = decode(&body)?;
-        let revision = object.revision();
-        let text = object.data.remove(request::NET_CONF);
+        let object: ConfigMap = decode(&body)?;
+        let revision = revision(&object);
+        let text = object.data.unwrap_or_default().remove(request::NET_CONF);
         Ok(text.map(|text| Written { text, revision }))
     }
 
@@ -96,8 +74,8 @@ impl KubeClusterStore {
     async fn reports(&self, config: Option<&Written>) -> Result<Vec<NodeReport>, Unavailable> {
         let body = self.ask(&request::reports(&self.options.namespace)).await;
         let body = body.map_err(|failure| self.client.explained(failure))?;
-        let ConfigMaps { items } = decode(&body)?;
-        let texts = items.iter().filter_map(|item| item.data.get(request::REPORT));
+        let List { items, .. } = decode::<List<ConfigMap>>(&body)?;
+        let texts = items.iter().filter_map(|item| item.data.as_ref()?.get(request::REPORT));
         let reports = texts.filter_map(|text| NodeReport::decode(text.as_bytes()));
         let current = config.map(|config| {
             let known = u64::from(crc32fast::hash(config.text.as_bytes()));
@@ -137,7 +115,7 @@ impl ClusterStore for KubeClusterStore {
         let ask =
             request::write_config(&self.options.namespace, &self.options.config_map, seen, text);
         match self.ask(&ask).await {
-            Ok(body) => decode(&body).map(|it: ConfigMapObject| Swap::Done(it.revision())),
+            Ok(body) => decode(&body).map(|object| Swap::Done(revision(&object))),
             Err(Failure::Refused(Refusal::Exists | Refusal::Absent)) => Ok(Swap::Outdated),
             Err(failure) => {
                 let failure = self.client.explained(failure);
@@ -147,10 +125,8 @@ impl ClusterStore for KubeClusterStore {
     }
 }
 
-impl ConfigMapObject {
-    fn revision(&self) -> i64 {
-        self.metadata.version.parse().unwrap_or(0)
-    }
+fn revision(object: &ConfigMap) -> i64 {
+    object.metadata.resource_version.as_ref().and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
 fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, Unavailable> {

@@ -1,6 +1,7 @@
 //! Builds requests to the API server. Pure.
 
 use hyper::{Request, Uri};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::core::Request as Resource;
 use kube::core::params::{GetParams, ListParams, Patch, PatchParams, PostParams, WatchParams};
 use serde_json::{Value, json};
@@ -87,20 +88,15 @@ pub(super) fn create_probe_secret(namespace: &str, text: &str) -> ApiRequest {
     built(namespaced(namespace, "secrets").create(&PostParams::default(), body))
 }
 
-/// An object whose removal makes Kubernetes remove another one.
-#[derive(Clone, Debug)]
-pub(super) struct Owner {
-    pub(super) kind: &'static str,
-    pub(super) name: String,
-    pub(super) uid: String,
-}
-
 /// Writes `text` as the report of `node`, which is removed with `owner`.
-pub(super) fn publish_report(namespace: &str, node: &str, owner: &Owner, text: &str) -> ApiRequest {
+pub(super) fn publish_report(
+    namespace: &str,
+    node: &str,
+    owner: &OwnerReference,
+    text: &str,
+) -> ApiRequest {
     let name = format!("tweed-node-{node}");
     let labels: Value = REPORTS.split(',').filter_map(|pair| pair.split_once('=')).collect();
-    let Owner { kind, name: owner, uid } = owner;
-    let owner = json!({ "apiVersion": "v1", "kind": kind, "name": owner, "uid": uid });
     let object = json!({
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -226,7 +222,8 @@ mod tests {
 
     #[test]
     fn a_report_is_removed_with_its_owner() {
-        let owner = Owner { kind: "Node", name: "n1".to_owned(), uid: "5f1c".to_owned() };
+        let [api_version, kind, name, uid] = ["v1", "Node", "n1", "5f1c"].map(str::to_owned);
+        let owner = OwnerReference { api_version, kind, name, uid, ..Default::default() };
         let ask = publish_report("kube-flannel", "n1", &owner, "{}");
         assert_eq!(
             line(&ask),

@@ -30,29 +30,17 @@ pub(super) struct KubeSource {
     known: HashMap<Arc<str>, Known>,
     hasher: RandomState,
     /// Whether the server streams lists, as far as known.
-    lists: Lists,
+    has_streamed_lists: bool,
     /// Whether the last watch failed: then history is checked before the watch is reopened.
     is_broken: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lists {
-    Streamed,
-    Paged,
 }
 
 /// What was last reported of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Known {
     fingerprint: u64,
-    standing: Standing,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
-    Reported,
-    /// Its lease is neither flannel's nor tweed's.
-    Foreign,
+    /// Whether flannel or tweed manages its lease, which is then reported.
+    is_managed: bool,
 }
 
 /// One line of a watch.
@@ -102,10 +90,7 @@ impl Source for KubeSource {
         self.reader = self.shared.reader();
         self.shared.ours.send_if_modified(Ours::forget_version);
         self.known.clear();
-        match self.lists {
-            Lists::Streamed => self.list_streamed().await,
-            Lists::Paged => self.list_paged().await,
-        }
+        if self.has_streamed_lists { self.list_streamed().await } else { self.list_paged().await }
     }
 
     async fn follow(&mut self) -> Result<Vec<LeaseUpdate>, Interrupted> {
@@ -139,7 +124,7 @@ impl KubeSource {
             open: None,
             known: HashMap::new(),
             hasher: RandomState::new(),
-            lists: Lists::Streamed,
+            has_streamed_lists: true,
             is_broken: false,
         }
     }
@@ -155,11 +140,8 @@ impl KubeSource {
 
     /// The updates in the complete lines.
     fn absorb(&mut self, open: &mut Open) -> Result<Vec<LeaseUpdate>, Interrupted> {
-        let lines = open.take();
         let mut updates = Vec::new();
-        let mut rest = lines.as_slice();
-        while let Some((line, tail)) = first_line(rest) {
-            rest = tail;
+        while let Some(line) = open.line() {
             let Some(event) = event(line) else { continue };
             match event.kind.as_ref() {
                 "ERROR" if updates.is_empty() => return Err(interruption(line)),
@@ -196,10 +178,10 @@ impl KubeSource {
         }
         let name: Arc<str> = name.into();
         let record = self.reader.record(node, LeaseId::new(Arc::clone(&name)));
-        let standing = if record.is_some() { Standing::Reported } else { Standing::Foreign };
-        self.known.insert(Arc::clone(&name), Known { fingerprint, standing });
-        let was_reported = before.is_some_and(|before| before.standing == Standing::Reported);
-        let left = || was_reported.then(|| LeaseUpdate::Remove(LeaseId::new(name)));
+        let is_managed = record.is_some();
+        self.known.insert(Arc::clone(&name), Known { fingerprint, is_managed });
+        let was_managed = before.is_some_and(|before| before.is_managed);
+        let left = || was_managed.then(|| LeaseUpdate::Remove(LeaseId::new(name)));
         record.map(LeaseUpdate::Put).or_else(left)
     }
 
@@ -209,7 +191,7 @@ impl KubeSource {
             self.shared.ours.send_if_modified(|ours| ours.set_seen(None));
         }
         let known = self.known.remove(name)?;
-        (known.standing == Standing::Reported).then(|| LeaseUpdate::DeleteNode(LeaseId::new(name)))
+        known.is_managed.then(|| LeaseUpdate::DeleteNode(LeaseId::new(name)))
     }
 
     /// Notes that our node does not exist, if a listing of all nodes lacks it.
@@ -244,17 +226,13 @@ impl KubeSource {
             if !more? {
                 return Err(Interrupted::Unreachable);
             }
-            let lines = open.take();
-            let mut rest = lines.as_slice();
-            while let Some((line, tail)) = first_line(rest) {
-                rest = tail;
+            while let Some(line) = open.line() {
                 let Some(event) = event(line) else { continue };
                 match event.kind.as_ref() {
                     "ERROR" => return Err(interruption(line)),
                     "BOOKMARK" if event.object.metadata.annotations().any(|it| it == END) => {
                         self.note_version(&event.object);
                         // Changes may follow.
-                        open.put_back(rest);
                         self.open = Some(open);
                         self.note_missing_own();
                         return Ok(records);
@@ -287,7 +265,7 @@ impl KubeSource {
 
     async fn list_paged_from_now_on(&mut self) -> Result<Vec<Record>, Interrupted> {
         info!("the API server does not stream lists: reading the nodes page by page");
-        self.lists = Lists::Paged;
+        self.has_streamed_lists = false;
         self.known.clear();
         self.list_paged().await
     }
@@ -318,16 +296,11 @@ impl Shared {
     }
 }
 
-/// The first line of `text` that is not empty, and the rest.
-fn first_line(text: &[u8]) -> Option<(&[u8], &[u8])> {
-    let start = text.iter().position(|byte| *byte != b'\n')?;
-    let text = text.get(start..)?;
-    let end = text.iter().position(|byte| *byte == b'\n').unwrap_or(text.len());
-    Some((text.get(..end)?, text.get(end..)?))
-}
-
 /// None if the line is no event; the watch continues.
 fn event(line: &[u8]) -> Option<Event<'_>> {
+    if line.is_empty() {
+        return None;
+    }
     let event = serde_json::from_slice(line);
     let log = |error: &serde_json::Error| {
         let error = excerpt::sentence(&error.to_string());

@@ -1,7 +1,6 @@
 //! Reserves a subnet in a busy etcd before all leases are read, so that thousands of nodes that
 //! start at once do not wait for each other's reads.
 
-use crate::store::allocate::Draw;
 use crate::store::claim::{Allocation, Claim, Claimant, HeldLease};
 use crate::store::etcd::Shared;
 use crate::store::etcd::ours::Own;
@@ -35,9 +34,10 @@ impl Shared {
             return None;
         }
         let Allocation::New(request) = claimant.claim(&[]).ok()?.allocation else { return None };
-        let slot = Draw::SlotOf(*claimant.public_ips.first()?, rand::random());
+        let public_ip = *claimant.public_ips.first()?;
         // The key reserves both subnets only if they are the same slot of their pools.
-        let subnets = request.allocate(slot).ok().filter(|subnets| request.is_aligned(subnets))?;
+        let subnets = request.allocate(Some(public_ip), rand::random()).ok();
+        let subnets = subnets.filter(|subnets| request.is_aligned(subnets))?;
         let mut own = self.new_own(claimant, subnets, value).await;
         let absent = Precondition::Absent(own.subnets.clone());
         let since = self.write(&mut own, absent, Vec::new()).await.ok()?;
