@@ -11,7 +11,7 @@ use tweed::store::{Documents, Leases};
 
 use crate::log::Log;
 use crate::node::{SUBNETS, V4, config, manager_of, next, options, value, vxlan};
-use crate::server::{EtcdServer, PATIENCE};
+use crate::server::{EtcdServer, TIMEOUT};
 
 const PASSWORD: &str = "correct-horse-battery";
 
@@ -71,7 +71,7 @@ async fn tokens_that_run_out_are_replaced() {
     assert_eq!(next(&mut updates).await, "snapshot []");
     assert_eq!(next(&mut updates).await, "put 10.5.115.0-24@192.168.0.9");
     sleep(Duration::from_secs(4)).await;
-    let renewed = timeout(PATIENCE, manager.acquire(&config(V4), &node)).await;
+    let renewed = timeout(TIMEOUT, manager.acquire(&config(V4), &node)).await;
     renewed.expect("no answer").unwrap();
     assert_eq!(next(&mut updates).await, "put 10.5.115.0-24@192.168.0.9");
     // After a power cut the server knows no token at all.
@@ -98,7 +98,7 @@ async fn a_watch_opened_with_a_token_that_ran_out_recovers() {
 }
 
 #[tokio::test]
-async fn a_wrong_password_is_told_but_not_shown() {
+async fn a_wrong_password_is_reported_but_not_shown() {
     let server = server(&[]).await;
     let log = Log::catch();
     let wrong = "not-this-horse";
@@ -110,7 +110,7 @@ async fn a_wrong_password_is_told_but_not_shown() {
     let waits = state.wait_for(|state| matches!(state, StoreState::Waiting(_)));
     let reason = tokio::select! {
         lease = manager.acquire(&config, &node) => panic!("{lease:?}"),
-        waits = timeout(PATIENCE, waits) => format!("{:?}", *waits.unwrap().unwrap()),
+        waits = timeout(TIMEOUT, waits) => format!("{:?}", *waits.unwrap().unwrap()),
     };
     assert!(reason.contains("authentication failed"), "{reason}");
     let ours = log.lines();

@@ -11,7 +11,7 @@ use tweed::store::{Documents, Leases};
 
 use crate::log::Log;
 use crate::node::{SUBNETS, V4, config, manager_of, next, options, value, vxlan};
-use crate::server::{EtcdServer, PATIENCE, port};
+use crate::server::{EtcdServer, TIMEOUT, port};
 
 fn manager(endpoints: &[String]) -> EtcdSubnetManager {
     manager_of(options(endpoints), Previous::default())
@@ -29,7 +29,7 @@ async fn assert_all_get_a_lease(endpoints: &[String]) {
         let (config, node) = (config(V4), vxlan(&[format!("192.168.0.{node}").as_str()]));
         let away = state.wait_for(|state| matches!(state, StoreState::Waiting(_)));
         tokio::select! {
-            lease = timeout(PATIENCE, manager.acquire(&config, &node)) => drop(lease.expect("no lease").unwrap()),
+            lease = timeout(TIMEOUT, manager.acquire(&config, &node)) => drop(lease.expect("no lease").unwrap()),
             away = away => panic!("{:?}", *away.unwrap()),
         }
         for _ in 0..20 {
@@ -59,12 +59,12 @@ async fn a_server_that_accepts_and_never_answers_is_left() {
     for _ in 0..4 {
         let manager = manager(&[silent.clone(), server.endpoint()]);
         let (config, node) = (config(V4), vxlan(&["192.168.0.9"]));
-        timeout(PATIENCE / 2, manager.acquire(&config, &node)).await.unwrap().unwrap();
+        timeout(TIMEOUT / 2, manager.acquire(&config, &node)).await.unwrap().unwrap();
     }
 }
 
 #[tokio::test]
-async fn all_servers_dead_is_said_once_and_their_return_too() {
+async fn unreachable_servers_and_their_return_are_logged_once() {
     let mut server = EtcdServer::start().await;
     let log = Log::catch();
     let manager = manager(&[server.endpoint()]);
@@ -78,16 +78,16 @@ async fn all_servers_dead_is_said_once_and_their_return_too() {
     let mut state = manager.state();
     let away = async {
         state.wait_for(|state| *state == expected).await.unwrap();
-        // It is tried again, and nothing more is said.
+        // It is retried, and nothing more is logged.
         sleep(Duration::from_secs(3)).await;
     };
     tokio::select! {
         lease = manager.acquire(&config, &node) => panic!("{lease:?}"),
-        away = timeout(PATIENCE, away) => away.unwrap_or_else(|_| panic!("{:?}", *manager.state().borrow())),
+        away = timeout(TIMEOUT, away) => away.unwrap_or_else(|_| panic!("{:?}", *manager.state().borrow())),
     }
     assert_eq!(*manager.state().borrow(), expected);
     server.run();
-    timeout(PATIENCE, manager.acquire(&config, &node)).await.unwrap().unwrap();
+    timeout(TIMEOUT, manager.acquire(&config, &node)).await.unwrap().unwrap();
     assert_eq!(*manager.state().borrow(), StoreState::Reachable);
     let lines = log.lines();
     assert_eq!(lines.len(), 2, "{lines:#?}");
@@ -161,7 +161,7 @@ async fn a_cluster_without_a_quorum_is_away_although_one_member_answers() {
     members[2].kill();
     let away = state.wait_for(|state| matches!(state, StoreState::Waiting(_)));
     tokio::select! {
-        away = timeout(PATIENCE, away) => drop(away.expect("nothing noticed").unwrap()),
+        away = timeout(TIMEOUT, away) => drop(away.expect("nothing noticed").unwrap()),
         update = next(&mut updates) => panic!("{update}"),
     }
     members[1].run();

@@ -92,7 +92,7 @@ async fn nodes_of_both_families_start_together_without_a_conflict() {
 #[tokio::test]
 async fn nodes_of_both_families_start_together_although_their_slots_are_taken() {
     let server = EtcdServer::start().await;
-    // Of forty slots of IPv6, the first thirty are gone: whoever belongs there needs another.
+    // Of forty slots of IPv6, the first thirty are taken: a node that belongs there needs another.
     for slot in 1..31 {
         server.put(&format!("{SUBNETS}10.9.{slot}.0-24&fd00:0:0:{slot:x}::-64"), "{}").await;
     }

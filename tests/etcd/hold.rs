@@ -15,7 +15,7 @@ use crate::node::{
     SUBNETS, Updates, V4, attributes, config, manager, manager_of, next, options, previous, value,
     vxlan,
 };
-use crate::server::{EtcdServer, PATIENCE};
+use crate::server::{EtcdServer, TIMEOUT};
 
 const KEY: &str = "/coreos.com/network/subnets/10.5.115.0-24";
 
@@ -39,11 +39,11 @@ impl Holder {
         lease.map_err(|error| error.to_string())
     }
 
-    /// Why the lease is lost, if that happens within `patience`.
-    async fn lost(&mut self, patience: Duration) -> Option<String> {
+    /// Why the lease is lost, if that happens within `limit`.
+    async fn lost(&mut self, limit: Duration) -> Option<String> {
         let follow = async { while self.updates.next().await.is_some() {} };
         tokio::select! {
-            lost = timeout(patience, self.manager.hold(&self.lease)) => lost.ok().map(|lost| lost.reason),
+            lost = timeout(limit, self.manager.hold(&self.lease)) => lost.ok().map(|lost| lost.reason),
             () = follow => panic!("the watch ended"),
         }
     }
@@ -57,7 +57,7 @@ async fn a_lease_deleted_by_hand_is_lost_and_taken_back() {
     let mut node = Holder::new(manager(&server)).await;
     assert_eq!(node.lost(A_WHILE).await, None);
     server.delete(KEY).await;
-    assert_eq!(node.lost(PATIENCE).await.unwrap(), "key 10.5.115.0-24 is gone");
+    assert_eq!(node.lost(TIMEOUT).await.unwrap(), "key 10.5.115.0-24 is gone");
     let again = node.acquire().await.unwrap();
     assert_eq!((&again.id, again.grant), (&node.lease.id, node.lease.grant));
     assert_ne!(again.created, node.lease.created);
@@ -71,7 +71,7 @@ async fn a_lease_that_another_took_is_an_error_that_names_it() {
         Holder::new(manager_of(options(&[server.endpoint()]), previous(&[], None))).await;
     server.put_with_grant(KEY, &value("192.168.0.8")).await;
     let lost = "key 10.5.115.0-24 was overwritten by the node with public IP 192.168.0.8";
-    assert_eq!(node.lost(PATIENCE).await.unwrap(), lost);
+    assert_eq!(node.lost(TIMEOUT).await.unwrap(), lost);
     assert_eq!(
         node.acquire().await.unwrap_err(),
         "subnet 10.5.115.0/24 of this node is held by the node with public IP 192.168.0.8: \
@@ -86,7 +86,7 @@ async fn a_subnet_that_another_took_with_a_second_family_is_an_error_too() {
     let mut node = Holder::new(manager(&server)).await;
     server.put(&format!("{KEY}&fd00::-64"), &value("192.168.0.8")).await;
     server.delete(KEY).await;
-    assert!(node.lost(PATIENCE).await.is_some());
+    assert!(node.lost(TIMEOUT).await.is_some());
     let error = node.acquire().await.unwrap_err();
     assert!(error.contains("held by key 10.5.115.0-24&fd00::-64"), "{error}");
 }
@@ -96,7 +96,7 @@ async fn a_twin_that_overwrites_our_lease_is_overwritten() {
     let server = EtcdServer::start().await;
     let mut node = Holder::new(manager(&server)).await;
     server.put_with_grant(KEY, &value("192.168.0.9")).await;
-    assert!(node.lost(PATIENCE).await.is_some());
+    assert!(node.lost(TIMEOUT).await.is_some());
     assert_eq!(node.acquire().await.unwrap(), node.lease);
     assert_eq!(server.get(KEY).await.unwrap().1, node.lease.grant.unwrap());
 }
@@ -107,7 +107,7 @@ async fn an_empty_store_gets_our_lease_again() {
     let mut node = Holder::new(manager(&server)).await;
     let all = DeleteOptions::new().with_prefix();
     server.client().await.delete("/coreos.com/network", Some(all)).await.unwrap();
-    assert!(node.lost(PATIENCE).await.is_some());
+    assert!(node.lost(TIMEOUT).await.is_some());
     assert_eq!(node.acquire().await.unwrap().id, node.lease.id);
     assert_eq!(server.keys(SUBNETS).await, [KEY]);
 }
@@ -121,7 +121,7 @@ async fn a_server_that_lost_its_disk_gets_our_lease_again() {
     let mut node = Holder::new(manager(&server)).await;
     server.wipe();
     server.run();
-    assert_eq!(node.lost(PATIENCE).await.unwrap(), "key 10.5.115.0-24 is gone");
+    assert_eq!(node.lost(TIMEOUT).await.unwrap(), "key 10.5.115.0-24 is gone");
     let again = node.acquire().await.unwrap();
     assert_eq!(again.id, node.lease.id);
     assert_ne!(again.grant, node.lease.grant);
@@ -194,13 +194,13 @@ async fn two_nodes_with_one_public_ip_do_not_fight_at_full_speed() {
         tokio::join!(
             async {
                 loop {
-                    first.lost(PATIENCE).await;
+                    first.lost(TIMEOUT).await;
                     first.acquire().await.unwrap();
                 }
             },
             async {
                 loop {
-                    second.lost(PATIENCE).await;
+                    second.lost(TIMEOUT).await;
                     second.acquire().await.unwrap();
                 }
             }
@@ -218,7 +218,7 @@ async fn two_nodes_with_one_public_ip_do_not_fight_at_full_speed() {
     };
     let writes = tokio::select! {
         over = fight => { let ((), ()) = over; unreachable!() }
-        writes = timeout(PATIENCE, writes) => writes.expect("neither writes"),
+        writes = timeout(TIMEOUT, writes) => writes.expect("neither writes"),
     };
     let most = 12 * begun.elapsed().as_secs();
     assert!(writes.unsigned_abs() < most, "{writes} writes, and not {most}");
@@ -229,7 +229,7 @@ async fn an_etcd_lease_that_ends_is_replaced() {
     let server = EtcdServer::start().await;
     let mut node = Holder::new(manager(&server)).await;
     server.client().await.lease_revoke(node.lease.grant.unwrap()).await.unwrap();
-    assert_eq!(node.lost(PATIENCE).await.unwrap(), "key 10.5.115.0-24 is gone");
+    assert_eq!(node.lost(TIMEOUT).await.unwrap(), "key 10.5.115.0-24 is gone");
     let again = node.acquire().await.unwrap();
     assert_eq!(again.id, node.lease.id);
     assert_ne!(again.grant, node.lease.grant);
@@ -245,7 +245,7 @@ async fn without_a_watch_the_renewal_notices_a_loss() {
     let lease = manager.acquire(&config(V4), &vxlan(&["192.168.0.9"])).await.unwrap();
     server.delete(KEY).await;
     assert_eq!(
-        timeout(PATIENCE, manager.hold(&lease)).await.unwrap().reason,
+        timeout(TIMEOUT, manager.hold(&lease)).await.unwrap().reason,
         "key 10.5.115.0-24 is gone"
     );
 }
@@ -300,12 +300,12 @@ async fn an_update_meets_what_another_wrote_meanwhile() {
     let server = EtcdServer::start().await;
     let node = Holder::new(manager(&server)).await;
     let grant = node.lease.grant.unwrap();
-    // By our own etcd lease, so it is ours whatever it says.
+    // By our own etcd lease, so it is ours with any value.
     let options = PutOptions::new().with_lease(grant);
     server.client().await.put(KEY, value("192.168.0.8"), Some(options)).await.unwrap();
     node.acquire().await.unwrap();
     assert_eq!(server.get(KEY).await.unwrap(), (value("192.168.0.9"), grant));
-    // Nobody's, so it is ours still, and no reservation.
+    // Without an etcd lease and a public IP: it is still ours, and no reservation.
     server.put(KEY, "{}").await;
     node.acquire().await.unwrap();
     assert_eq!(server.get(KEY).await.unwrap(), (value("192.168.0.9"), grant));
@@ -326,7 +326,7 @@ async fn a_copy_of_a_machine_ends_as_soon_as_the_original_takes_its_lease_back()
     let moved = vxlan(&["192.168.0.77"]);
     let lease = copy.acquire(&config(V4), &moved).await.unwrap();
     assert!(
-        original.lost(PATIENCE).await.unwrap().ends_with("the node with public IP 192.168.0.77")
+        original.lost(TIMEOUT).await.unwrap().ends_with("the node with public IP 192.168.0.77")
     );
     original.acquire().await.unwrap();
     let mut updates = copy.watch();
@@ -352,7 +352,7 @@ async fn a_node_that_is_overwritten_again_under_its_own_term_ends() {
     overwrite().await;
     node.acquire().await.unwrap();
     overwrite().await;
-    assert!(node.lost(PATIENCE).await.is_some());
+    assert!(node.lost(TIMEOUT).await.is_some());
     let error = node.acquire().await.unwrap_err();
     assert!(error.contains("is held by the node with public IP 192.168.0.8"), "{error}");
 }

@@ -1,4 +1,4 @@
-//! A config that is missing, wrong, mended, edited.
+//! A config that is missing, invalid, fixed or edited.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -16,14 +16,14 @@ use tweed::store::claim::Previous;
 
 use crate::node::{CONFIG, V4, config, manager, manager_of, options};
 use crate::proxy::mute_answers;
-use crate::server::{EtcdServer, PATIENCE, port};
+use crate::server::{EtcdServer, TIMEOUT, port};
 
 #[tokio::test]
 async fn a_config_that_is_there_is_returned() {
     let server = EtcdServer::start().await;
     server.put(CONFIG, V4).await;
     let manager = manager(&server);
-    assert_eq!(timeout(PATIENCE, manager.network_config()).await.unwrap(), config(V4));
+    assert_eq!(timeout(TIMEOUT, manager.network_config()).await.unwrap(), config(V4));
     assert_eq!(*manager.state().borrow(), StoreState::Reachable);
 }
 
@@ -39,17 +39,17 @@ async fn a_missing_config_is_waited_for() {
         server.put(CONFIG, V4).await;
     };
     let (found, ()) =
-        timeout(PATIENCE, async { tokio::join!(manager.network_config(), write) }).await.unwrap();
+        timeout(TIMEOUT, async { tokio::join!(manager.network_config(), write) }).await.unwrap();
     assert_eq!(found, config(V4));
     assert_eq!(*manager.state().borrow(), StoreState::Reachable);
 }
 
 #[tokio::test]
-async fn a_wrong_config_is_named_until_it_is_mended() {
+async fn an_invalid_config_is_reported_until_it_is_fixed() {
     let server = EtcdServer::start().await;
     server.put(CONFIG, r#"{"Network":"10.5.0.0/16","SubnetLen":31}"#).await;
     let manager = manager(&server);
-    let mend = async {
+    let fix = async {
         let mut updates = manager.watch_config();
         let wrong = "key /coreos.com/network/config: SubnetLen is 31, but must be from 18 to 30, for 10.5.0.0/16";
         assert_eq!(next(&mut updates).await, wrong);
@@ -60,7 +60,7 @@ async fn a_wrong_config_is_named_until_it_is_mended() {
         server.put(CONFIG, V4).await;
     };
     let (found, ()) =
-        timeout(PATIENCE, async { tokio::join!(manager.network_config(), mend) }).await.unwrap();
+        timeout(TIMEOUT, async { tokio::join!(manager.network_config(), fix) }).await.unwrap();
     assert_eq!(found, config(V4));
 }
 
@@ -80,13 +80,13 @@ async fn a_server_that_is_not_up_yet_is_waited_for() {
         server.show(known).await;
     };
     let (found, ()) =
-        timeout(PATIENCE, async { tokio::join!(manager.network_config(), start) }).await.unwrap();
+        timeout(TIMEOUT, async { tokio::join!(manager.network_config(), start) }).await.unwrap();
     assert_eq!(found, config(V4));
 }
 
-/// The next thing told of the config: its network, or what is wrong; fails if nothing comes soon.
+/// The next update of the config: its network, or the error; fails without an update.
 async fn next(updates: &mut BoxStream<'static, ConfigUpdate>) -> String {
-    let update = timeout(PATIENCE, updates.next()).await.expect("nothing is told").unwrap();
+    let update = timeout(TIMEOUT, updates.next()).await.expect("no update").unwrap();
     match update.config {
         Ok(config) => config.networks().map(|network| network.to_string()).collect(),
         Err(reason) => reason.to_string(),
@@ -98,13 +98,13 @@ fn network(octet: u8) -> String {
 }
 
 #[tokio::test]
-async fn every_edit_is_told_once() {
+async fn every_edit_is_sent_once() {
     let server = EtcdServer::start().await;
     server.put(CONFIG, V4).await;
     let manager = manager(&server);
     let mut updates = manager.watch_config();
     assert_eq!(next(&mut updates).await, "10.5.0.0/16");
-    // Nobody else's key is an edit.
+    // Another key is no edit.
     server.put("/coreos.com/network/configuration", "{").await;
     server.put(CONFIG, &network(6)).await;
     assert_eq!(next(&mut updates).await, "10.6.0.0/16");
@@ -126,15 +126,15 @@ async fn the_revision_of_a_config_is_that_of_its_key() {
     server.put(CONFIG, V4).await;
     server.put("/other", "").await;
     let mut updates = manager(&server).watch_config();
-    let first = timeout(PATIENCE, updates.next()).await.unwrap().unwrap();
+    let first = timeout(TIMEOUT, updates.next()).await.unwrap().unwrap();
     server.put(CONFIG, V4).await;
-    let second = timeout(PATIENCE, updates.next()).await.unwrap().unwrap();
+    let second = timeout(TIMEOUT, updates.next()).await.unwrap().unwrap();
     assert_eq!(first.config, second.config);
     assert_eq!(second.revision, first.revision + 2);
 }
 
 #[tokio::test]
-async fn an_edit_while_the_server_is_away_is_told_later() {
+async fn an_edit_while_the_server_is_unreachable_is_sent_later() {
     let mut server = EtcdServer::start().await;
     server.put(CONFIG, V4).await;
     let manager = manager(&server);
@@ -146,8 +146,8 @@ async fn an_edit_while_the_server_is_away_is_told_later() {
         server.compact().await;
         server.show(known).await;
     };
-    let (told, ()) = tokio::join!(next(&mut updates), ask);
-    assert_eq!(told, "10.6.0.0/16");
+    let (update, ()) = tokio::join!(next(&mut updates), ask);
+    assert_eq!(update, "10.6.0.0/16");
     server.put(CONFIG, &network(7)).await;
     assert_eq!(next(&mut updates).await, "10.7.0.0/16");
 }
@@ -164,8 +164,8 @@ async fn a_server_that_lost_everything_takes_no_config_away_unseen() {
         server.run();
         server.answers().await;
     };
-    let (told, ()) = tokio::join!(next(&mut updates), wipe);
-    assert!(told.ends_with("is missing: write the network config there"), "{told}");
+    let (update, ()) = tokio::join!(next(&mut updates), wipe);
+    assert!(update.ends_with("is missing: write the network config there"), "{update}");
     server.put(CONFIG, &network(6)).await;
     assert_eq!(next(&mut updates).await, "10.6.0.0/16");
 }
@@ -176,7 +176,7 @@ async fn a_history_that_is_forgotten_does_not_hide_an_edit() {
     server.put(CONFIG, V4).await;
     let mut updates = manager(&server).watch_config();
     assert_eq!(next(&mut updates).await, "10.5.0.0/16");
-    // Nobody polls: the watch is not open yet, and its first revision is compacted.
+    // The stream is not polled: the watch is not open yet, and its first revision is compacted.
     server.put(CONFIG, &network(6)).await;
     server.put("/other", "").await;
     server.compact().await;

@@ -1,4 +1,4 @@
-//! What the tests say of nodes, in few words.
+//! Nodes of the tests, in a short notation.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tweed::model::lease::{LeaseAttributes, LeaseUpdate};
 use tweed::store::claim::Previous;
 use tweed::store::etcd::{EtcdOptions, EtcdSubnetManager};
 
-use crate::server::{EtcdServer, PATIENCE};
+use crate::server::{EtcdServer, TIMEOUT};
 pub(crate) use crate::subnets::{attributes, config, shown, subnets};
 
 pub(crate) const MAC: &str = "c6:d2:32:6f:8f:44";
@@ -51,6 +51,6 @@ pub(crate) type Updates = BoxStream<'static, LeaseUpdate>;
 
 /// The next update in one line.
 pub(crate) async fn next(updates: &mut Updates) -> String {
-    let update = timeout(PATIENCE, updates.next()).await.expect("no update");
+    let update = timeout(TIMEOUT, updates.next()).await.expect("no update");
     shown(&update.unwrap())
 }

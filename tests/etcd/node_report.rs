@@ -83,7 +83,7 @@ async fn what_is_published_already_is_not_written_again() {
     let before = revision(&server).await;
     manager.publish_report(&report(&lease)).await.unwrap();
     assert_eq!(revision(&server).await, before);
-    // Somebody has deleted it.
+    // Another client has deleted it.
     server.delete(&format!("{REPORTS}{}", lease.id)).await;
     manager.publish_report(&report(&lease)).await.unwrap();
     assert_eq!(server.keys(REPORTS).await.len(), 1);
@@ -115,7 +115,7 @@ async fn beside_a_reservation_a_report_has_a_term_of_its_own() {
     manager.publish_report(&report(&lease)).await.unwrap();
     let (_, grant) = server.get(&format!("{REPORTS}10.5.7.0-24")).await.unwrap();
     assert_ne!(grant, 0);
-    // Its term begins anew each time, although nothing is written.
+    // Its term begins again each time, although nothing is written.
     let mut client = server.client().await;
     let mut left = async || client.lease_time_to_live(grant, None).await.unwrap().ttl();
     let renewed = async {

@@ -1,4 +1,4 @@
-//! What an operator reads and writes: everything at once, and nothing over somebody else's edit.
+//! What an operator reads and writes: everything at once, and nothing over another client's edit.
 
 use std::time::Duration;
 
@@ -74,10 +74,10 @@ async fn the_report_of_a_node_that_was_given_back_to_flanneld_is_not_read() {
 }
 
 #[tokio::test]
-async fn a_store_that_is_away_is_told_soon() {
+async fn an_unreachable_store_is_reported_soon() {
     let mut server = EtcdServer::start().await;
     let operator = EtcdClusterStore::new(options(&[server.endpoint()]));
     server.kill();
-    let told = timeout(Duration::from_secs(20), operator.read()).await.unwrap();
-    assert!(told.unwrap_err().to_string().starts_with("etcd at "));
+    let update = timeout(Duration::from_secs(20), operator.read()).await.unwrap();
+    assert!(update.unwrap_err().to_string().starts_with("etcd at "));
 }

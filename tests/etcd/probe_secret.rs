@@ -65,7 +65,7 @@ async fn what_is_no_secret_is_named_and_not_shown() {
 }
 
 #[tokio::test]
-async fn who_may_not_have_it_is_told_at_once() {
+async fn a_denied_secret_is_reported_at_once() {
     let server = EtcdServer::start().await;
     let mut client = server.client().await;
     for user in ["root", "flannel"] {

@@ -59,15 +59,15 @@ async fn values_of_megabytes_hide_no_lease() {
     let read: Vec<&str> =
         records.iter().filter(|it| it.lease.is_ok()).map(|it| it.id.as_str()).collect();
     assert_eq!((records.len(), read), (67, vec!["10.5.3.0-24"]));
-    let StoreState::Holds(told) = manager.state().borrow().clone() else {
+    let StoreState::Holds(update) = manager.state().borrow().clone() else {
         panic!("{:?}", *manager.state().borrow())
     };
     let expected =
         format!("{SUBNETS}10.6.0.0-24, {SUBNETS}10.6.1.0-24, {SUBNETS}10.6.10.0-24 and 63 more");
-    assert!(told.contains(&expected), "{told}");
+    assert!(update.contains(&expected), "{update}");
 }
 
-/// A start of which the first `answers` pieces of what the server says come through, and then no
+/// A start that receives the first `answers` pieces of the answers of the server, and then no
 /// more, although the server carries out whatever it is asked.
 async fn start_with_lost_answers(server: &EtcdServer, answers: usize) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use tokio::time::sleep;
 
 /// Whatever does not happen by then does not happen: longer than a busy machine takes.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 static NEXT_PORT: AtomicU16 = AtomicU16::new(20_000);
 

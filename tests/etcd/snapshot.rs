@@ -83,7 +83,7 @@ async fn first_seen(manager: EtcdSubnetManager) -> [String; 2] {
     assert_eq!(subnets(&lease), ["10.5.115.0/24"]);
     let mut updates = manager.watch();
     let first = next(&mut updates).await;
-    // Whoever begins with a snapshot is told of the rest.
+    // A node that starts with a snapshot gets later changes, too.
     let then = if first.contains(VANISHING) { next(&mut updates).await } else { String::new() };
     [first, then]
 }
@@ -149,7 +149,7 @@ async fn a_damaged_snapshot_is_ignored() {
 #[tokio::test]
 async fn a_foreign_snapshot_is_ignored() {
     let (server, previous) = shared().await;
-    replace_snapshot(&server, "somebody else's").await;
+    replace_snapshot(&server, "foreign").await;
     expect_a_reading(&server, previous).await;
 }
 

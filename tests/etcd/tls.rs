@@ -1,4 +1,4 @@
-//! Certificates that fit, and what is said of those that do not.
+//! Valid certificates, and the errors of invalid ones.
 
 use std::time::Duration;
 
@@ -33,19 +33,19 @@ async fn assert_works(options: EtcdOptions) {
     assert_eq!(lease.expect("no lease").unwrap().id.as_str(), "10.5.115.0-24");
 }
 
-/// Why `manager` waits, once it says something that contains `part`.
+/// Why `manager` waits, once the reason contains `part`.
 async fn reason(manager: &EtcdSubnetManager, part: &str) -> String {
     let mut state = manager.state();
-    let says =
+    let contains_part =
         |state: &StoreState| matches!(state, StoreState::Waiting(reason) if reason.contains(part));
     let (config, node) = (config(V4), vxlan(&["192.168.0.9"]));
-    let said = tokio::select! {
+    let reason_text = tokio::select! {
         lease = manager.acquire(&config, &node) => panic!("{lease:?}"),
-        state = timeout(Duration::from_secs(20), state.wait_for(says)) => {
+        state = timeout(Duration::from_secs(20), state.wait_for(contains_part)) => {
             state.map(|state| format!("{:?}", *state.unwrap())).ok()
         }
     };
-    said.unwrap_or_else(|| panic!("not {part:?}, but {:?}", *manager.state().borrow()))
+    reason_text.unwrap_or_else(|| panic!("not {part:?}, but {:?}", *manager.state().borrow()))
 }
 
 #[tokio::test]
@@ -116,7 +116,7 @@ async fn an_unknown_authority_is_named_and_its_replacement_picked_up() {
 }
 
 #[tokio::test]
-async fn a_certificate_for_another_name_is_told() {
+async fn a_certificate_for_another_name_is_reported() {
     let authority = Authority::new("ca");
     let server = server(&authority, "DNS:elsewhere", &[]).await;
     let manager = manager_of(with_ca(&server, &authority), Previous::default());
@@ -124,7 +124,7 @@ async fn a_certificate_for_another_name_is_told() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_no_certificate_is_told() {
+async fn a_file_without_a_certificate_is_reported() {
     let authority = Authority::new("ca");
     let server = server(&authority, "IP:127.0.0.1", &[]).await;
     std::fs::write(authority.file("ca.pem"), "no certificate").unwrap();

@@ -8,7 +8,7 @@ use tweed::model::status::StoreState;
 use tweed::store::{Documents, Leases};
 
 use crate::node::{SUBNETS, Updates, V4, config, manager, next, value, vxlan};
-use crate::server::{EtcdServer, PATIENCE};
+use crate::server::{EtcdServer, TIMEOUT};
 
 fn key(id: &str) -> String {
     format!("{SUBNETS}{id}")
@@ -138,7 +138,7 @@ async fn a_server_that_hangs_is_noticed_and_followed_on_once_it_wakes() {
     server.hang();
     let away = state.wait_for(|state| matches!(state, StoreState::Waiting(_)));
     tokio::select! {
-        away = timeout(PATIENCE, away) => drop(away.expect("nothing noticed").unwrap()),
+        away = timeout(TIMEOUT, away) => drop(away.expect("nothing noticed").unwrap()),
         update = next(&mut updates) => panic!("{update}"),
     }
     server.wake();
@@ -207,7 +207,7 @@ async fn a_lost_disk_is_noticed_although_revisions_caught_up() {
     }
     server.show(known).await;
     assert!(next(&mut updates).await.starts_with("snapshot [10.5.0.0-24@10.0.0.4"));
-    let lost = timeout(PATIENCE, manager.hold(&lease)).await.unwrap();
+    let lost = timeout(TIMEOUT, manager.hold(&lease)).await.unwrap();
     assert_eq!(lost.reason, "key 10.5.115.0-24 is gone");
     let again = manager.acquire(&config(V4), &vxlan(&["192.168.0.9"])).await.unwrap();
     assert_eq!(again.id, lease.id);

@@ -6,7 +6,7 @@ use tweed::store::kube::{KubeSubnetManager, NetworkCondition};
 use tweed::store::{Documents, Leases};
 use tweed_lab::ApiServer;
 
-use crate::node::{A_WHILE, acquire, beside, eventually, manager, options, server};
+use crate::node::{A_WHILE, acquire, eventually, manager, options, server, while_running};
 
 /// As a cloud's controller marks a new node.
 fn mark(server: &ApiServer) {
@@ -32,7 +32,7 @@ async fn the_condition_is_cleared_only_by_an_announcement() {
     let manager = manager(&server);
     acquire(&manager).await;
     assert!(!is_cleared(&server), "a lease alone carries no packets");
-    beside(manager.announce(), eventually("it is cleared", || is_cleared(&server))).await;
+    while_running(manager.announce(), eventually("it is cleared", || is_cleared(&server))).await;
     let cleared = condition(&server).unwrap();
     assert_eq!(
         (&cleared["reason"], &cleared["message"]),
@@ -59,7 +59,7 @@ async fn a_node_made_anew_is_cleared_again() {
         mark(&server);
         eventually("it is cleared again", || is_cleared(&server)).await;
     };
-    beside(work, story).await;
+    while_running(work, story).await;
 }
 
 #[tokio::test]
@@ -70,7 +70,7 @@ async fn who_must_not_touch_conditions_does_not() {
     options.condition = NetworkCondition::Untouched;
     let manager = KubeSubnetManager::new(options);
     acquire(&manager).await;
-    beside(manager.announce(), tokio::time::sleep(A_WHILE)).await;
+    while_running(manager.announce(), tokio::time::sleep(A_WHILE)).await;
     assert!(!is_cleared(&server));
 }
 
@@ -90,5 +90,5 @@ async fn a_server_that_forbids_it_is_asked_again() {
         let is_reachable = || *manager.state().borrow() == StoreState::Reachable;
         eventually("it is reachable", is_reachable).await;
     };
-    beside(manager.announce(), story).await;
+    while_running(manager.announce(), story).await;
 }

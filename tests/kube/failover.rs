@@ -7,7 +7,7 @@ use tweed::model::status::StoreState;
 use tweed::store::kube::KubeSubnetManager;
 use tweed::store::{Documents, Leases};
 
-use crate::node::{PATIENCE, acquire, add_peer, eventually, manager, next, options, server, waits};
+use crate::node::{TIMEOUT, acquire, add_peer, eventually, manager, next, options, server, waits};
 
 #[tokio::test]
 async fn a_dead_server_among_several_is_passed_over() {
@@ -48,12 +48,12 @@ async fn a_watch_moves_to_another_server() {
         spare.change_something_else();
     }
     add_peer(spare, 3);
-    let told = next(&mut updates).await;
-    assert!(told.contains("n3@172.18.0.3"), "{told}");
+    let update = next(&mut updates).await;
+    assert!(update.contains("n3@172.18.0.3"), "{update}");
 }
 
 #[tokio::test]
-async fn a_server_that_is_away_is_waited_for_and_told() {
+async fn an_unreachable_server_is_reported_and_waited_for() {
     let mut server = server();
     server.stop().unwrap();
     let manager = manager(&server);
@@ -82,7 +82,7 @@ async fn a_server_that_hangs_is_left_for_another() {
     // Until the one that hangs comes first.
     while hanging.take_asked().is_empty() {
         let manager = KubeSubnetManager::new(options(&[hanging.url(), server.url()]));
-        timeout(PATIENCE, acquire(&manager)).await.unwrap();
+        timeout(TIMEOUT, acquire(&manager)).await.unwrap();
     }
     eventually("the other is asked", || !server.take_asked().is_empty()).await;
 }

@@ -10,7 +10,7 @@ use tweed::store::Leases;
 use tweed::store::kube::KubeSubnetManager;
 use tweed_lab::ApiServer;
 
-use crate::node::{A_WHILE, PATIENCE, Updates, acquire, manager, next, server, subnets};
+use crate::node::{A_WHILE, TIMEOUT, Updates, acquire, manager, next, server, subnets};
 
 /// A node that holds a lease and follows the watch.
 struct Holder {
@@ -28,11 +28,11 @@ impl Holder {
         Self { manager, lease, updates }
     }
 
-    /// Why the lease is lost, if that happens within `patience`.
-    async fn lost(&mut self, patience: Duration) -> Option<String> {
+    /// Why the lease is lost, if that happens within `limit`.
+    async fn lost(&mut self, limit: Duration) -> Option<String> {
         let follow = async { while self.updates.next().await.is_some() {} };
         tokio::select! {
-            lost = timeout(patience, self.manager.hold(&self.lease)) => lost.ok().map(|lost| lost.reason),
+            lost = timeout(limit, self.manager.hold(&self.lease)) => lost.ok().map(|lost| lost.reason),
             () = follow => panic!("the watch ended"),
         }
     }
@@ -45,7 +45,7 @@ async fn an_annotation_written_by_somebody_else_is_taken_back() {
     assert_eq!(node.lost(A_WHILE).await, None);
     server.annotate("n1", "public-ip", Some("172.18.0.99"));
     assert_eq!(
-        node.lost(PATIENCE).await.unwrap(),
+        node.lost(TIMEOUT).await.unwrap(),
         "node n1: annotation flannel.alpha.coreos.com/public-ip differs from the published value"
     );
     acquire(&node.manager).await;
@@ -58,7 +58,7 @@ async fn an_order_to_overwrite_is_followed_while_the_daemon_runs() {
     let server = server();
     let mut node = Holder::new(&server).await;
     server.annotate("n1", "public-ip-overwrite", Some("203.0.113.7"));
-    node.lost(PATIENCE).await.unwrap();
+    node.lost(TIMEOUT).await.unwrap();
     acquire(&node.manager).await;
     assert_eq!(server.annotation("n1", "public-ip").as_deref(), Some("203.0.113.7"));
     assert_eq!(node.lost(A_WHILE).await, None);
@@ -70,8 +70,8 @@ async fn another_pod_cidr_is_followed() {
     let mut node = Holder::new(&server).await;
     let spec = json!({ "podCIDR": "10.244.9.0/24", "podCIDRs": ["10.244.9.0/24"] });
     server.patch_node("n1", &json!({ "spec": spec }));
-    let said = "node n1: 10.244.1.0/24 is not its podCIDR any more";
-    assert_eq!(node.lost(PATIENCE).await.unwrap(), said);
+    let text = "node n1: 10.244.1.0/24 is not its podCIDR any more";
+    assert_eq!(node.lost(TIMEOUT).await.unwrap(), text);
     assert_eq!(subnets(&acquire(&node.manager).await), ["10.244.9.0/24"]);
 }
 
@@ -80,7 +80,7 @@ async fn a_node_that_is_deleted_and_registers_again_is_published_again() {
     let server = server();
     let mut node = Holder::new(&server).await;
     server.delete_node("n1");
-    assert_eq!(node.lost(PATIENCE).await.unwrap(), "node n1 is gone");
+    assert_eq!(node.lost(TIMEOUT).await.unwrap(), "node n1 is gone");
     server.add_node("n1", &["10.244.1.0/24"]);
     let again = acquire(&node.manager).await;
     assert_ne!(again.created, node.lease.created);
@@ -93,6 +93,6 @@ async fn heartbeats_and_orders_of_others_lose_no_lease() {
     let server = server();
     let mut node = Holder::new(&server).await;
     server.heartbeat("n1", 1);
-    server.annotate("n1", "somebody-elses", Some("x"));
+    server.annotate("n1", "foreign", Some("x"));
     assert_eq!(node.lost(A_WHILE).await, None);
 }

@@ -1,4 +1,4 @@
-//! The subnet manager on an API server: what is published, who is believed, and what survives which failure.
+//! The subnet manager on an API server: what is published, what is accepted, and what survives which failure.
 
 #![allow(
     clippy::large_futures,

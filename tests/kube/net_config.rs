@@ -11,7 +11,7 @@ use tweed::model::status::StoreState;
 use tweed::store::Documents;
 use tweed::store::kube::KubeSubnetManager;
 
-use crate::node::{PATIENCE, V4, options};
+use crate::node::{TIMEOUT, V4, options};
 
 /// As the kubelet does it: a folder per version, and a link that moves from one to the next.
 struct Mount {
@@ -52,11 +52,11 @@ fn manager(net_config: &Path) -> KubeSubnetManager {
 }
 
 async fn next(updates: &mut futures::stream::BoxStream<'static, ConfigUpdate>) -> ConfigUpdate {
-    timeout(PATIENCE, updates.next()).await.expect("no update").unwrap()
+    timeout(TIMEOUT, updates.next()).await.expect("no update").unwrap()
 }
 
 #[tokio::test]
-async fn an_edited_config_map_is_told() {
+async fn an_edited_config_map_is_sent() {
     let mut mount = Mount::new();
     mount.write(V4);
     let mut updates = mount.manager().watch_config();
@@ -87,7 +87,7 @@ async fn a_config_that_cannot_be_used_is_named_and_waited_for() {
     let mut updates = manager.watch_config();
     let reason = next(&mut updates).await.config.unwrap_err().to_string();
     assert!(reason.contains("net-conf.json: Network is"), "{reason}");
-    // That says nothing of the API server, which was not asked yet.
+    // This does not report on the API server, which was not asked yet.
     assert_eq!(*manager.state().borrow(), StoreState::Unknown);
     mount.write(V4);
     assert!(next(&mut updates).await.config.is_ok());

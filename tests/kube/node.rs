@@ -1,4 +1,4 @@
-//! What the tests say of nodes, in few words.
+//! Nodes of the tests, in a short notation.
 
 use std::future::Future;
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub(crate) const DUAL: &str =
     r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00::/48"}"#;
 
 /// Whatever does not happen by then does not happen.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 pub(crate) const A_WHILE: Duration = Duration::from_secs(1);
 
 /// A vxlan node with these public IPs.
@@ -73,16 +73,16 @@ pub(crate) fn add_peer(server: &ApiServer, number: u8) {
 
 pub(crate) async fn acquire(manager: &KubeSubnetManager) -> Lease {
     let (config, attributes) = (config(V4), vxlan(&["172.18.0.1"]));
-    timeout(PATIENCE, manager.acquire(&config, &attributes)).await.expect("no lease").unwrap()
+    timeout(TIMEOUT, manager.acquire(&config, &attributes)).await.expect("no lease").unwrap()
 }
 
 /// What the manager waits for, once it does.
-pub(crate) async fn waits(manager: &KubeSubnetManager, says: &str) -> String {
+pub(crate) async fn waits(manager: &KubeSubnetManager, part: &str) -> String {
     let mut state = manager.state();
-    let is_said = |state: &StoreState| matches!(state, StoreState::Lacks(why) | StoreState::Waiting(why) if why.contains(says));
-    let waiting = timeout(PATIENCE, state.wait_for(is_said)).await;
+    let matches_part = |state: &StoreState| matches!(state, StoreState::Lacks(why) | StoreState::Waiting(why) if why.contains(part));
+    let waiting = timeout(TIMEOUT, state.wait_for(matches_part)).await;
     let waiting =
-        waiting.unwrap_or_else(|_| panic!("{says:?} is not said: {:?}", *manager.state().borrow()));
+        waiting.unwrap_or_else(|_| panic!("no {part:?}: {:?}", *manager.state().borrow()));
     match &*waiting.unwrap() {
         StoreState::Lacks(why) | StoreState::Waiting(why) => why.clone(),
         state => panic!("{state:?}"),
@@ -90,7 +90,7 @@ pub(crate) async fn waits(manager: &KubeSubnetManager, says: &str) -> String {
 }
 
 /// Goes on with `work`, which does not end, until `other` has.
-pub(crate) async fn beside<T>(work: impl Future, other: impl Future<Output = T>) -> T {
+pub(crate) async fn while_running<T>(work: impl Future, other: impl Future<Output = T>) -> T {
     tokio::select! {
         _ = work => panic!("it ended"),
         result = other => result,
@@ -104,14 +104,14 @@ pub(crate) async fn eventually(what: &str, holds: impl Fn() -> bool) {
             sleep(Duration::from_millis(20)).await;
         }
     };
-    timeout(PATIENCE, met).await.unwrap_or_else(|_| panic!("never: {what}"));
+    timeout(TIMEOUT, met).await.unwrap_or_else(|_| panic!("never: {what}"));
 }
 
 pub(crate) type Updates = BoxStream<'static, LeaseUpdate>;
 
 /// The next update in one line.
 pub(crate) async fn next(updates: &mut Updates) -> String {
-    let update = timeout(PATIENCE, updates.next()).await.expect("no update");
+    let update = timeout(TIMEOUT, updates.next()).await.expect("no update");
     shown(&update.unwrap())
 }
 

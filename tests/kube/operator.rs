@@ -30,7 +30,7 @@ fn add_config(server: &ApiServer, text: &str) {
     server.add(CONFIG_MAPS, "kube-flannel-cfg", &json!({ "data": data }));
 }
 
-/// What node n1 reports of itself once it has taken in the config of this text.
+/// What node n1 reports once it has applied the config of this text.
 fn report(text: &str) -> NodeReport {
     let node =
         json!({ "interface": "eth0", "mtu": 1500, "layer2": true, "on_link": [], "uplinks": [] });
@@ -55,9 +55,9 @@ async fn config_leases_and_reports_are_read_together() {
     assert_eq!(written.text, V4);
     let ids: Vec<LeaseId> = holdings.records.into_iter().map(|record| record.id).collect();
     assert_eq!(ids, ["n1", "n3"].map(LeaseId::new));
-    let [told] = holdings.reports.as_slice() else { panic!("{:?}", holdings.reports) };
-    assert_eq!(told.lease, LeaseId::new("n1"));
-    assert_eq!(told.config_revision, written.revision.unsigned_abs(), "it knows this config");
+    let [update] = holdings.reports.as_slice() else { panic!("{:?}", holdings.reports) };
+    assert_eq!(update.lease, LeaseId::new("n1"));
+    assert_eq!(update.config_revision, written.revision.unsigned_abs(), "it knows this config");
 }
 
 #[tokio::test]
@@ -86,9 +86,9 @@ async fn a_report_goes_with_its_node_and_is_replaced_by_the_next() {
         (&owner["kind"], &owner["name"], &owner["uid"]),
         (&json!("Node"), &json!("n1"), &uid)
     );
-    let told: NodeReport =
+    let update: NodeReport =
         serde_json::from_str(object["data"]["report"].as_str().unwrap()).unwrap();
-    assert_eq!(told, report(V4));
+    assert_eq!(update, report(V4));
 }
 
 #[tokio::test]
@@ -121,15 +121,15 @@ async fn the_config_is_written_only_over_what_was_read() {
 }
 
 #[tokio::test]
-async fn what_is_missing_or_forbidden_is_said() {
+async fn what_is_missing_or_forbidden_is_reported() {
     let server = server();
     let operator = operator(&server);
     assert_eq!(operator.read().await.unwrap().config, None);
     server.fail(|faults| faults.forbidden = vec![format!("GET {CONFIG_MAPS}")]);
-    let said = operator.read().await.unwrap_err().to_string();
+    let text = operator.read().await.unwrap_err().to_string();
     assert!(
-        said.starts_with("the API server forbids GET /api/v1/namespaces/kube-flannel/configmaps"),
-        "{said}"
+        text.starts_with("the API server forbids GET /api/v1/namespaces/kube-flannel/configmaps"),
+        "{text}"
     );
 }
 
@@ -137,6 +137,6 @@ async fn what_is_missing_or_forbidden_is_said() {
 async fn a_server_that_is_away_is_named() {
     let mut server = server();
     server.stop().unwrap();
-    let said = operator(&server).read().await.unwrap_err().to_string();
-    assert!(said.starts_with(&server.url()), "{said}");
+    let text = operator(&server).read().await.unwrap_err().to_string();
+    assert!(text.starts_with(&server.url()), "{text}");
 }

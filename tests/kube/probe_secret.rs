@@ -4,7 +4,7 @@ use tokio::time::timeout;
 use tweed::store::Documents;
 use tweed::store::kube::KubeSubnetManager;
 
-use crate::node::{PATIENCE, manager, options, server};
+use crate::node::{TIMEOUT, manager, options, server};
 
 /// Base64 of 64 digits.
 const TEXT: &str =
@@ -16,7 +16,7 @@ async fn whoever_comes_first_makes_the_secret_and_all_read_the_same() {
     let server = server();
     let nodes: [KubeSubnetManager; 4] = std::array::from_fn(|_| manager(&server));
     let secrets = futures::future::join_all(nodes.iter().map(Documents::probe_secret));
-    for secret in timeout(PATIENCE, secrets).await.unwrap() {
+    for secret in timeout(TIMEOUT, secrets).await.unwrap() {
         secret.unwrap();
     }
     let asked = server.take_asked();
@@ -28,7 +28,7 @@ async fn whoever_comes_first_makes_the_secret_and_all_read_the_same() {
 }
 
 #[tokio::test]
-async fn what_keeps_us_from_the_secret_is_said() {
+async fn what_prevents_reading_the_secret_is_reported() {
     let server = server();
     server.fail(|faults| faults.forbidden = vec![format!("GET {SECRETS}")]);
     let denied = manager(&server).probe_secret().await.unwrap_err();
@@ -44,9 +44,9 @@ async fn what_keeps_us_from_the_secret_is_said() {
 async fn a_secret_that_is_absent_and_may_not_be_created_is_named() {
     let server = server();
     server.fail(|faults| faults.forbidden = vec![format!("POST {SECRETS}")]);
-    let said = manager(&server).probe_secret().await.unwrap_err();
+    let text = manager(&server).probe_secret().await.unwrap_err();
     let start = "there is no secret kube-flannel/tweed-probes, and the API server forbids POST ";
-    assert!(said.starts_with(start), "{said}");
+    assert!(text.starts_with(start), "{text}");
     server.add(SECRETS, "tweed-probes", &serde_json::json!({ "data": { "secret": TEXT } }));
     manager(&server).probe_secret().await.unwrap();
 }
@@ -56,6 +56,6 @@ async fn a_secret_that_is_none_is_named() {
     let server = server();
     let text = serde_json::json!({ "data": { "secret": "b3Vycw==" } });
     server.add(SECRETS, "tweed-probes", &text);
-    let said = manager(&server).probe_secret().await.unwrap_err();
-    assert!(said.starts_with("secret kube-flannel/tweed-probes: it must be 64 hexadecimal digits"));
+    let text = manager(&server).probe_secret().await.unwrap_err();
+    assert!(text.starts_with("secret kube-flannel/tweed-probes: it must be 64 hexadecimal digits"));
 }

@@ -11,8 +11,8 @@ use tweed::store::{Documents, Leases};
 use tweed_lab::ApiServer;
 
 use crate::node::{
-    DATA, DUAL, MAC, PATIENCE, V4, acquire, attributes, beside, config, manager, options, server,
-    subnets, vxlan, waits,
+    DATA, DUAL, MAC, TIMEOUT, V4, acquire, attributes, config, manager, options, server, subnets,
+    vxlan, waits, while_running,
 };
 
 fn patches(server: &ApiServer) -> Vec<(String, Value)> {
@@ -142,7 +142,7 @@ async fn the_node_is_found_by_its_pod() {
 }
 
 #[tokio::test]
-async fn what_we_may_not_do_is_told_and_tried_again() {
+async fn a_denied_request_is_reported_and_retried() {
     let server = server();
     server.fail(|faults| faults.forbidden = vec!["PATCH /api/v1/nodes".to_owned()]);
     let manager = manager(&server);
@@ -163,14 +163,14 @@ async fn operators_choose_public_ips_before_and_while_a_daemon_runs() {
     server.annotate("n1", "node-public-ip", Some("203.0.113.7"));
     let manager = manager(&server);
     let mut identities = manager.watch_identity();
-    let first = timeout(PATIENCE, identities.next()).await.unwrap().unwrap();
+    let first = timeout(TIMEOUT, identities.next()).await.unwrap().unwrap();
     assert_eq!(first.name.as_deref(), Some("n1"));
     assert_eq!(first.public_ips, ["203.0.113.7".parse::<std::net::IpAddr>().unwrap()]);
     acquire(&manager).await;
     let mut updates = manager.watch();
     let follow = async { while updates.next().await.is_some() {} };
     server.annotate("n1", "node-public-ip", None);
-    let second = beside(follow, timeout(PATIENCE, identities.next())).await.unwrap().unwrap();
+    let second = while_running(follow, timeout(TIMEOUT, identities.next())).await.unwrap().unwrap();
     assert!(second.public_ips.is_empty());
 }
 

@@ -1,4 +1,4 @@
-//! What peers are told of, whatever becomes of the server and its watches.
+//! The updates that a watch sends, also after failures of the server.
 
 use serde_json::json;
 use tweed::store::Leases;
@@ -37,7 +37,7 @@ async fn first(server: &ApiServer) -> String {
 async fn a_watch_starts_with_all_nodes_that_have_a_lease() {
     let server = server();
     add_peer(&server, 3);
-    server.add_node("stranger", &["10.244.8.0/24"]);
+    server.add_node("unmanaged", &["10.244.8.0/24"]);
     assert_eq!(first(&server).await, "snapshot [n1@172.18.0.1 n3@172.18.0.3]");
 }
 
@@ -69,7 +69,7 @@ async fn nodes_of_a_megabyte_hide_no_other() {
 }
 
 #[tokio::test]
-async fn changes_are_told_once_and_heartbeats_never() {
+async fn changes_are_sent_once_and_heartbeats_never() {
     let server = server();
     let mut updates = watch(&server).await;
     add_peer(&server, 3);
@@ -86,7 +86,7 @@ async fn changes_are_told_once_and_heartbeats_never() {
 }
 
 #[tokio::test]
-async fn whatever_changes_of_a_lease_is_told() {
+async fn every_change_of_a_lease_is_sent() {
     let server = server();
     add_peer(&server, 3);
     let mut updates = watch(&server).await;
@@ -103,7 +103,7 @@ async fn whatever_changes_of_a_lease_is_told() {
 }
 
 #[tokio::test]
-async fn a_node_that_is_given_up_or_taken_on_is_told_of() {
+async fn a_node_that_becomes_managed_or_unmanaged_is_sent() {
     let server = server();
     add_peer(&server, 3);
     let mut updates = watch(&server).await;
@@ -121,9 +121,9 @@ async fn what_cannot_be_read_of_one_node_hides_no_other() {
     server.annotate("n3", "public-ip", Some("here"));
     add_peer(&server, 4);
     assert_eq!(next(&mut updates).await, "put n3@172.18.0.3");
-    let said =
+    let text =
         "annotation flannel.alpha.coreos.com/public-ip is \"here\", but must be an IPv4 address";
-    assert_eq!(next(&mut updates).await, format!("put n3@malformed: node n3: {said}"));
+    assert_eq!(next(&mut updates).await, format!("put n3@malformed: node n3: {text}"));
     assert_eq!(next(&mut updates).await, "put n4@172.18.0.4");
 }
 
@@ -209,7 +209,7 @@ async fn a_restored_cluster_whose_versions_have_caught_up_is_read_anew() {
 }
 
 #[tokio::test]
-async fn what_happens_while_the_server_is_away_is_told_afterwards() {
+async fn changes_while_the_server_is_unreachable_are_sent_afterwards() {
     let mut server = server();
     let mut updates = watch(&server).await;
     server.stop().unwrap();

@@ -99,7 +99,16 @@ const LONGEST_FILE: usize = 600;
 const FULLEST_FOLDER: usize = 14;
 
 /// Folders of code whose comments and texts avoid `PHRASES`, as all documents do.
-const PLAIN: &[&str] = &["cni-plugin", "netlink", "tests/runtimes"];
+const PLAIN: &[&str] = &[
+    "bench/src",
+    "cni-plugin",
+    "netlink",
+    "src/store",
+    "tests/etcd",
+    "tests/kube",
+    "tests/lab",
+    "tests/runtimes",
+];
 
 /// Phrases that make a reader pause, and what to write instead.
 const PHRASES: &[(&[&str], &str)] = &[
@@ -170,7 +179,7 @@ fn folders_import_in_one_direction() {
 
 #[test]
 fn siblings_import_in_one_direction() {
-    let sources = ["src", "netlink/src", "cni-plugin/src", "bench/src"];
+    let sources = ["src", "netlink/src", "cni-plugin/src", "bench/src", "tests/lab/src"];
     let cycles = sources.iter().flat_map(|source| imports::cycles(source));
     assert_eq!(cycles.collect::<Vec<_>>(), Vec::<String>::new());
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use tweed_lab::Namespace;
 
-use super::rival::DEBIAN;
+use super::plugin::DEBIAN;
 
 /// What gets an interface.
 #[derive(Clone, Debug)]
@@ -51,8 +51,8 @@ impl Call<'_> {
         let start = Instant::now();
         let output = self.start(&mut command)?.wait_with_output()?;
         let took = start.elapsed();
-        let said = String::from_utf8_lossy(&output.stdout);
-        ensure!(output.status.success(), "{}: {said}", self.described());
+        let output_text = String::from_utf8_lossy(&output.stdout);
+        ensure!(output.status.success(), "{}: {output_text}", self.described());
         Ok(took)
     }
 

@@ -1,12 +1,12 @@
-//! What each call took, one at a time and in a crowd.
+//! What each call took, one at a time and many at once.
 
 use std::time::Duration;
 
 use anyhow::Result;
 
-use super::CROWD;
+use super::AT_ONCE;
 use super::call::Verb;
-use super::contest::Contest;
+use super::comparison::Comparison;
 use crate::report::goal::Goal;
 use crate::report::sample::{Sample, ratio};
 use crate::report::sheet::{Sheet, precise, thousands};
@@ -21,11 +21,11 @@ struct Race<'a> {
     reservations: u32,
     verb: Verb,
     at_once: usize,
-    ours: &'a Sample<Duration>,
-    theirs: &'a Sample<Duration>,
+    tweed: &'a Sample<Duration>,
+    debian: &'a Sample<Duration>,
 }
 
-pub(super) fn show(contests: &[Contest<'_>], sheet: &mut Sheet) -> Result<()> {
+pub(super) fn show(comparisons: &[Comparison<'_>], sheet: &mut Sheet) -> Result<()> {
     let head = [
         "reservations",
         "call",
@@ -36,41 +36,41 @@ pub(super) fn show(contests: &[Contest<'_>], sheet: &mut Sheet) -> Result<()> {
         "p99",
         "ratio of p50",
     ];
-    sheet.table("A pod comes and goes", &head)?;
-    let races: Vec<_> = contests.iter().flat_map(races).collect();
+    sheet.table("ADD and DEL of a pod", &head)?;
+    let races: Vec<_> = comparisons.iter().flat_map(races).collect();
     races.iter().try_for_each(|race| race.show(sheet))?;
     sheet.goals(&races.iter().filter_map(Race::goal).collect::<Vec<_>>())
 }
 
 /// Those that were run.
-fn races<'a>(contest: &'a Contest<'_>) -> impl Iterator<Item = Race<'a>> {
-    let Contest { reservations, ours, theirs } = contest;
-    let races = [(1, &ours.alone, &theirs.alone), (CROWD, &ours.crowd, &theirs.crowd)];
-    let races = races.into_iter().flat_map(|(at_once, ours, theirs)| {
+fn races<'a>(comparison: &'a Comparison<'_>) -> impl Iterator<Item = Race<'a>> {
+    let Comparison { reservations, tweed, debian } = comparison;
+    let races = [(1, &tweed.alone, &debian.alone), (AT_ONCE, &tweed.at_once, &debian.at_once)];
+    let races = races.into_iter().flat_map(|(at_once, tweed, debian)| {
         Verb::BOTH.map(|verb| Race {
             reservations: *reservations,
             verb,
             at_once,
-            ours: ours.of(verb),
-            theirs: theirs.of(verb),
+            tweed: tweed.of(verb),
+            debian: debian.of(verb),
         })
     });
-    races.filter(|race| !race.ours.median().is_zero())
+    races.filter(|race| !race.tweed.median().is_zero())
 }
 
 impl Race<'_> {
     fn show(&self, sheet: &mut Sheet) -> Result<()> {
-        let [ours, theirs] = [self.ours, self.theirs]
+        let [tweed, debian] = [self.tweed, self.debian]
             .map(|sample| [50, 99].map(|percent| precise(sample.percentile(percent))));
         sheet.row(&[
             &thousands(self.reservations),
             &self.verb.name(),
             &self.at_once,
-            &ours[0],
-            &ours[1],
-            &theirs[0],
-            &theirs[1],
-            &format!("{:.3} ×", ratio(self.ours, self.theirs)),
+            &tweed[0],
+            &tweed[1],
+            &debian[0],
+            &debian[1],
+            &format!("{:.3} ×", ratio(self.tweed, self.debian)),
         ])
     }
 
@@ -87,6 +87,6 @@ impl Race<'_> {
             self.at_once
         );
         let is_held = self.reservations <= LARGE;
-        is_held.then(|| Goal::at_most(what, ratio(self.ours, self.theirs), most, "×"))
+        is_held.then(|| Goal::at_most(what, ratio(self.tweed, self.debian), most, "×"))
     }
 }

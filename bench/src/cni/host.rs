@@ -1,4 +1,4 @@
-//! A node on which one of the rivals works.
+//! A node on which one of the plugins works.
 
 use std::fs::{create_dir_all, write};
 use std::path::Path;
@@ -11,11 +11,11 @@ use tweed_lab::{Lab, Namespace};
 
 use super::call::{Call, Container, Verb};
 use super::memory;
-use super::rival::{Rival, subnet_env};
+use super::plugin::{Plugin, subnet_env};
 use super::store;
 
 pub(super) struct Host<'a> {
-    pub(super) rival: Rival<'a>,
+    pub(super) plugin: Plugin<'a>,
     namespace: Namespace,
     config: String,
 }
@@ -25,7 +25,7 @@ impl<'a> Host<'a> {
     pub(super) fn build(
         lab: &Lab,
         name: &str,
-        rival: Rival<'a>,
+        plugin: Plugin<'a>,
         home: &Path,
         reservations: u32,
     ) -> Result<Self> {
@@ -33,7 +33,7 @@ impl<'a> Host<'a> {
         write(home.join("subnet.env"), subnet_env())?;
         let namespace = lab.namespace(name)?;
         store::fill(home, reservations)?;
-        let host = Self { rival, namespace, config: rival.config(home).to_string() };
+        let host = Self { plugin, namespace, config: plugin.config(home).to_string() };
         let first =
             Container { id: "f".repeat(64), namespace: lab.namespace(&format!("{name}-first"))? };
         host.time(Verb::Add, &first)?;
@@ -84,7 +84,7 @@ impl<'a> Host<'a> {
     }
 
     fn call<'b>(&'b self, verb: Verb, container: &'b Container) -> Call<'b> {
-        Call { program: self.rival.program(), verb, container, config: &self.config }
+        Call { program: self.plugin.program(), verb, container, config: &self.config }
     }
 }
 

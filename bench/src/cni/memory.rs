@@ -14,28 +14,28 @@ use tweed_lab::eventually;
 
 use super::call::Call;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 const FILLING: u8 = b' ';
 
 /// In KiB, of the program itself and not of those that it starts.
 pub(super) fn most(call: &Call<'_>) -> Result<u64> {
-    let (mut ear, mut mouth) = pipe()?;
-    let room = fcntl(&mouth, FcntlArg::F_SETPIPE_SZ(4096))?;
-    mouth.write_all(&vec![FILLING; usize::try_from(room)?])?;
+    let (mut reader, mut writer) = pipe()?;
+    let room = fcntl(&writer, FcntlArg::F_SETPIPE_SZ(4096))?;
+    writer.write_all(&vec![FILLING; usize::try_from(room)?])?;
     let mut command = call.command();
-    let mut child = call.start(command.stdout(mouth))?;
-    // It holds the mouth too: the ear would never hear the end.
+    let mut child = call.start(command.stdout(writer))?;
+    // It holds the writer too: the reader would never hear the end.
     drop(command);
-    let found = eventually(PATIENCE, || is_speaking(child.id())).and_then(|_| peak(child.id()));
-    let mut said = String::new();
-    ear.read_to_string(&mut said)?;
+    let found = eventually(TIMEOUT, || is_writing(child.id())).and_then(|_| peak(child.id()));
+    let mut output_text = String::new();
+    reader.read_to_string(&mut output_text)?;
     let status = child.wait()?;
-    ensure!(status.success(), "{}: {}", call.described(), said.trim());
+    ensure!(status.success(), "{}: {}", call.described(), output_text.trim());
     found.with_context(|| call.described())
 }
 
 /// Whether one of its threads is in a call to the kernel about its standard output.
-fn is_speaking(pid: u32) -> Result<bool> {
+fn is_writing(pid: u32) -> Result<bool> {
     for thread in read_dir(format!("/proc/{pid}/task"))? {
         let call = read_to_string(thread?.path().join("syscall")).unwrap_or_default();
         if call.split_whitespace().nth(1) == Some("0x1") {

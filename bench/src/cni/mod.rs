@@ -6,10 +6,10 @@ mod programs;
 
 // What it is measured with.
 mod call;
-mod contest;
+mod comparison;
 mod host;
 mod memory;
-mod rival;
+mod plugin;
 mod store;
 
 use std::path::Path;
@@ -19,39 +19,39 @@ use tweed_lab::Lab;
 
 use crate::report::sheet::Sheet;
 use call::Container;
-use contest::Contest;
-use rival::Rival;
+use comparison::Comparison;
+use plugin::Plugin;
 
 /// So many containers come at once.
-const CROWD: usize = 50;
+const AT_ONCE: usize = 50;
 
 /// How many reservations there are before each call: from an empty node to one that can take ten
 /// more; with what part of all rounds, as `host-local` reads every one of them.
 const STORES: [(u32, usize); 4] = [(0, 1), (USUAL, 1), (20_000, 5), (store::ALL - 10, 20)];
 /// On a node that is full.
 const USUAL: u32 = 250;
-/// A store with less room than this has none for a crowd.
+/// A store with less room than this has none for many containers at once.
 const LARGEST: u32 = 20_000;
 
 /// All stores are in memory: what else a disk has to do would be measured too.
 pub(crate) fn run(flannel: &Path, rounds: usize, sheet: &mut Sheet) -> Result<()> {
     let flannel = flannel.canonicalize().with_context(|| flannel.display().to_string())?;
     let lab = Lab::bare()?;
-    let containers = containers(&lab, CROWD)?;
+    let containers = containers(&lab, AT_ONCE)?;
     let container = containers.first().context("no container")?;
-    let mut contests = Vec::new();
+    let mut comparisons = Vec::new();
     for (reservations, part) in STORES {
-        let rivals = [Rival::Flannel(&flannel), Rival::Bridge];
+        let plugins = [Plugin::Flannel(&flannel), Plugin::Bridge];
         let home = lab.folder().join(reservations.to_string());
-        let mut contest = Contest::prepare(&lab, rivals, &home, reservations)?;
-        contest.run_alone(container, rounds.div_ceil(part))?;
+        let mut comparison = Comparison::prepare(&lab, plugins, &home, reservations)?;
+        comparison.run_alone(container, rounds.div_ceil(part))?;
         if reservations <= LARGEST {
-            contest.run_at_once(&containers, rounds.div_ceil(part * 20))?;
+            comparison.run_at_once(&containers, rounds.div_ceil(part * 20))?;
         }
-        contests.push(contest);
+        comparisons.push(comparison);
     }
-    calls::show(&contests, sheet)?;
-    let usual = contests.iter().find(|contest| contest.reservations == USUAL);
+    calls::show(&comparisons, sheet)?;
+    let usual = comparisons.iter().find(|comparison| comparison.reservations == USUAL);
     programs::run(usual.context("no usual node")?, container, rounds.div_ceil(10), sheet)
 }
 
@@ -72,17 +72,17 @@ mod tests {
     fn every_call_of_a_contest_is_timed_and_leaves_the_store_as_it_was() -> Result<()> {
         let lab = Lab::bare()?;
         let containers = containers(&lab, 3)?;
-        let mut contest = Contest::prepare(&lab, [Rival::Bridge; 2], lab.folder(), 5)?;
-        contest.run_alone(&containers[0], 1)?;
-        contest.run_at_once(&containers, 1)?;
-        for lane in [&contest.ours, &contest.theirs] {
-            for figures in [&lane.alone, &lane.crowd] {
+        let mut comparison = Comparison::prepare(&lab, [Plugin::Bridge; 2], lab.folder(), 5)?;
+        comparison.run_alone(&containers[0], 1)?;
+        comparison.run_at_once(&containers, 1)?;
+        for side in [&comparison.tweed, &comparison.debian] {
+            for figures in [&side.alone, &side.at_once] {
                 assert!(!figures.add.min().is_zero() && !figures.del.min().is_zero());
             }
-            let memory = lane.host.memory(lane.host.rival.program(), &containers[0])?;
+            let memory = side.host.memory(side.host.plugin.program(), &containers[0])?;
             assert!((500..100_000).contains(&memory), "{memory} KiB");
         }
-        let records = std::fs::read_dir(lab.folder().join("ours/networks/cbr0"))?.count();
+        let records = std::fs::read_dir(lab.folder().join("tweed/networks/cbr0"))?.count();
         assert_eq!(records, 5 + ["lock", "last_reserved_ip.0"].len());
         Ok(())
     }

@@ -7,8 +7,8 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use super::call::Container;
-use super::contest::Contest;
-use super::rival::Rival;
+use super::comparison::Comparison;
+use super::plugin::Plugin;
 use crate::report::goal::Goal;
 use crate::report::sample::Sample;
 use crate::report::sheet::{Sheet, megabytes};
@@ -23,22 +23,22 @@ struct Program {
 }
 
 pub(super) fn run(
-    contest: &Contest<'_>,
+    comparison: &Comparison<'_>,
     container: &Container,
     rounds: usize,
     sheet: &mut Sheet,
 ) -> Result<()> {
-    let (ours, theirs) = (&contest.ours.host, &contest.theirs.host);
+    let (tweed, debian) = (&comparison.tweed.host, &comparison.debian.host);
     let mut programs = [
-        Program::inspect("flannel", ours.rival.program())?,
-        Program::inspect("`bridge`", theirs.rival.program())?,
-        Program::inspect("`host-local`", Path::new(Rival::HOST_LOCAL))?,
+        Program::inspect("flannel", tweed.plugin.program())?,
+        Program::inspect("`bridge`", debian.plugin.program())?,
+        Program::inspect("`host-local`", Path::new(Plugin::HOST_LOCAL))?,
     ];
     let [flannel, bridge, host_local] = &mut programs;
     for _ in 0..rounds {
-        flannel.memory.add(ours.memory(ours.rival.program(), container)?);
-        bridge.memory.add(theirs.memory(theirs.rival.program(), container)?);
-        host_local.memory.add(theirs.memory(Path::new(Rival::HOST_LOCAL), container)?);
+        flannel.memory.add(tweed.memory(tweed.plugin.program(), container)?);
+        bridge.memory.add(debian.memory(debian.plugin.program(), container)?);
+        host_local.memory.add(debian.memory(Path::new(Plugin::HOST_LOCAL), container)?);
     }
     show(&programs, sheet)
 }
@@ -75,11 +75,11 @@ impl Program {
 /// How many of them `ldd` finds, the loader included; none for a static program.
 fn shared_objects(program: &Path) -> Result<u32> {
     let output = Command::new("ldd").arg(program).output().context("ldd")?;
-    let [said, complaint] =
+    let [output_text, complaint] =
         [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     let is_static = complaint.contains("not a dynamic executable");
     ensure!(output.status.success() || is_static, "ldd {}: {complaint}", program.display());
-    Ok(u32::try_from(said.lines().filter(|line| line.contains(".so")).count())?)
+    Ok(u32::try_from(output_text.lines().filter(|line| line.contains(".so")).count())?)
 }
 
 #[cfg(test)]

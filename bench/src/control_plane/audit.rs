@@ -11,7 +11,7 @@ use tweed_lab::{Binaries, Daemon};
 use crate::instruments::listener::Listener;
 use crate::instruments::peer::{Backend, peers};
 use crate::instruments::script::Script;
-use crate::instruments::site::{PATIENCE, Site};
+use crate::instruments::site::{Site, TIMEOUT};
 use crate::report::goal::Goal;
 use crate::report::sample::Sample;
 use crate::report::sheet::{Sheet, spread, thousands, time};
@@ -69,7 +69,7 @@ fn foreign() -> impl Iterator<Item = String> {
 fn measure(site: &Site, count: u32, rounds: usize) -> Result<(Sample<Duration>, Sample<Duration>)> {
     let listener = Listener::start(site.node.namespace())?;
     let daemon = site.start_daemon()?;
-    listener.wait_for(peers(0..count), PATIENCE).with_context(|| daemon.process().last_words())?;
+    listener.wait_for(peers(0..count), TIMEOUT).with_context(|| daemon.process().last_words())?;
     std::thread::sleep(WINDOW);
     let before = statistics(&daemon)?;
     let (mut looking, mut idle) = (Sample::default(), Sample::default());

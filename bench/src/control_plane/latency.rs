@@ -9,7 +9,7 @@ use tweed_lab::{Binaries, Daemon};
 use crate::PAUSE;
 use crate::instruments::listener::Listener;
 use crate::instruments::peer::{Backend, peers};
-use crate::instruments::site::{PATIENCE, Site};
+use crate::instruments::site::{Site, TIMEOUT};
 use crate::instruments::writer::{Writer, Written};
 use crate::report::goal::Goal;
 use crate::report::sample::{Sample, ratio};
@@ -80,8 +80,8 @@ impl Line {
         for peer in peers(added..added + 1) {
             let (key, value) = peer.lease(self.site.backend);
             let written = self.writer.put(&key, &value)?;
-            let heard = self.listener.wait_for([peer], PATIENCE);
-            let route = heard.with_context(|| self.daemon.process().last_words())?.last;
+            let observed = self.listener.wait_for([peer], TIMEOUT);
+            let route = observed.with_context(|| self.daemon.process().last_words())?.last;
             self.added.add(written, route);
         }
         std::thread::sleep(APART);
@@ -94,7 +94,7 @@ impl Line {
         for peer in peers(added..added + 1) {
             let (key, _) = peer.lease(self.site.backend);
             let written = self.writer.delete(&key)?;
-            let removed = self.listener.wait_until_removed(peer, PATIENCE);
+            let removed = self.listener.wait_until_removed(peer, TIMEOUT);
             let removed = removed.with_context(|| self.daemon.process().last_words())?;
             self.removed.add(written, removed);
         }

@@ -8,7 +8,7 @@ use tweed_lab::{Binaries, Family};
 use crate::instruments::listener::Listener;
 use crate::instruments::peer::{Backend, Peer, peers};
 use crate::instruments::script::{Script, processor_time_of_children};
-use crate::instruments::site::{PATIENCE, Site};
+use crate::instruments::site::{Site, TIMEOUT};
 use crate::report::goal::Goal;
 use crate::report::sample::{Sample, ratio};
 use crate::report::sheet::{Sheet, spread, time};
@@ -80,9 +80,9 @@ impl Turn {
         site.announce(peers(0..PEERS), self.towards)?;
         let listener = Listener::start(site.node.namespace())?;
         let daemon = site.start_daemon()?;
-        let heard = listener.wait_for(peers(0..PEERS), PATIENCE);
+        let observed = listener.wait_for(peers(0..PEERS), TIMEOUT);
         self.daemon_used.add(daemon.process().processor_time()?);
-        self.daemon_took.add(heard.with_context(|| daemon.process().last_words())?.length());
+        self.daemon_took.add(observed.with_context(|| daemon.process().last_words())?.length());
         std::thread::sleep(SETTLED);
         daemon.stop()?;
         self.check(site)
@@ -93,7 +93,7 @@ impl Turn {
         let used = processor_time_of_children()?;
         self.script.run(site.bare.namespace())?;
         self.script_used.add(processor_time_of_children()?.saturating_sub(used));
-        self.script_took.add(listener.wait_for(peers(0..PEERS), PATIENCE)?.length());
+        self.script_took.add(listener.wait_for(peers(0..PEERS), TIMEOUT)?.length());
         Ok(())
     }
 

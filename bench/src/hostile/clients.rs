@@ -30,11 +30,11 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Returns how many connections were opened.
 pub(super) fn attack(scene: &Scene, lasting: Duration) -> Result<u64> {
     allow_files(u64::from(CLIENTS) + OTHER_FILES)?;
-    // The stranger has every address of the prefix.
-    scene.stranger.ip(format!("route add local {PREFIX} dev lo"))?;
+    // The unknown source has every address of the prefix.
+    scene.unknown.ip(format!("route add local {PREFIX} dev lo"))?;
     let target = SocketAddr::new(scene.victim.address(Family::V4)?, PORT);
     let runtime = Builder::new_current_thread().enable_all().build()?;
-    scene.stranger.namespace().within(move || {
+    scene.unknown.namespace().within(move || {
         let opened = Cell::new(0);
         let clients = (0..CLIENTS).map(|number| client(source(number), target, &opened));
         // They never end by themselves.

@@ -31,7 +31,7 @@ const FRAME: usize = 1 << 16;
 pub(super) fn garbage(scene: &Scene, lasting: Duration) -> Result<u64> {
     let target = SocketAddr::new(scene.victim.address(Family::V4)?, Probe::DEFAULT_PORT);
     let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
-    let socket = scene.stranger.namespace().within(|| UdpSocket::bind(any))??;
+    let socket = scene.unknown.namespace().within(|| UdpSocket::bind(any))??;
     let mut bytes = [b"tw\x01".as_slice(), &[0; SHORTEST]].concat();
     let mut number = 0_u64;
     Ok(flood(lasting, || {
@@ -47,11 +47,11 @@ pub(super) fn replays(scene: &Scene, lasting: Duration) -> Result<u64> {
     let recorded = record(&scene.victim)?;
     ensure!(!recorded.is_empty(), "the peer has sent no probe");
     let [victim, peer] = Scene::bases();
-    scene.stranger.ip(format!("route add local {peer} dev lo"))?;
+    scene.unknown.ip(format!("route add local {peer} dev lo"))?;
     let gateway = scene.victim.address(Family::V4)?;
-    scene.stranger.ip(format!("route add {victim} via {gateway}"))?;
+    scene.unknown.ip(format!("route add {victim} via {gateway}"))?;
     let source = SocketAddr::new(peer, Probe::DEFAULT_PORT);
-    let socket = scene.stranger.namespace().within(|| UdpSocket::bind(source))??;
+    let socket = scene.unknown.namespace().within(|| UdpSocket::bind(source))??;
     let target = SocketAddr::new(victim, Probe::DEFAULT_PORT);
     let mut probes = recorded.iter().cycle();
     Ok(flood(lasting, || match probes.next() {

@@ -7,7 +7,7 @@ use tweed_lab::{Binaries, Daemon, Etcd, Family, Lab, Node, Path, eventually};
 
 use crate::instruments::listener::Listener;
 use crate::instruments::peer::{Backend, CONFIG, NETWORK, SUBNETS, UNDERLAY, peers};
-use crate::instruments::site::PATIENCE;
+use crate::instruments::site::TIMEOUT;
 use crate::instruments::writer::Writer;
 
 /// No attack uses its subnet.
@@ -19,7 +19,7 @@ pub(super) struct Scene {
     /// The node that is attacked.
     pub(super) victim: Node,
     pub(super) peer: Node,
-    pub(super) stranger: Node,
+    pub(super) unknown: Node,
     /// Of the victim.
     pub(super) daemon: Daemon,
 }
@@ -29,7 +29,7 @@ impl Scene {
         let lab = Lab::new(binaries.clone())?;
         let (etcd, segment) = (lab.etcd()?, lab.segment(UNDERLAY)?);
         let (victim, peer) = (lab.node("n1", &segment)?, lab.node("n2", &segment)?);
-        let stranger = lab.node("stranger", &segment)?;
+        let unknown = lab.node("unknown", &segment)?;
         let backend = r#""Mixed":true,"Backend":{"Type":"host-gw"}"#;
         etcd.put(CONFIG, &format!(r#"{{"Network":"{NETWORK}","SubnetLen":24,{backend}}}"#))?;
         let mut daemons = Vec::new();
@@ -43,8 +43,8 @@ impl Scene {
         victim.pod()?;
         peer.pod()?;
         let daemon = daemons.swap_remove(0);
-        let scene = Self { lab, etcd, victim, peer, stranger, daemon };
-        eventually(PATIENCE, || scene.are_paths_direct())?;
+        let scene = Self { lab, etcd, victim, peer, unknown, daemon };
+        eventually(TIMEOUT, || scene.are_paths_direct())?;
         Ok(scene)
     }
 
@@ -55,7 +55,7 @@ impl Scene {
 
     /// Writes to etcd as a host would that may.
     pub(super) fn writer(&self) -> Result<Writer> {
-        Writer::connect(&self.etcd, self.stranger.namespace())
+        Writer::connect(&self.etcd, self.unknown.namespace())
     }
 
     /// Waits until the victim routes to a node that joins now, is ready, and both nodes reach each
@@ -64,7 +64,7 @@ impl Scene {
         for newcomer in peers(NEWCOMER..NEWCOMER + 1) {
             let (key, value) = newcomer.lease(Backend::HostGw);
             self.etcd.put(&key, &value)?;
-            listener.wait_for([newcomer], PATIENCE)?;
+            listener.wait_for([newcomer], TIMEOUT)?;
         }
         let is_well = || {
             for path in ["/healthz", "/readyz"] {
@@ -73,7 +73,7 @@ impl Scene {
             }
             self.are_paths_direct()
         };
-        eventually(PATIENCE, is_well).map(drop)
+        eventually(TIMEOUT, is_well).map(drop)
     }
 
     fn are_paths_direct(&self) -> Result<()> {

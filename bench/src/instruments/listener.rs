@@ -31,7 +31,7 @@ const LOOK_UP: i64 = 100_000;
 /// `RTM_NEWNEXTHOP` of `linux/rtnetlink.h`.
 const NEW_NEXTHOP: u16 = 104;
 
-type Told = nix::Result<(Instant, Change)>;
+type Notification = nix::Result<(Instant, Change)>;
 
 /// Something that the kernel has created, replaced or removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ pub(crate) enum Change {
 
 /// Listens from the moment it exists.
 pub(crate) struct Listener {
-    told: Receiver<Told>,
+    received: Receiver<Notification>,
     /// Ends the thread when it goes.
     _wanted: Arc<()>,
 }
@@ -66,21 +66,21 @@ impl Span {
 impl Listener {
     pub(crate) fn start(namespace: &Namespace) -> Result<Self> {
         let socket = namespace.within(open)?.context("listening to the kernel")?;
-        let (tell, told) = channel();
+        let (sender, received) = channel();
         let wanted = Arc::new(());
         let is_wanted = Arc::downgrade(&wanted);
-        std::thread::spawn(move || listen(&socket, &tell, &is_wanted));
-        Ok(Self { told, _wanted: wanted })
+        std::thread::spawn(move || listen(&socket, &sender, &is_wanted));
+        Ok(Self { received, _wanted: wanted })
     }
 
     /// Waits until a route to each of `peers` has been made or replaced.
     pub(crate) fn wait_for(
         &self,
         peers: impl IntoIterator<Item = Peer>,
-        patience: Duration,
+        limit: Duration,
     ) -> Result<Span> {
         let mut missing: HashSet<Ipv4Addr> = peers.into_iter().map(Peer::base).collect();
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + limit;
         let mut first = None;
         loop {
             let heard = self.next(deadline);
@@ -100,9 +100,9 @@ impl Listener {
         }
     }
 
-    /// Waits until the route to `peer` has been removed, and says when that was.
-    pub(crate) fn wait_until_removed(&self, peer: Peer, patience: Duration) -> Result<Instant> {
-        let deadline = Instant::now() + patience;
+    /// Waits until the route to `peer` has been removed, and returns the time.
+    pub(crate) fn wait_until_removed(&self, peer: Peer, limit: Duration) -> Result<Instant> {
+        let deadline = Instant::now() + limit;
         loop {
             let (at, change) = self.next(deadline).context("the route is still there")?;
             if change == Change::Removed(peer.base()) {
@@ -112,8 +112,8 @@ impl Listener {
     }
 
     fn next(&self, deadline: Instant) -> Result<(Instant, Change)> {
-        match self.told.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            Ok(told) => told.context("changes of the kernel were missed"),
+        match self.received.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(received) => received.context("changes of the kernel were missed"),
             Err(RecvTimeoutError::Timeout) => bail!("the kernel notified of nothing in time"),
             Err(RecvTimeoutError::Disconnected) => bail!("the listener has ended"),
         }
@@ -131,21 +131,21 @@ fn open() -> nix::Result<OwnedFd> {
     Ok(socket)
 }
 
-fn listen(socket: &OwnedFd, tell: &Sender<Told>, is_wanted: &Weak<()>) {
+fn listen(socket: &OwnedFd, sender: &Sender<Notification>, is_wanted: &Weak<()>) {
     let mut datagram = vec![0; DATAGRAM];
     while is_wanted.strong_count() > 0 {
         let length = match recv(socket.as_raw_fd(), &mut datagram, MsgFlags::empty()) {
             Ok(length) => length,
             Err(Errno::EAGAIN | Errno::EINTR) => continue,
             Err(error) => {
-                let _ = tell.send(Err(error));
+                let _ = sender.send(Err(error));
                 return;
             }
         };
         let now = Instant::now();
         for change in changes(datagram.get(..length).unwrap_or_default()) {
             // Who asked may have gone.
-            let _ = tell.send(Ok((now, change)));
+            let _ = sender.send(Ok((now, change)));
         }
     }
 }

@@ -33,8 +33,8 @@ impl Script {
         let option = if self.program == "nft" { "-f" } else { "-batch" };
         command.arg(option).arg(&self.file).stdout(Stdio::null()).stderr(Stdio::piped());
         let output = namespace.within(|| command.output())?.context(self.program)?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "{} {option}: {said}", self.program);
+        let output_text = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{} {option}: {output_text}", self.program);
         Ok(())
     }
 }

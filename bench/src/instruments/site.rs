@@ -10,7 +10,7 @@ use crate::instruments::peer::{
 };
 
 /// Whatever takes longer has failed.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(120);
 
 pub(crate) struct Site {
     pub(crate) lab: Lab,

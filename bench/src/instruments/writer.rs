@@ -51,12 +51,12 @@ async fn timed<T>(
 ) -> Result<Written> {
     let sent = Instant::now();
     let answer = async { request.await.map(|_| Instant::now()) };
-    let (answered, told) = tokio::join!(answer, hear_of(key, watch));
-    Ok(Written { sent, committed: answered?.min(told?) })
+    let (answered, notified) = tokio::join!(answer, wait_for_event(key, watch));
+    Ok(Written { sent, committed: answered?.min(notified?) })
 }
 
 /// Others write as well.
-async fn hear_of(key: &str, watch: &mut WatchStream) -> Result<Instant, etcd_client::Error> {
+async fn wait_for_event(key: &str, watch: &mut WatchStream) -> Result<Instant, etcd_client::Error> {
     while let Some(news) = watch.message().await? {
         let mut keys = news.events().iter().filter_map(|event| event.kv());
         if keys.any(|kv| kv.key() == key.as_bytes()) {
@@ -70,7 +70,7 @@ async fn open(etcd: &Etcd) -> Result<(Client, WatchStream), etcd_client::Error> 
     let mut client = Client::connect(etcd.endpoints(), None).await?;
     let options = WatchOptions::new().with_prefix();
     let mut watch = client.watch(SUBNETS, Some(options)).await?;
-    // The first message says that the watch stands.
+    // The first message confirms the watch.
     watch.message().await?;
     Ok((client, watch))
 }

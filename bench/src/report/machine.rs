@@ -45,7 +45,7 @@ fn read(path: &str) -> Result<String> {
 fn first_line(program: &str, flag: &str) -> Result<String> {
     let output = Command::new(program).arg(flag).output().with_context(|| program.to_owned())?;
     let text = String::from_utf8_lossy(&output.stdout);
-    Ok(text.lines().next().with_context(|| format!("{program} {flag} says nothing"))?.to_owned())
+    Ok(text.lines().next().with_context(|| format!("no output of {program} {flag}"))?.to_owned())
 }
 
 #[cfg(test)]

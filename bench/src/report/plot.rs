@@ -215,8 +215,8 @@ mod tests {
     #[test]
     fn ticks_are_round_figures_within_the_axis() {
         let axis = Axis::snug([100.0, 2000.0].into_iter(), 0.0, 1.0);
-        let told: Vec<_> = axis.ticks(&[1.0, 2.0, 5.0]).into_iter().map(thousands).collect();
-        assert_eq!(told, ["100", "200", "500", "1,000", "2,000"]);
+        let shown: Vec<_> = axis.ticks(&[1.0, 2.0, 5.0]).into_iter().map(thousands).collect();
+        assert_eq!(shown, ["100", "200", "500", "1,000", "2,000"]);
         assert_eq!(axis.rounded().ticks(&[1.0]).len(), 3);
     }
 

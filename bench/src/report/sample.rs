@@ -1,4 +1,4 @@
-//! Figures of the same kind from many rounds, and what they say together.
+//! Figures of the same kind from many rounds, and their median and spread.
 
 use std::time::Duration;
 

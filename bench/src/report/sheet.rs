@@ -68,7 +68,7 @@ impl Sheet {
 pub(crate) fn time(duration: Duration) -> String {
     match duration {
         Duration::ZERO => "–".to_owned(),
-        _ => Unit::of(duration).told(duration),
+        _ => Unit::of(duration).shown(duration),
     }
 }
 
@@ -76,14 +76,14 @@ pub(crate) fn time(duration: Duration) -> String {
 pub(crate) fn spread(sample: &Sample<Duration>) -> String {
     let unit = Unit::of(sample.median());
     let (min, max) = (unit.number(sample.min()), unit.number(sample.max()));
-    format!("{} ({min}–{max})", unit.told(sample.median()))
+    format!("{} ({min}–{max})", unit.shown(sample.median()))
 }
 
 /// Milliseconds with two digits behind the point; seconds where they are many.
 pub(crate) fn precise(duration: Duration) -> String {
     match Unit::of(duration) {
         Unit::Milliseconds => format!("{:.2} ms", duration.as_secs_f64() * 1000.0),
-        Unit::Seconds => Unit::Seconds.told(duration),
+        Unit::Seconds => Unit::Seconds.shown(duration),
     }
 }
 
@@ -105,7 +105,7 @@ impl Unit {
         }
     }
 
-    fn told(self, duration: Duration) -> String {
+    fn shown(self, duration: Duration) -> String {
         let name = match self {
             Self::Milliseconds => "ms",
             Self::Seconds => "s",
@@ -143,8 +143,8 @@ mod tests {
 
     #[test]
     fn times_have_the_unit_that_suits_them() {
-        let told = [0, 250, 42_040, 1_500_000].map(|micros| time(Duration::from_micros(micros)));
-        assert_eq!(told, ["–", "0.2 ms", "42.0 ms", "1.50 s"]);
+        let shown = [0, 250, 42_040, 1_500_000].map(|micros| time(Duration::from_micros(micros)));
+        assert_eq!(shown, ["–", "0.2 ms", "42.0 ms", "1.50 s"]);
     }
 
     #[test]

@@ -193,7 +193,7 @@ mod tests {
     fn a_node_as_we_published_it_is_held() {
         let mut ours = holding();
         assert_eq!(loss(&ours), None);
-        let others = [("somebody-elses", "x"), ("node-public-ip", "203.0.113.7")];
+        let others = [("foreign", "x"), ("node-public-ip", "203.0.113.7")];
         assert!(ours.see(node("8", &["10.244.1.0/24"], &others)));
         assert_eq!(loss(&ours), None);
     }

@@ -186,12 +186,12 @@ impl Cluster {
         let ip = self.node(index)?.address(Family::V4)?.to_string();
         let flipped =
             |(_, lease): &(String, Lease)| lease.public_ip == ip && lease.backend == "host-gw";
-        let is_told = || {
-            let told = self.read_leases()?.iter().any(flipped);
-            ensure!(told, "the lease of {ip} is not host-gw yet");
+        let is_published = || {
+            let flipped_ip = self.read_leases()?.iter().any(flipped);
+            ensure!(flipped_ip, "the lease of {ip} is not host-gw yet");
             Ok(())
         };
-        eventually(SETTLED, is_told).map(drop)
+        eventually(SETTLED, is_published).map(drop)
     }
 
     /// Waits until every daemon reports that Mixed is on, or off.

@@ -37,7 +37,7 @@ enum Command {
         #[arg(long)]
         tweedctl: PathBuf,
     },
-    /// Starts thousands of simulated daemons at once on a real etcd, and says what that costs.
+    /// Starts thousands of simulated daemons at once on a real etcd, and reports what that costs.
     ///
     /// They run the real subnet manager and touch no kernel.
     /// Exits 0 if all got subnets of their own and saw all others after every phase, 1 otherwise.

@@ -1,7 +1,8 @@
-//! Waits until a condition holds, and measures the time.
+//! Waits until a condition holds, and measures the time; waits for locks.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -73,4 +74,9 @@ pub fn listen(address: SocketAddr) -> Result<UdpSocket> {
         Ok::<_, anyhow::Error>(())
     })?;
     bound.context("no socket")
+}
+
+/// Locks also after another test thread has panicked.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -9,9 +9,9 @@ use anyhow::{Context, Result, ensure};
 
 use crate::Binaries;
 use crate::network::namespace::Namespace;
-use crate::node::pod::Pod;
+use crate::network::pod::Pod;
 use crate::process::Process;
-use crate::process::lock;
+use crate::wait::lock;
 
 static LABS: AtomicUsize = AtomicUsize::new(1);
 

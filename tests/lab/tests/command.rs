@@ -42,8 +42,8 @@ fn a_daemon_that_cannot_run_fails_the_demo_and_is_quoted() -> Result<()> {
         .env_remove("TWEED_SANDBOX")
         .output()?;
     assert_eq!(demo.status.code(), Some(1));
-    let said = String::from_utf8(demo.stderr)?;
-    assert!(said.contains("daemon of n1"), "{said}");
+    let text = String::from_utf8(demo.stderr)?;
+    assert!(text.contains("daemon of n1"), "{text}");
     let shown = String::from_utf8(demo.stdout)?;
     assert!(
         shown.lines().all(|line| line.chars().count() <= 80 && !line.contains('\x1b')),

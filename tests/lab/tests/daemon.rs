@@ -83,8 +83,8 @@ fn a_daemon_is_given_the_flags_of_flanneld() -> Result<()> {
     );
     assert_eq!(daemon.log()?, expected);
     let socket = file.with_extension("sock");
-    let said = daemon.ctl(&["peers", "-o", "json"])?;
-    assert_eq!(said, format!("--socket={} peers -o json\n", socket.display()));
+    let text = daemon.ctl(&["peers", "-o", "json"])?;
+    assert_eq!(text, format!("--socket={} peers -o json\n", socket.display()));
     assert_eq!(node.tweedctl(&["status"])?.status.code(), Some(0));
     Ok(())
 }

@@ -108,9 +108,9 @@ fn a_node_reaches_etcd_by_its_management_wire_alone() -> Result<()> {
     let segment = lab.segment("10.99.1.0/24")?;
     let node = lab.node("n1", &segment)?;
     let endpoint = format!("--endpoints={}", etcd.endpoints()[0]);
-    let ask = |patience| {
+    let ask = |limit| {
         let (dial, command) =
-            (format!("--dial-timeout={patience}"), format!("--command-timeout={patience}"));
+            (format!("--dial-timeout={limit}"), format!("--command-timeout={limit}"));
         node.namespace().run("etcdctl", &[&endpoint, &dial, &command, "get", "/"])
     };
     ask("20s")?;

@@ -1,4 +1,4 @@
-//! Faults do what they say, and the records of the kernel show it.
+//! Faults have the effect that they name, and the records of the kernel show it.
 
 mod cluster;
 

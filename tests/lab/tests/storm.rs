@@ -25,7 +25,7 @@ fn a_storm_costs_one_reading_a_node_and_no_conflict() -> Result<()> {
     let [bare, leases, cold, churn, away, restart] = &report.phases[..] else { panic!("{report}") };
     assert_eq!(leases.conflicts(), 0, "{report}");
     let asked = ["Range", "LeaseGrant", "Txn"].map(|method| bare.cost.calls(method));
-    assert_eq!(asked, [nodes; 3], "nothing beside them is the least\n{report}");
+    assert_eq!(asked, [nodes; 3], "nothing but them is the least\n{report}");
     assert_eq!(cold.conflicts(), 0, "{report}");
     assert_eq!(cold.listings, nodes, "{report}");
     assert_eq!(churn.listings, 1, "only who joins reads all leases\n{report}");

@@ -20,7 +20,7 @@ fn on_a_quiet_network_messages_come_back_and_pages_come() -> Result<()> {
     assert!(first.longest_wait > Duration::ZERO);
     let all = traffic.finish()?;
     assert_eq!((first.broken + all.broken, first.failed + all.failed), (0, 0));
-    assert!(all.echoes < first.echoes, "{all:?}: not counted anew");
+    assert!(all.echoes < first.echoes, "{all:?}: not counted again");
     Ok(())
 }
 
@@ -29,7 +29,7 @@ fn without_a_path_pages_fail_and_a_stream_waits_for_it() -> Result<()> {
     let it = direct(2);
     let traffic = Traffic::start(&it.lab.pairs(Family::V4))?;
     it.nodes[0].ip(format!("route del {}", subnet(1)))?;
-    // Otherwise the default route would tell that there is none, which ends a stream.
+    // Otherwise the default route would report that there is none, which ends a stream.
     it.nodes[0].ip(format!("route add blackhole {}", subnet(1)))?;
     let mut all = Tally::default();
     eventually(Duration::from_secs(8), || {

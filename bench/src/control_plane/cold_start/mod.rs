@@ -1,6 +1,6 @@
 //! From the start of a daemon on an empty kernel until the last route is there, against `ip -batch` with the same entries.
 
-mod contest;
+mod comparison;
 
 use std::fs::write;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::report::goal::Goal;
 use crate::report::plot::{Plot, Series};
 use crate::report::sample::{Sample, ratio};
 use crate::report::sheet::{Sheet, megabytes, spread, thousands, time};
-use contest::{Contest, Rival};
+use comparison::{Comparison, Program};
 
 const COUNTS: [u32; 4] = [100, 1000, 5000, 20_000];
 
@@ -40,51 +40,52 @@ pub(crate) fn run(
             "memory later",
         ],
     )?;
-    let mut contests = Vec::new();
+    let mut comparisons = Vec::new();
     for peers in COUNTS {
-        for contest in hold(&mut sites, peers, rounds)? {
-            show(&contest, sheet)?;
-            contests.push(contest);
+        for comparison in hold(&mut sites, peers, rounds)? {
+            show(&comparison, sheet)?;
+            comparisons.push(comparison);
         }
     }
-    sheet.goals(&goals(&contests))?;
+    sheet.goals(&goals(&comparisons))?;
     let file = folder.join("cold-start.svg");
-    write(&file, plot(&contests).render()).with_context(|| file.display().to_string())
+    write(&file, plot(&comparisons).render()).with_context(|| file.display().to_string())
 }
 
 /// Rounds alternate between backends and rivals, so that noise hits all alike.
-fn hold(sites: &mut [Site], peers: u32, rounds: usize) -> Result<Vec<Contest>> {
+fn hold(sites: &mut [Site], peers: u32, rounds: usize) -> Result<Vec<Comparison>> {
     let prepare = |site: &mut Site| {
         site.grow(peers)?;
-        Contest::prepare(site, peers)
+        Comparison::prepare(site, peers)
     };
-    let mut contests = sites.iter_mut().map(prepare).collect::<Result<Vec<_>>>()?;
+    let mut comparisons = sites.iter_mut().map(prepare).collect::<Result<Vec<_>>>()?;
     for _ in 0..rounds {
-        for (site, contest) in sites.iter().zip(&mut contests) {
-            contest.start_daemon(site).with_context(|| contest.describe("tweedd"))?;
-            contest.run_scripts(site).with_context(|| contest.describe("ip -batch"))?;
+        for (site, comparison) in sites.iter().zip(&mut comparisons) {
+            comparison.start_daemon(site).with_context(|| comparison.describe("tweedd"))?;
+            comparison.run_scripts(site).with_context(|| comparison.describe("ip -batch"))?;
         }
     }
-    Ok(contests)
+    Ok(comparisons)
 }
 
-fn show(contest: &Contest, sheet: &mut Sheet) -> Result<()> {
+fn show(comparison: &Comparison, sheet: &mut Sheet) -> Result<()> {
     let memory = |kib: &Sample<u64>| format!("{:.1} MB", megabytes(kib.median()));
     sheet.row(&[
-        &thousands(contest.peers),
-        &contest.backend.name(),
-        &spread(&contest.daemon.time),
-        &spread(&contest.script.time),
-        &format!("{:.2} ×", contest.ratio()),
-        &time(contest.daemon.processor.median()),
-        &time(contest.script.processor.median()),
-        &memory(&contest.peak),
-        &memory(&contest.resident),
+        &thousands(comparison.peers),
+        &comparison.backend.name(),
+        &spread(&comparison.daemon.time),
+        &spread(&comparison.script.time),
+        &format!("{:.2} ×", comparison.ratio()),
+        &time(comparison.daemon.processor.median()),
+        &time(comparison.script.processor.median()),
+        &memory(&comparison.peak),
+        &memory(&comparison.resident),
     ])
 }
 
-fn goals(contests: &[Contest]) -> Vec<Goal> {
-    let of = |peers, backend| contests.iter().find(|it| it.peers == peers && it.backend == backend);
+fn goals(comparisons: &[Comparison]) -> Vec<Goal> {
+    let of =
+        |peers, backend| comparisons.iter().find(|it| it.peers == peers && it.backend == backend);
     let vxlan = |peers| of(peers, Backend::Vxlan);
     let against = |peers, most| {
         let what = format!("vxlan, {} peers, against `ip -batch`", thousands(peers));
@@ -111,22 +112,22 @@ fn goals(contests: &[Contest]) -> Vec<Goal> {
     goals.into_iter().flatten().collect()
 }
 
-fn plot(contests: &[Contest]) -> Plot {
-    let series = |rival: Rival, backend: Backend| {
-        let of = contests.iter().filter(|it| it.backend == backend);
-        let millis = |it: &Contest| it.cost(rival).time.median().as_secs_f64() * 1000.0;
+fn plot(comparisons: &[Comparison]) -> Plot {
+    let series = |program: Program, backend: Backend| {
+        let of = comparisons.iter().filter(|it| it.backend == backend);
+        let millis = |it: &Comparison| it.cost(program).time.median().as_secs_f64() * 1000.0;
         let points = of.map(|it| (f64::from(it.peers), millis(it))).collect();
-        Series { name: format!("{}, {}", rival.name(), backend.name()), points }
+        Series { name: format!("{}, {}", program.name(), backend.name()), points }
     };
     Plot {
         title: "Cold start, until the last route is in the kernel".to_owned(),
         across: "peers".to_owned(),
         up: "milliseconds".to_owned(),
         series: vec![
-            series(Rival::Daemon, Backend::Vxlan),
-            series(Rival::Daemon, Backend::HostGw),
-            series(Rival::Script, Backend::Vxlan),
-            series(Rival::Script, Backend::HostGw),
+            series(Program::Daemon, Backend::Vxlan),
+            series(Program::Daemon, Backend::HostGw),
+            series(Program::Script, Backend::Vxlan),
+            series(Program::Script, Backend::HostGw),
         ],
     }
 }

@@ -1,6 +1,6 @@
 //! What it costs to keep rules: by nftables, by iptables, and by asking for each as flanneld does.
 
-mod rival;
+mod flannel_rules;
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use anyhow::{Result, ensure};
 use tweed_lab::{Binaries, Process, eventually};
 
 use crate::instruments::peer::Backend;
-use crate::instruments::site::{PATIENCE, Site};
+use crate::instruments::site::{Site, TIMEOUT};
 use crate::report::goal::Goal;
 use crate::report::sample::{Sample, ratio};
 use crate::report::sheet::{Sheet, spread};
-use rival::Rival;
+use flannel_rules::FlannelRules;
 
 const PEERS: u32 = 5000;
 /// The length of an idle measurement; its results are shown per minute.
@@ -22,31 +22,31 @@ const WINDOWS_PER_MINUTE: u32 = 3;
 const REST: Duration = Duration::from_secs(3);
 
 /// A daemon with rules, and how to look at them.
-struct Contestant {
+struct Variant {
     name: &'static str,
     flags: &'static [&'static str],
     list: &'static [&'static str],
     /// What others do to its rules: one chain is flushed, everything is, the firewall is reloaded.
-    blows: [&'static str; 3],
+    disturbances: [&'static str; 3],
     idle: Sample<Duration>,
     edited: Sample<Duration>,
-    mended: [Sample<Duration>; 3],
+    repaired: [Sample<Duration>; 3],
 }
 
-impl Contestant {
+impl Variant {
     fn nftables() -> Self {
         Self {
             name: "tweedd, nftables",
             flags: &["--ip-masq"],
             list: &["nft", "list", "table", "ip", "tweed.1"],
-            blows: [
+            disturbances: [
                 "nft flush chain ip tweed.1 postrouting",
                 "nft flush ruleset",
                 "printf 'flush ruleset; table inet others { chain input { }; }' | nft -f -",
             ],
             idle: Sample::default(),
             edited: Sample::default(),
-            mended: Default::default(),
+            repaired: Default::default(),
         }
     }
 
@@ -55,7 +55,7 @@ impl Contestant {
             name: "tweedd, iptables",
             flags: &["--ip-masq", "--iptables"],
             list: &["iptables-save", "-t", "nat"],
-            blows: [
+            disturbances: [
                 "iptables -t nat -F FLANNEL-POSTRTG",
                 "nft flush ruleset",
                 "iptables -F; iptables -X; iptables -t nat -F; iptables -t nat -X",
@@ -73,9 +73,9 @@ impl Contestant {
         std::thread::sleep(REST);
         self.idle.add(used(daemon.process())?);
         self.edited.add(self.edit(site, number)?);
-        let back = self.blows.map(|blow| self.meddle(site, blow));
-        for (mended, back) in self.mended.iter_mut().zip(back) {
-            mended.add(back?);
+        let back = self.disturbances.map(|disturbance| self.disturb(site, disturbance));
+        for (repaired, back) in self.repaired.iter_mut().zip(back) {
+            repaired.add(back?);
         }
         daemon.stop().map(drop)
     }
@@ -84,17 +84,17 @@ impl Contestant {
     fn edit(&self, site: &Site, number: usize) -> Result<Duration> {
         let range = format!("192.0.{number}.0/24");
         site.configure(&format!(r#""NonMasqueradeCIDRs":["{range}"],"#))?;
-        eventually(PATIENCE, || Ok::<_, anyhow::Error>(self.listed(site)?.contains(&range)))
+        eventually(TIMEOUT, || Ok::<_, anyhow::Error>(self.listed(site)?.contains(&range)))
     }
 
-    /// Until rules are there again after `blow` has changed them.
-    fn meddle(&self, site: &Site, blow: &str) -> Result<Duration> {
+    /// Until rules are there again after `disturbance` has changed them.
+    fn disturb(&self, site: &Site, disturbance: &str) -> Result<Duration> {
         let before = self.listed(site)?;
-        site.node.namespace().run("sh", &["-c", blow])?;
+        site.node.namespace().run("sh", &["-c", disturbance])?;
         // Those of nftables may be back already.
         let is_seen = self.listed(site).ok().as_ref() != Some(&before);
-        ensure!(is_seen || self.name.contains("nftables"), "{blow}: nothing deleted");
-        eventually(PATIENCE, || Ok::<_, anyhow::Error>(self.listed(site)? == before))
+        ensure!(is_seen || self.name.contains("nftables"), "{disturbance}: nothing deleted");
+        eventually(TIMEOUT, || Ok::<_, anyhow::Error>(self.listed(site)? == before))
     }
 
     /// Without comments, which have the time in them.
@@ -108,19 +108,19 @@ impl Contestant {
 pub(crate) fn run(binaries: &Binaries, rounds: usize, sheet: &mut Sheet) -> Result<()> {
     let mut site = Site::build(binaries, Backend::HostGw, "")?;
     site.grow(PEERS)?;
-    let mut contestants = [Contestant::nftables(), Contestant::iptables()];
+    let mut variants = [Variant::nftables(), Variant::iptables()];
     let mut asking = Sample::default();
-    let rival = Rival::prepare(&site.bare)?;
+    let flannel_rules = FlannelRules::prepare(&site.bare)?;
     for round in 0..rounds {
-        for (number, contestant) in contestants.iter_mut().enumerate() {
-            contestant.measure(&site, 2 * round + number)?;
+        for (number, variant) in variants.iter_mut().enumerate() {
+            variant.measure(&site, 2 * round + number)?;
         }
-        let running = rival.start(&site.bare)?;
+        let running = flannel_rules.start(&site.bare)?;
         asking.add(used(running.process())?);
         running.kill()?;
     }
-    show(&contestants, &asking, sheet)?;
-    let [nftables, iptables] = contestants.map(|contestant| contestant.idle);
+    show(&variants, &asking, sheet)?;
+    let [nftables, iptables] = variants.map(|variant| variant.idle);
     let goals = [
         Goal::at_most(
             "iptables, against a loop of `iptables -C`",
@@ -133,7 +133,7 @@ pub(crate) fn run(binaries: &Binaries, rounds: usize, sheet: &mut Sheet) -> Resu
     sheet.goals(&goals)
 }
 
-fn show(contestants: &[Contestant], asking: &Sample<Duration>, sheet: &mut Sheet) -> Result<()> {
+fn show(variants: &[Variant], asking: &Sample<Duration>, sheet: &mut Sheet) -> Result<()> {
     let head = [
         "rules kept by",
         "CPU per minute",
@@ -143,8 +143,8 @@ fn show(contestants: &[Contestant], asking: &Sample<Duration>, sheet: &mut Sheet
         "after a reload of the firewall",
     ];
     sheet.table("Masquerading", &head)?;
-    for Contestant { name, idle, edited, mended, .. } in contestants {
-        let [chain, everything, reload] = mended.each_ref().map(spread);
+    for Variant { name, idle, edited, repaired, .. } in variants {
+        let [chain, everything, reload] = repaired.each_ref().map(spread);
         sheet.row(&[name, &spread(idle), &spread(edited), &chain, &everything, &reload])?;
     }
     let asking = spread(asking);

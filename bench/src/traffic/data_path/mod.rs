@@ -1,6 +1,6 @@
 //! What pods feel of the path between their nodes: requests per second, and the flow of one stream.
 
-mod road;
+mod pod_path;
 mod stream;
 mod web;
 
@@ -11,60 +11,60 @@ use crate::instruments::peer::Backend;
 use crate::report::goal::Goal;
 use crate::report::sample::Sample;
 use crate::report::sheet::{Sheet, thousands};
-use road::Road;
+use pod_path::PodPath;
 
-/// A road, and what went over it.
-struct Lane {
+/// A path between pods, and what was measured on it.
+struct Case {
     name: &'static str,
-    road: Road,
+    pod_path: PodPath,
     /// Per second.
     requests: Sample<u64>,
     /// In megabits per second.
     flow: Sample<u64>,
 }
 
-/// The road without a daemon is the measure of the others; rounds alternate between all.
+/// The path without a daemon is the reference for the others; rounds alternate between all.
 pub(crate) fn run(binaries: &Binaries, rounds: usize, sheet: &mut Sheet) -> Result<()> {
-    let mut lanes = vec![Lane::new("plain static route", Road::bare()?)];
+    let mut cases = vec![Case::new("plain static route", PodPath::bare()?)];
     for backend in [Backend::HostGw, Backend::Vxlan] {
-        lanes.push(Lane::new(backend.name(), Road::with_daemons(binaries, backend)?));
+        cases.push(Case::new(backend.name(), PodPath::with_daemons(binaries, backend)?));
     }
     for _ in 0..rounds {
-        lanes.iter_mut().try_for_each(Lane::measure)?;
+        cases.iter_mut().try_for_each(Case::measure)?;
     }
-    show(&lanes, sheet)
+    show(&cases, sheet)
 }
 
-impl Lane {
-    fn new(name: &'static str, road: Road) -> Self {
+impl Case {
+    fn new(name: &'static str, pod_path: PodPath) -> Self {
         let (requests, flow) = Default::default();
-        Self { name, road, requests, flow }
+        Self { name, pod_path, requests, flow }
     }
 
     fn measure(&mut self) -> Result<()> {
-        let (from, to) = (&self.road.from, &self.road.to);
+        let (from, to) = (&self.pod_path.from, &self.pod_path.to);
         self.requests.add(web::requests_per_second(from, to).context(self.name)?);
         self.flow.add(stream::megabits_per_second(from, to).context(self.name)?);
         Ok(())
     }
 }
 
-fn show(lanes: &[Lane], sheet: &mut Sheet) -> Result<()> {
-    let plain = lanes.first().context("no lanes")?;
+fn show(cases: &[Case], sheet: &mut Sheet) -> Result<()> {
+    let plain = cases.first().context("no cases")?;
     let head = ["path", "requests/s", "of plain", "TCP stream, Mbit/s", "of plain"];
     sheet.table("Data path", &head)?;
     let mut goals = Vec::new();
-    for lane in lanes {
-        let requests = share(&lane.requests, &plain.requests);
-        let flow = share(&lane.flow, &plain.flow);
+    for case in cases {
+        let requests = share(&case.requests, &plain.requests);
+        let flow = share(&case.flow, &plain.flow);
         sheet.row(&[
-            &lane.name,
-            &spread(&lane.requests),
+            &case.name,
+            &spread(&case.requests),
             &format!("{requests:.2} ×"),
-            &spread(&lane.flow),
+            &spread(&case.flow),
             &format!("{flow:.2} ×"),
         ])?;
-        if lane.name == Backend::HostGw.name() {
+        if case.name == Backend::HostGw.name() {
             goals.push(Goal::at_least("host-gw, requests", requests, 0.97, "×"));
             goals.push(Goal::at_least("host-gw, stream", flow, 0.97, "×"));
         }

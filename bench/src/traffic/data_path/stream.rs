@@ -13,12 +13,12 @@ use tweed_lab::{Family, Pod};
 const LASTING: Duration = Duration::from_secs(1);
 const CHUNK: usize = 128 << 10;
 /// Seconds within which the stream has to begin.
-const PATIENCE: i64 = 10;
+const TIMEOUT: i64 = 10;
 
 pub(super) fn megabits_per_second(from: &Pod, to: &Pod) -> Result<u64> {
     let address = (to.address(Family::V4)?, 0);
     let listener = to.namespace().within(|| TcpListener::bind(address))??;
-    setsockopt(&listener, sockopt::ReceiveTimeout, &TimeVal::new(PATIENCE, 0))?;
+    setsockopt(&listener, sockopt::ReceiveTimeout, &TimeVal::new(TIMEOUT, 0))?;
     let sink = listener.local_addr()?;
     scope(|threads| {
         let received = threads.spawn(|| receive(&listener));

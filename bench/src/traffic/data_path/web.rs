@@ -46,7 +46,7 @@ fn serve(listener: &TcpListener, serving: &AtomicBool) {
 }
 
 fn answer(mut client: TcpStream) -> Result<()> {
-    // It has inherited the patience of the listener.
+    // It has inherited the timeout of the listener.
     client.set_read_timeout(None)?;
     let mut request = [0; 256];
     let length = client.read(&mut request)?;

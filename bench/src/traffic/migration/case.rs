@@ -9,7 +9,7 @@ use super::cost::Cost;
 use super::meanwhile::Meanwhile;
 use super::order::Order;
 use super::rules;
-use super::share::{NOBODY, Share};
+use super::share::{NO_NODE, Share};
 use crate::PAUSE;
 use tweed_lab::cluster::{Cluster, Shape};
 
@@ -56,7 +56,7 @@ pub(super) struct Stage {
     pub(super) name: &'static str,
     pub(super) order: Order,
     pub(super) meanwhile: Meanwhile,
-    /// What the table says once it is over.
+    /// The expected entries of the table afterwards.
     pub(super) then: Then,
 }
 
@@ -110,7 +110,7 @@ impl Case {
             Company::Flannel => cluster.join_flannel()?,
         }
         cluster.wait_for(|_, _| Path::Tunnel)?;
-        // Of a node that has not reported yet, tweedctl would say that it runs flannel.
+        // tweedctl would show a node that has not reported yet as one that runs flannel.
         cluster.wait_for_mixed(self.before.contains(r#""Mixed":true"#))?;
         Ok(cluster)
     }
@@ -131,7 +131,7 @@ impl Stage {
         Ok(Cost { took, victim, tally: traffic.take(), ..Cost::default() })
     }
 
-    /// Waits until every path is what the table says.
+    /// Waits until every path is the expected one.
     fn wait(&self, cluster: &Cluster) -> Result<()> {
         if let Some(mixes) = self.order.mixes() {
             cluster.wait_for_mixed(mixes)?;
@@ -190,7 +190,7 @@ impl Case {
             held_to: HeldTo::Flips,
             shape: SHAPE,
             rate: RATE,
-            before: NOBODY.config(),
+            before: NO_NODE.config(),
             company: Company::None,
             foreign: Foreign::Passes,
             stages,

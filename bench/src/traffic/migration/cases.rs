@@ -5,7 +5,7 @@ use tweed_lab::ReversePath;
 use super::case::{Case, Company, Foreign, HeldTo, SHAPE, Stage};
 use super::meanwhile::Meanwhile;
 use super::order::Order;
-use super::share::{ALL, NOBODY, Share, plain};
+use super::share::{ALL, NO_NODE, Share, plain};
 use tweed_lab::cluster::{Reload, Shape};
 
 /// Packets per second and ordered pair of pods where there are only six pairs.
@@ -35,13 +35,13 @@ pub(super) fn all() -> Vec<Case> {
 }
 
 fn one_edit() -> Case {
-    Case::of("one edit", vec![Stage::edit("→ host-gw", ALL), Stage::edit("→ vxlan", NOBODY)])
+    Case::of("one edit", vec![Stage::edit("→ host-gw", ALL), Stage::edit("→ vxlan", NO_NODE)])
 }
 
 fn three_nodes() -> Case {
     let case = Case::of(
         "one edit, three nodes at 1,000/s per pair",
-        vec![Stage::edit("→ host-gw", ALL), Stage::edit("→ vxlan", NOBODY)],
+        vec![Stage::edit("→ host-gw", ALL), Stage::edit("→ vxlan", NO_NODE)],
     );
     Case { shape: Shape { near: 3, far: 0, ..SHAPE }, rate: HIGH_RATE, ..case }
 }
@@ -55,7 +55,7 @@ fn rollout() -> Case {
             Stage::edit("all", ALL),
             Stage::edit("back to 4 of 8", FOUR),
             Stage::edit("back to 2 of 8", TWO),
-            Stage::edit("→ vxlan", NOBODY),
+            Stage::edit("→ vxlan", NO_NODE),
         ],
     )
 }
@@ -76,9 +76,9 @@ fn migrate() -> Case {
             Stage::order(
                 "start back, all",
                 Order::Migrate("start --to vxlan --percent 100", 0),
-                NOBODY,
+                NO_NODE,
             ),
-            Stage::order("finish", Order::Migrate("finish", 0), NOBODY),
+            Stage::order("finish", Order::Migrate("finish", 0), NO_NODE),
         ],
     );
     Case { before: plain("vxlan"), ..case }
@@ -94,9 +94,9 @@ fn migrate_all() -> Case {
             Stage::order(
                 "start back, all",
                 Order::Migrate("start --to vxlan --percent 100", 0),
-                NOBODY,
+                NO_NODE,
             ),
-            Stage::order("finish, `Mixed` off", Order::Migrate("finish", 0), NOBODY),
+            Stage::order("finish, `Mixed` off", Order::Migrate("finish", 0), NO_NODE),
         ],
     );
     Case { shape: Shape { far: 0, ..SHAPE }, before: plain("vxlan"), ..case }
@@ -106,10 +106,10 @@ fn strict() -> Case {
     let case = Case::of(
         "strict reverse-path filters at start",
         vec![
-            Stage::edit("`Mixed` on", NOBODY),
+            Stage::edit("`Mixed` on", NO_NODE),
             Stage::edit("→ host-gw", ALL),
-            Stage::edit("→ vxlan", NOBODY),
-            Stage::order("`Mixed` off", Order::Plain("vxlan"), NOBODY),
+            Stage::edit("→ vxlan", NO_NODE),
+            Stage::order("`Mixed` off", Order::Plain("vxlan"), NO_NODE),
         ],
     );
     let shape = Shape { reverse_path: ReversePath::Strict, ..SHAPE };
@@ -122,7 +122,7 @@ fn member_lost() -> Case {
         vec![
             Stage::edit("4 of 8", FOUR).meanwhile(Meanwhile::MemberLost),
             Stage::edit("all, without it", ALL),
-            Stage::edit("→ vxlan, it is back", NOBODY).meanwhile(Meanwhile::MemberBack),
+            Stage::edit("→ vxlan, it is back", NO_NODE).meanwhile(Meanwhile::MemberBack),
         ],
     );
     Case { shape: Shape { members: 3, ..SHAPE }, ..case }
@@ -134,7 +134,7 @@ fn killed() -> Case {
         vec![
             Stage::edit("4 of 8", FOUR).meanwhile(Meanwhile::Killed(0)),
             Stage::edit("all", ALL).meanwhile(Meanwhile::Killed(4)),
-            Stage::edit("→ vxlan", NOBODY).meanwhile(Meanwhile::Killed(1)),
+            Stage::edit("→ vxlan", NO_NODE).meanwhile(Meanwhile::Killed(1)),
         ],
     )
 }
@@ -145,7 +145,7 @@ fn joined() -> Case {
         vec![
             Stage::edit("4 of 8", FOUR).meanwhile(Meanwhile::Joined),
             Stage::edit("all", ALL),
-            Stage::edit("→ vxlan", NOBODY).meanwhile(Meanwhile::Joined),
+            Stage::edit("→ vxlan", NO_NODE).meanwhile(Meanwhile::Joined),
         ],
     )
 }
@@ -159,7 +159,7 @@ fn rebooted() -> Case {
             Stage::edit("all", ALL).meanwhile(Meanwhile::Rebooted(6)),
             Stage::edit("back to 4 of 8", FOUR).meanwhile(Meanwhile::Rebooted(1)),
             Stage::edit("back to 2 of 8", TWO).meanwhile(Meanwhile::Rebooted(3)),
-            Stage::edit("→ vxlan", NOBODY).meanwhile(Meanwhile::Rebooted(5)),
+            Stage::edit("→ vxlan", NO_NODE).meanwhile(Meanwhile::Rebooted(5)),
         ],
     )
 }
@@ -169,8 +169,8 @@ fn two_operators() -> Case {
         "two operators race",
         vec![
             Stage::order("all, and at once 2 of 8", Order::Twice(ALL, TWO), TWO),
-            Stage::order("none, and at once all", Order::Twice(NOBODY, ALL), ALL),
-            Stage::order("4 of 8, and at once none", Order::Twice(FOUR, NOBODY), NOBODY),
+            Stage::order("none, and at once all", Order::Twice(NO_NODE, ALL), ALL),
+            Stage::order("4 of 8, and at once none", Order::Twice(FOUR, NO_NODE), NO_NODE),
         ],
     )
 }
@@ -181,13 +181,13 @@ fn flannel_among_them() -> Case {
         vec![
             Stage::edit("4 of 8", FOUR),
             Stage::edit("all", ALL),
-            Stage::edit("→ vxlan", NOBODY),
+            Stage::edit("→ vxlan", NO_NODE),
             Stage::order(
                 "by `migrate`",
                 Order::Migrate("start --to host-gw --percent 100 --force", 0),
                 ALL,
             ),
-            Stage::order("back", Order::Migrate("rollback", 0), NOBODY),
+            Stage::order("back", Order::Migrate("rollback", 0), NO_NODE),
         ],
     );
     Case { company: Company::Flannel, ..case }
@@ -197,9 +197,9 @@ fn foreign_dropped_before() -> Case {
     let case = Case::of(
         "foreign sources dropped from the start",
         vec![
-            Stage::order("`plan` reports it", Order::Ask("plan --to host-gw", 3), NOBODY),
+            Stage::order("`plan` reports it", Order::Ask("plan --to host-gw", 3), NO_NODE),
             Stage::edit("→ host-gw: no path is switched", ALL).cut(),
-            Stage::edit("→ vxlan", NOBODY),
+            Stage::edit("→ vxlan", NO_NODE),
         ],
     );
     Case { foreign: Foreign::Dropped, ..case }
@@ -224,7 +224,7 @@ fn foreign_dropped_meanwhile() -> Case {
             .cut(),
             Stage::order("let through", Order::None, Share::named(1))
                 .meanwhile(Meanwhile::ForeignPasses),
-            Stage::order("rollback", Order::Migrate("rollback", 0), NOBODY),
+            Stage::order("rollback", Order::Migrate("rollback", 0), NO_NODE),
         ],
     );
     Case { held_to: HeldTo::CutOff, ..case }
@@ -236,7 +236,7 @@ fn as_flannel_does_it() -> Case {
         "as flannel does it: no `Mixed`, a restart a second",
         vec![
             Stage::order("→ host-gw", Order::Restart("host-gw"), ALL),
-            Stage::order("→ vxlan", Order::Restart("vxlan"), NOBODY),
+            Stage::order("→ vxlan", Order::Restart("vxlan"), NO_NODE),
         ],
     );
     let shape = Shape { far: 0, reload: Reload::AtStart, ..SHAPE };

@@ -23,7 +23,7 @@ pub(super) struct Cost {
 }
 
 impl Cost {
-    /// Takes in what became of the packets of stage number `index` of the report.
+    /// Adds the results for the packets of stage number `index` of the report.
     pub(super) fn with(mut self, report: &Report, index: usize) -> Self {
         self.overruns = report.overruns;
         for pair in &report.pairs {
@@ -66,11 +66,11 @@ impl Cost {
         };
         let before = [thousands(count.sent), thousands(count.lost), by_reboot.to_string()];
         let pods = [time(*outage), tally.broken.to_string(), failed];
-        let after = [time(self.worst_exchange()), self.told()];
+        let after = [time(self.worst_exchange()), self.described()];
         before.into_iter().chain(pods).chain(Kind::ALL.map(of_kind)).chain(after)
     }
 
-    fn told(&self) -> String {
+    fn described(&self) -> String {
         self.took.map_or_else(|| "**a path stays wrong**".to_owned(), time)
     }
 }

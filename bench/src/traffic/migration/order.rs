@@ -27,7 +27,7 @@ pub(super) enum Order {
 }
 
 /// Of an operator who asks.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// Between two restarts: those of a fast rollout.
 const BETWEEN: Duration = Duration::from_secs(1);
 
@@ -47,7 +47,7 @@ impl Order {
             }
             Self::Migrate(words, code) => return migrate(cluster, words, code),
             Self::Ask(words, code) => {
-                eventually(PATIENCE, || migrate(cluster, words, code)?.finish())?;
+                eventually(TIMEOUT, || migrate(cluster, words, code)?.finish())?;
             }
             Self::Restart(backend) => {
                 cluster.configure(&plain(backend))?;
@@ -87,9 +87,9 @@ fn migrate(cluster: &Cluster, words: &'static str, due: i32) -> Result<Running> 
             ["migrate", &endpoints].into_iter().chain(words.split(' ')).collect();
         let output = node.tweedctl(&words)?;
         let code = output.status.code().context("ended by a signal")?;
-        let [said, complained] =
+        let [output_text, complained] =
             [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
-        ensure!(code == due, "tweedctl {words:?}: {code}, not {due}:\n{said}{complained}");
+        ensure!(code == due, "tweedctl {words:?}: {code}, not {due}:\n{output_text}{complained}");
         Ok(())
     });
     Ok(Running(Some(thread)))

@@ -1,4 +1,4 @@
-//! Who is on host-gw, and the config that says so.
+//! The nodes on host-gw, and the config that selects them.
 
 use std::net::IpAddr;
 
@@ -11,7 +11,7 @@ pub(super) struct Share {
     percent: u8,
 }
 
-pub(super) const NOBODY: Share = Share { named: 0, percent: 0 };
+pub(super) const NO_NODE: Share = Share { named: 0, percent: 0 };
 pub(super) const ALL: Share = Share { named: 0, percent: 100 };
 
 const NETWORK: &str = r#""Network":"10.244.0.0/16""#;
@@ -39,7 +39,9 @@ impl Share {
     pub(super) fn config(self) -> String {
         let Rollout { percent, nodes, .. } = self.rollout();
         let rollout = match self {
-            NOBODY => return format!(r#"{{{NETWORK},"Mixed":true,"Backend":{{"Type":"vxlan"}}}}"#),
+            NO_NODE => {
+                return format!(r#"{{{NETWORK},"Mixed":true,"Backend":{{"Type":"vxlan"}}}}"#);
+            }
             ALL => String::new(),
             Self { .. } => format!(
                 r#","Rollout":{{"From":{{"Type":"vxlan"}},"Percent":{percent},"Nodes":{nodes:?}}}"#

@@ -29,8 +29,8 @@ impl Shell {
     pub(super) fn finish(self) -> Result<()> {
         drop(self.stdin);
         let output = self.child.wait_with_output()?;
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        ensure!(output.status.success(), "`ip -batch`: {said}");
+        let output_text = String::from_utf8_lossy(&output.stderr).into_owned();
+        ensure!(output.status.success(), "`ip -batch`: {output_text}");
         Ok(())
     }
 }

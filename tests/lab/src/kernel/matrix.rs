@@ -7,8 +7,8 @@ use anyhow::{Context, Result, anyhow};
 use crate::Lab;
 use crate::kernel::facts::Path;
 use crate::network::address::Family;
+use crate::network::pod::Pod;
 use crate::node::Node;
-use crate::node::pod::Pod;
 
 /// A value per ordered pair of different names: rows are sources, columns destinations.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use nix::sched::{CloneFlags, setns};
 use serde::de::DeserializeOwned;
 
 use crate::network::http::{self, Answer};
-use crate::process::lock;
+use crate::wait::lock;
 
 /// A named network namespace. A cheap handle: the [`Lab`](crate::Lab) that created it deletes it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -151,7 +151,7 @@ fn output(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| shown.clone())?;
     let stdout = String::from_utf8_lossy(&output.stdout);
     let stderr = String::from_utf8_lossy(&output.stderr);
-    let said = if stderr.trim().is_empty() { stdout.trim() } else { stderr.trim() };
-    ensure!(output.status.success(), "{shown}: {}: {said}", output.status);
+    let text = if stderr.trim().is_empty() { stdout.trim() } else { stderr.trim() };
+    ensure!(output.status.success(), "{shown}: {}: {text}", output.status);
     Ok(stdout.into_owned())
 }

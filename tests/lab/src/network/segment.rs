@@ -9,7 +9,7 @@ use ipnetwork::IpNetwork;
 use crate::network::address::{Family, nth};
 use crate::network::namespace::Namespace;
 use crate::network::wire::Wire;
-use crate::process::lock;
+use crate::wait::lock;
 
 const FIRST_ROUTER: u32 = 1;
 const FIRST_HOST: u32 = 11;

@@ -162,7 +162,7 @@ impl Daemon {
                     return Ok(());
                 }
                 let answer = http::get(HEALTH, "/readyz")?;
-                ensure!(answer.status == 200, "/readyz says {} {}", answer.status, answer.body);
+                ensure!(answer.status == 200, "/readyz: {} {}", answer.status, answer.body);
                 Ok(())
             })
         })?;

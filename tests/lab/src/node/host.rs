@@ -10,7 +10,7 @@ use crate::node::Node;
 use crate::process::Process;
 use crate::wait::eventually;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Gives a host its own `/run`. `$0` is an empty folder, `$1` the node's.
 const RUN: &str = r#"
@@ -70,7 +70,7 @@ impl Host {
         let name = format!("{}-host", node.name());
         let first = node.world().start(&mut command, node.namespace(), &name)?;
         let host = Self { node: node.clone(), first };
-        eventually(PATIENCE, || host.path("/opt/booted").exists())
+        eventually(TIMEOUT, || host.path("/opt/booted").exists())
             .with_context(|| format!("booting {}: {}", node.name(), host.first.last_words()))?;
         Ok(host)
     }

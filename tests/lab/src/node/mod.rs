@@ -4,7 +4,7 @@ pub(crate) mod daemon;
 pub(crate) mod faults;
 pub(crate) mod flannel;
 pub(crate) mod host;
-pub(crate) mod pod;
+mod pod;
 pub(crate) mod runtime;
 pub(crate) mod services;
 pub(crate) mod subnet_env;
@@ -19,12 +19,12 @@ use ipnetwork::IpNetwork;
 
 use crate::network::address::Family;
 use crate::network::namespace::Namespace;
+use crate::network::pod::Pod;
 use crate::network::router::forward;
 use crate::network::segment::Segment;
 use crate::network::wire::Wire;
-use crate::node::pod::Pod;
 use crate::node::subnet_env::SubnetEnv;
-use crate::process::lock;
+use crate::wait::lock;
 use crate::world::World;
 
 /// `rp_filter` of every device of a node.
@@ -166,7 +166,7 @@ impl Node {
     /// Starts a pod without a daemon's `subnet.env`.
     pub fn pod_in(&self, env: &SubnetEnv) -> Result<Pod> {
         let mut pods = lock(&self.inner.pods);
-        let pod = Pod::build(self, env, *pods + 1)?;
+        let pod = pod::build(self, env, *pods + 1)?;
         *pods += 1;
         self.world().add_pod(&pod);
         Ok(pod)

@@ -1,7 +1,5 @@
-//! A pod: a namespace behind the bridge `cni0` of its node.
+//! Starts pods on a node, behind its bridge `cni0`.
 
-use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -9,82 +7,35 @@ use ipnetwork::IpNetwork;
 
 use crate::network::address::{Family, nth};
 use crate::network::namespace::Namespace;
+use crate::network::pod::Pod;
 use crate::node::Node;
 use crate::node::subnet_env::SubnetEnv;
 use crate::wait::eventually;
 
 const FORWARDING: Duration = Duration::from_secs(5);
 
-/// A pod that exists. A cheap handle.
-#[derive(Clone, Debug)]
-pub struct Pod {
-    inner: Arc<Inner>,
-}
-
-#[derive(Debug)]
-struct Inner {
-    node: String,
-    label: String,
-    namespace: Namespace,
-    addresses: Vec<IpNetwork>,
-}
-
-impl Pod {
-    pub(crate) fn build(node: &Node, env: &SubnetEnv, number: u32) -> Result<Self> {
-        if number == 1 {
-            bridge(node, env)?;
-        }
-        let namespace = node.world().namespace(&format!("{}-pod{number}", node.name()))?;
-        namespace.set_sysctl("net.ipv6.conf.default.accept_dad", "0")?;
-        connect(node, &namespace, env.mtu, number)?;
-        let address = |gateway: &IpNetwork| nth(*gateway, number + 1);
-        let addresses = env.gateways.iter().map(address).collect::<Result<Vec<_>>>()?;
-        for (address, gateway) in addresses.iter().zip(&env.gateways) {
-            let family = Family::of(address.ip()).flag();
-            namespace.ip(&format!("address add {address} dev eth0 nodad"))?;
-            namespace.ip(&format!("{family} route add default via {}", gateway.ip()))?;
-        }
-        let node = node.name().to_owned();
-        let label = if number == 1 { node.clone() } else { format!("{node}.{number}") };
-        let pod = Self { inner: Arc::new(Inner { node, label, namespace, addresses }) };
-        // The first packet may wait for a neighbour, or the bridge may have no carrier yet.
-        for gateway in &env.gateways {
-            eventually(FORWARDING, || pod.ping(gateway.ip(), 0))
-                .with_context(|| format!("{} to its gateway", pod.label()))?;
-        }
-        Ok(pod)
+/// Number `number` of the pods of `node`.
+pub(super) fn build(node: &Node, env: &SubnetEnv, number: u32) -> Result<Pod> {
+    if number == 1 {
+        bridge(node, env)?;
     }
-
-    /// The name of the node that the pod runs on.
-    pub fn node(&self) -> &str {
-        &self.inner.node
+    let namespace = node.world().namespace(&format!("{}-pod{number}", node.name()))?;
+    namespace.set_sysctl("net.ipv6.conf.default.accept_dad", "0")?;
+    connect(node, &namespace, env.mtu, number)?;
+    let address = |gateway: &IpNetwork| nth(*gateway, number + 1);
+    let addresses = env.gateways.iter().map(address).collect::<Result<Vec<_>>>()?;
+    for (address, gateway) in addresses.iter().zip(&env.gateways) {
+        let family = Family::of(address.ip()).flag();
+        namespace.ip(&format!("address add {address} dev eth0 nodad"))?;
+        namespace.ip(&format!("{family} route add default via {}", gateway.ip()))?;
     }
-
-    /// Short and unique in the lab: the name of the node, for all but the first pod with a number.
-    pub fn label(&self) -> &str {
-        &self.inner.label
+    let pod = Pod::new(node.name(), number, namespace, addresses);
+    // The first packet may wait for a neighbour, or the bridge may have no carrier yet.
+    for gateway in &env.gateways {
+        eventually(FORWARDING, || pod.ping(gateway.ip(), 0))
+            .with_context(|| format!("{} to its gateway", pod.label()))?;
     }
-
-    pub fn namespace(&self) -> &Namespace {
-        &self.inner.namespace
-    }
-
-    pub fn address(&self, family: Family) -> Result<IpAddr> {
-        let mut addresses = self.inner.addresses.iter().map(IpNetwork::ip);
-        let found = addresses.find(|address| Family::of(*address) == family);
-        found.with_context(|| format!("{} has no {family:?} address", self.namespace().name()))
-    }
-
-    pub fn families(&self) -> Vec<Family> {
-        self.inner.addresses.iter().map(|address| Family::of(address.ip())).collect()
-    }
-
-    /// One ICMP echo with `payload` bytes that must not be fragmented, answered within a second.
-    pub fn ping(&self, address: IpAddr, payload: u32) -> Result<()> {
-        let (address, payload) = (address.to_string(), payload.to_string());
-        let once = ["-n", "-q", "-c1", "-W1", "-Mdo", "-s", &payload, &address];
-        self.namespace().run("ping", &once).map(drop)
-    }
+    Ok(pod)
 }
 
 /// Without its own address, a bridge takes the lowest of its ports, so each new port could change

@@ -12,8 +12,10 @@ use tweed::store::etcd::value;
 use super::Settings;
 use super::crowd::share;
 use super::node::attributes;
-use super::phases::TTL;
 use super::scene::{PREFIX, Scene};
+
+/// The TTL of flannel's leases.
+pub(super) const TTL: Duration = Duration::from_secs(86_400);
 
 const PAUSE: Duration = Duration::from_secs(1);
 

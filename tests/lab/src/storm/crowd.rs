@@ -14,22 +14,19 @@ use tweed::store::claim::Previous;
 use tweed::store::etcd::EtcdOptions;
 
 use super::node::{Node, Orders, Seen, attributes};
-use super::scene::PREFIX;
+use super::scene::{PREFIX, RENEW_MARGIN};
 use super::view::Digest;
 use super::{Settings, gauge};
-use crate::process::lock;
 use crate::stores::etcd::Etcd;
-use crate::wait::eventually;
-
-/// The default of `tweedd`.
-pub(super) const RENEW_MARGIN: Duration = Duration::from_secs(3600);
+use crate::wait::{eventually, lock};
 
 const POLL: Duration = Duration::from_millis(5);
 /// The interval of reads, because each costs etcd time.
 const GLANCE: Duration = Duration::from_millis(200);
-const TELL: Duration = Duration::from_secs(2);
+/// The interval of progress messages.
+const PROGRESS: Duration = Duration::from_secs(2);
 /// Timeout for all nodes to reach a state.
-const PATIENCE: Duration = Duration::from_secs(900);
+const TIMEOUT: Duration = Duration::from_secs(900);
 
 pub(super) struct Crowd {
     members: Vec<Member>,
@@ -65,7 +62,7 @@ impl Crowd {
     }
 
     /// Nodes that hold a lease do not observe the others'.
-    pub(super) fn follow_nobody(&self) {
+    pub(super) fn follow_none(&self) {
         self.follow.send_replace(false);
     }
 
@@ -133,7 +130,7 @@ impl Crowd {
 
     /// Waits until etcd has a key for each member.
     pub(super) fn wait_for_keys(&self, etcd: &Etcd) -> Result<Duration> {
-        eventually(PATIENCE, || {
+        eventually(TIMEOUT, || {
             std::thread::sleep(GLANCE);
             let (keys, nodes) = (etcd.count(&format!("{PREFIX}/subnets/"))?, self.members.len());
             ensure!(keys == nodes, "etcd holds {keys} leases of {nodes} nodes");
@@ -204,18 +201,18 @@ impl Crowd {
         done: impl Fn(&Member, &Seen) -> bool,
     ) -> Result<Duration> {
         let start = Instant::now();
-        let mut told = start;
+        let mut reported = start;
         loop {
             let ready = self.count(&done)?;
             if ready == self.members.len() {
                 return Ok(start.elapsed());
             }
-            if told.elapsed() >= TELL {
-                told = Instant::now();
+            if reported.elapsed() >= PROGRESS {
+                reported = Instant::now();
                 self.log_progress(etcd, &format!("{ready} of {} {what}", self.members.len()));
             }
-            if start.elapsed() >= PATIENCE {
-                bail!("only {ready} of {} {what} after {PATIENCE:?}", self.members.len());
+            if start.elapsed() >= TIMEOUT {
+                bail!("only {ready} of {} {what} after {TIMEOUT:?}", self.members.len());
             }
             std::thread::sleep(POLL);
         }
@@ -226,7 +223,7 @@ impl Crowd {
         for member in &self.members {
             let seen = lock(&member.seen);
             if let Some(reason) = &seen.gave_up {
-                bail!("node {} gave up: {reason}", member.number);
+                bail!("node {} stopped: {reason}", member.number);
             }
             ready += usize::from(done(member, &seen));
         }

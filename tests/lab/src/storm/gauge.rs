@@ -11,7 +11,7 @@ use crate::stores::etcd::{Etcd, Member};
 use crate::wait::eventually;
 
 /// A busy etcd responds slowly.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// The unit of `/proc/PID/stat`: fixed by the kernel's interface.
 const TICKS_PER_SECOND: f64 = 100.0;
 
@@ -52,7 +52,7 @@ impl Cost {
 pub(super) fn read(etcd: &Etcd) -> Result<Reading> {
     let (member, pid) = (member(etcd)?, process(etcd)?.pid());
     let mut metrics = String::new();
-    eventually(PATIENCE, || {
+    eventually(TIMEOUT, || {
         metrics = member.get("/metrics")?.body;
         anyhow::Ok(())
     })?;

@@ -4,11 +4,11 @@ use anyhow::{Context, Result, ensure};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 /// Files that a process opens in addition to its connections, and etcd to its clients'.
-const BESIDE: u64 = 500;
+const OTHER_FILES: u64 = 500;
 
 /// While a connection is replaced, a node may have two.
 pub(super) fn raise_open_files(nodes: usize) -> Result<()> {
-    let wanted = 2 * u64::try_from(nodes)? + BESIDE;
+    let wanted = 2 * u64::try_from(nodes)? + OTHER_FILES;
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     if soft >= wanted {
         return Ok(());

@@ -15,7 +15,7 @@ use tweed::store::etcd::{EtcdOptions, EtcdSubnetManager};
 use tweed::store::{Documents, Error, Leases};
 
 use super::view::{Digest, View};
-use crate::process::lock;
+use crate::wait::lock;
 
 /// The first of the nodes' addresses, which are consecutive.
 const FIRST_IP: Ipv4Addr = Ipv4Addr::new(100, 64, 0, 1);

@@ -5,16 +5,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use super::Settings;
-use super::bare;
+use super::bare::{self, TTL};
 use super::crowd::Crowd;
 use super::gauge::{self, Reading};
 use super::real::Reals;
 use super::report::{Calm, FanOut, Phase, Report, percentile};
 use super::scene::Scene;
 use super::view::View;
-
-/// The TTL of flannel's leases.
-pub(super) const TTL: Duration = Duration::from_secs(86_400);
 
 /// A running cluster, and what etcd had used when the phase began.
 struct Live<'a> {
@@ -41,8 +38,8 @@ pub(super) fn bare(settings: &Settings) -> Result<Phase> {
 /// All acquire a lease at once, and none observes the others'. Ends when etcd has the last lease.
 pub(super) fn acquire_only(settings: &Settings) -> Result<Phase> {
     let mut live = Live::build(settings)?;
-    live.crowd.follow_nobody();
-    live.begin("everybody takes a lease")?;
+    live.crowd.follow_none();
+    live.begin("all nodes acquire a lease")?;
     live.crowd.join(0..settings.nodes);
     live.crowd.wait_for_keys(&live.scene.etcd)?;
     // As many keys as nodes imply as many subnets; a cold start verifies each node's own.

@@ -11,7 +11,7 @@ use crate::node::Node;
 use crate::node::daemon::Daemon;
 use crate::wait::eventually;
 
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 /// Outside all networks of pods that a storm may use.
 const SEGMENT: &str = "192.168.7.0/24";
 
@@ -45,7 +45,7 @@ impl Reals {
     /// Waits until each has programmed this number of peers.
     pub(super) fn wait_for_peers(&self, peers: usize) -> Result<()> {
         self.daemons.iter().try_for_each(|(node, daemon)| {
-            let seen = eventually(PATIENCE, || {
+            let seen = eventually(TIMEOUT, || {
                 let known = programmed(daemon)?;
                 ensure!(known == peers, "{known} of {peers} peers");
                 Ok(())

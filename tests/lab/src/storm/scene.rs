@@ -1,5 +1,7 @@
 //! The setup of a storm: etcd in its own namespace, and the threads of the simulated daemons.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result};
 use futures::StreamExt;
 use tokio::runtime::{Builder, Runtime};
@@ -8,10 +10,12 @@ use tweed::store::claim::Previous;
 use tweed::store::etcd::{EtcdOptions, EtcdSubnetManager};
 
 use super::Settings;
-use super::crowd::RENEW_MARGIN;
 use super::view::View;
 use crate::Lab;
 use crate::stores::etcd::Etcd;
+
+/// The default of `tweedd`.
+pub(super) const RENEW_MARGIN: Duration = Duration::from_secs(3600);
 
 pub(super) const PREFIX: &str = "/coreos.com/network";
 

@@ -69,7 +69,7 @@ impl Caller {
     }
 }
 
-const MESSAGE: &[u8; 16] = b"is anybody there";
+const MESSAGE: &[u8; 16] = b"is the peer up ?";
 
 fn connect(target: SocketAddr) -> Result<TcpStream> {
     let stream = TcpStream::connect_timeout(&target, CONNECT)

@@ -8,12 +8,12 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::Shared;
-use super::line::Line;
+use super::line::{Kind, Line, Outcome};
 use super::server::echo_all;
 use crate::network::address::Family;
 use crate::network::namespace::Namespace;
+use crate::network::pod::Pod;
 use crate::node::Node;
-use crate::node::pod::Pod;
 use crate::node::services::{Proxy, Service, service_range};
 use crate::wait::eventually;
 
@@ -24,38 +24,12 @@ const FIRST_NODE_PORT: u16 = 30_001;
 /// An exchange ends within its limit; a busy machine reports that later.
 const SETTLED: Duration = Duration::from_secs(60);
 
-/// The two ends of a connection, and the translation between them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
-    /// Through a port of a node to a pod on another node.
-    OutsideToPod,
-    /// To a pod on another node.
-    HostToPod,
-    /// Through a service's address to a pod on another node.
-    HostToService,
-    /// To another node.
-    PodToHost,
-    PodToOutside,
-}
-
 /// A node with a pod, and its rules for services.
 #[derive(Clone, Debug)]
 pub struct Worker {
     pub node: Node,
     pub pod: Pod,
     pub proxy: Proxy,
-}
-
-/// The connections of one kind that start at one node, or that it forwards.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
-    /// Connections that were open, or should have been.
-    pub open: usize,
-    /// The reason why each broken one ended: reset, closed, or an exchange longer than five
-    /// seconds.
-    pub broken: Vec<String>,
-    /// The longest time from a request to its response.
-    pub worst: Duration,
 }
 
 /// By kind, and by the name of the node.
@@ -70,26 +44,6 @@ pub struct Connections {
     services: Vec<Service>,
     lines: Vec<Arc<Line>>,
     shared: Arc<Shared>,
-}
-
-impl Kind {
-    pub const ALL: [Self; 5] = [
-        Self::OutsideToPod,
-        Self::HostToPod,
-        Self::HostToService,
-        Self::PodToHost,
-        Self::PodToOutside,
-    ];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::OutsideToPod => "outside → node → pod",
-            Self::HostToPod => "host → pod",
-            Self::HostToService => "host → service → pod",
-            Self::PodToHost => "pod → host",
-            Self::PodToOutside => "pod → outside",
-        }
-    }
 }
 
 impl Connections {

@@ -7,13 +7,38 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::Shared;
-use super::connections::{Kind, Outcome};
 use crate::wait::is_silence;
 
 const BETWEEN: Duration = Duration::from_millis(100);
 /// A connection is broken if an exchange, or opening it, takes longer.
 const LIMIT: Duration = Duration::from_secs(5);
 const REQUEST: &[u8; 16] = b"0123456789abcdef";
+
+/// The two ends of a connection, and the translation between them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// Through a port of a node to a pod on another node.
+    OutsideToPod,
+    /// To a pod on another node.
+    HostToPod,
+    /// Through a service's address to a pod on another node.
+    HostToService,
+    /// To another node.
+    PodToHost,
+    PodToOutside,
+}
+
+/// The connections of one kind that start at one node, or that it forwards.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Connections that were open, or should have been.
+    pub open: usize,
+    /// The reason why each broken one ended: reset, closed, or an exchange longer than five
+    /// seconds.
+    pub broken: Vec<String>,
+    /// The longest time from a request to its response.
+    pub worst: Duration,
+}
 
 /// Only its own thread writes to it; others read.
 #[derive(Debug)]
@@ -27,6 +52,26 @@ pub(super) struct Line {
     broken: OnceLock<String>,
     /// Whether an outcome includes it.
     is_reported: AtomicBool,
+}
+
+impl Kind {
+    pub const ALL: [Self; 5] = [
+        Self::OutsideToPod,
+        Self::HostToPod,
+        Self::HostToService,
+        Self::PodToHost,
+        Self::PodToOutside,
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::OutsideToPod => "outside → node → pod",
+            Self::HostToPod => "host → pod",
+            Self::HostToService => "host → service → pod",
+            Self::PodToHost => "pod → host",
+            Self::PodToOutside => "pod → outside",
+        }
+    }
 }
 
 impl Line {

@@ -14,7 +14,8 @@ use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, anyhow};
 
-pub use connections::{Connections, Kind, Outcome, Outcomes, Worker};
+pub use connections::{Connections, Outcomes, Worker};
+pub use line::{Kind, Outcome};
 pub use tally::Tally;
 
 use crate::network::namespace::Namespace;

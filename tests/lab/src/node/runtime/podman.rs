@@ -18,7 +18,10 @@ impl Podman {
     pub fn on(host: &Host) -> Result<Self> {
         let podman = Self { host: host.clone() };
         let backend = podman.call(&["info", "--format={{.Host.NetworkBackend}}"])?;
-        ensure!(backend == "cni", "podman was built without CNI, or is told to use {backend}");
+        ensure!(
+            backend == "cni",
+            "podman was built without CNI, or is configured to use {backend}"
+        );
         let archive = image::write_on(host)?;
         podman.call(&["load", "--quiet", "--input", archive])?;
         Ok(podman)

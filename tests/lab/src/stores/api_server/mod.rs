@@ -6,6 +6,7 @@ mod fault;
 mod merge;
 mod reply;
 mod serve;
+mod state;
 mod store;
 mod watch;
 
@@ -22,9 +23,9 @@ pub use fault::{Faults, Gone, Lists};
 
 use crate::network::namespace::Namespace;
 use crate::network::segment::Segment;
-use crate::process::lock;
+use crate::wait::lock;
 use crate::world::World;
-use serve::Shared;
+use state::Shared;
 
 const NODES: &str = "/api/v1/nodes";
 const PORT: u16 = 6443;

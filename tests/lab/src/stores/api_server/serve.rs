@@ -1,10 +1,9 @@
 //! Accepts requests, and answers them from the store.
 
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io;
 use std::net::TcpListener;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine;
@@ -16,56 +15,18 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
-use tokio::sync::{oneshot, watch as channel};
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use super::Asked;
-use super::fault::Faults;
 use super::reply::{self, Body, json, refusal, throttled};
+use super::state::{Query, Shared};
 use super::store::{Place, Store};
 use super::watch;
-use crate::process::lock;
-
-#[derive(Debug, Default)]
-pub(super) struct Shared {
-    pub(super) store: Mutex<Store>,
-    pub(super) faults: Mutex<Faults>,
-    pub(super) asked: Mutex<Vec<Asked>>,
-    /// Counts the changes.
-    pub(super) changed: channel::Sender<u64>,
-    /// Incremented to end every watch.
-    pub(super) watches: channel::Sender<u64>,
-}
+use crate::wait::lock;
 
 /// The limit of a real server, in bytes.
 const LARGEST_REQUEST: usize = 3 * 1024 * 1024;
-
-/// The key-value pairs after the question mark.
-pub(super) struct Query(BTreeMap<String, String>);
-
-impl Shared {
-    pub(super) fn change<T>(&self, change: impl FnOnce(&mut Store) -> T) -> T {
-        let result = change(&mut lock(&self.store));
-        self.changed.send_modify(|count| *count += 1);
-        result
-    }
-}
-
-impl Query {
-    fn parse(text: &str) -> Self {
-        let pairs = text.split('&').filter_map(|pair| pair.split_once('='));
-        Self(pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect())
-    }
-
-    /// None if it is empty.
-    pub(super) fn get(&self, key: &str) -> Option<&str> {
-        self.0.get(key).map(String::as_str).filter(|value| !value.is_empty())
-    }
-
-    pub(super) fn is(&self, key: &str, value: &str) -> bool {
-        self.get(key) == Some(value)
-    }
-}
 
 /// Serves until `stop` is sent; then all connections end.
 pub(super) fn run(

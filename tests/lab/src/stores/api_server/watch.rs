@@ -15,8 +15,8 @@ use tokio::time::timeout;
 
 use super::fault::{Gone, Lists};
 use super::reply::{Body, refusal, status, too_large};
-use super::serve::{Query, Shared};
-use crate::process::lock;
+use super::state::{Query, Shared};
+use crate::wait::lock;
 
 /// The number of objects per write.
 const AT_ONCE: usize = 100;
@@ -74,8 +74,8 @@ pub(super) fn answer(shared: &Arc<Shared>, collection: &str, query: &Query) -> R
         Watch { version, changed, dropped, first, until, collection, shared: Arc::clone(&shared) };
     drop(store);
     let lines = stream::unfold(watch, |mut watch| async {
-        let told = watch.next().await?;
-        Some((told, watch))
+        let next = watch.next().await?;
+        Some((next, watch))
     });
     Response::new(StreamBody::new(lines.map(|line| line.map(Frame::data))).boxed_unsync())
 }
@@ -103,7 +103,7 @@ impl Watch {
                 _ = self.dropped.changed() => {
                     return Some(Err(io::Error::other("dropped")));
                 }
-                told = timeout(BOOKMARK, self.changed.changed()) => if told.is_err() {
+                changed = timeout(BOOKMARK, self.changed.changed()) => if changed.is_err() {
                     let store = lock(&self.shared.store);
                     // A bookmark must not skip changes that occurred after the wait.
                     if store.since(&self.collection, self.version).is_empty() {

@@ -56,9 +56,9 @@ impl Etcd {
 
     /// The number of keys that begin with `prefix`; waits for a busy server.
     pub fn count(&self, prefix: &str) -> Result<usize> {
-        let patience = ["--dial-timeout=60s", "--command-timeout=60s"];
+        let limit = ["--dial-timeout=60s", "--command-timeout=60s"];
         let get = ["get", "--prefix", "--keys-only", "--limit=1", "-w", "fields", "--", prefix];
-        let text = self.etcdctl(&[&patience[..], &get].concat())?;
+        let text = self.etcdctl(&[&limit[..], &get].concat())?;
         let mut fields = text.lines().filter_map(field);
         let found = fields.find(|(name, _)| *name == "Count").context("no count")?;
         Ok(found.1.parse()?)
@@ -110,8 +110,12 @@ impl Etcd {
         let mut child = member.namespace().spawn(&mut command)?;
         child.stdin.take().context("no stdin")?.write_all(script.as_bytes())?;
         let output = child.wait_with_output()?;
-        let said = String::from_utf8_lossy(&output.stdout);
-        ensure!(said.starts_with("SUCCESS"), "etcdctl txn: {}: {said}", output.status);
+        let output_text = String::from_utf8_lossy(&output.stdout);
+        ensure!(
+            output_text.starts_with("SUCCESS"),
+            "etcdctl txn: {}: {output_text}",
+            output.status
+        );
         Ok(())
     }
 }

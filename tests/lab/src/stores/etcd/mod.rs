@@ -114,8 +114,8 @@ impl Etcd {
     pub fn leader(&self) -> Result<usize> {
         for (index, member) in self.members.iter().enumerate().filter(|(_, it)| it.is_up()) {
             let text = member.etcdctl(&["endpoint", "status", "-w", "json"])?;
-            let said: Vec<Said> = serde_json::from_str(&text)?;
-            if said.iter().any(|it| it.status.header.member_id == it.status.leader) {
+            let statuses: Vec<MemberStatus> = serde_json::from_str(&text)?;
+            if statuses.iter().any(|it| it.status.header.member_id == it.status.leader) {
                 return Ok(index);
             }
         }
@@ -138,7 +138,7 @@ impl Etcd {
 }
 
 #[derive(Deserialize)]
-struct Said {
+struct MemberStatus {
     #[serde(rename = "Status")]
     status: Status,
 }

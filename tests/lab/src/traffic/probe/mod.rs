@@ -17,9 +17,8 @@ pub use queues::overruns_at;
 pub use report::{Count, PairReport, Report, Stage};
 
 use crate::network::address::Family;
-use crate::node::pod::Pod;
-use crate::process::lock;
-use crate::wait::eventually;
+use crate::network::pod::Pod;
+use crate::wait::{eventually, lock};
 use receiver::{Receiver, Track};
 use sender::{Sender, Timeline};
 

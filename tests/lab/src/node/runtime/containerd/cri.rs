@@ -17,7 +17,7 @@ use super::message::{
 };
 
 /// A kubelet's timeout is longer, but no call here should take as long.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 pub(super) struct Cri {
@@ -32,7 +32,7 @@ impl Cri {
         let endpoint = Endpoint::from_shared(format!("unix:{}", socket.display()))?;
         let channel = {
             let _inside = runtime.enter();
-            endpoint.timeout(PATIENCE).connect_lazy()
+            endpoint.timeout(TIMEOUT).connect_lazy()
         };
         Ok(Self { runtime, channel })
     }
@@ -94,7 +94,7 @@ impl Cri {
 
     pub(super) fn exec(&self, container: &str, command: &[&str]) -> Result<Executed> {
         let command = command.iter().map(|&word| word.to_owned()).collect();
-        let timeout = i64::try_from(PATIENCE.as_secs())?;
+        let timeout = i64::try_from(TIMEOUT.as_secs())?;
         let question = Exec { container: container.to_owned(), command, timeout };
         self.call("/runtime.v1.RuntimeService/ExecSync", question)
     }

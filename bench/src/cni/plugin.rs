@@ -1,4 +1,4 @@
-//! Who is called, and with what config.
+//! The plugins that are called, and their configs.
 
 use std::path::Path;
 
@@ -14,14 +14,14 @@ const GATEWAY: &str = "10.244.0.1/16";
 const MTU: u16 = 1450;
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Rival<'a> {
+pub(super) enum Plugin<'a> {
     /// The plugin at this path, called as a runtime calls flannel's.
     Flannel(&'a Path),
-    /// Debian's `bridge`, which runs `host-local`; flannel's own plugin before it is left out.
+    /// Debian's `bridge`, which runs `host-local`; flannel's own plugin, which calls it, is skipped.
     Bridge,
 }
 
-impl Rival<'_> {
+impl Plugin<'_> {
     /// What `bridge` runs.
     pub(super) const HOST_LOCAL: &'static str = "/usr/lib/cni/host-local";
 

@@ -7,13 +7,13 @@ use anyhow::{Context, Result};
 use crate::instruments::listener::Listener;
 use crate::instruments::peer::{Backend, Peer, peers};
 use crate::instruments::script::{Script, processor_time_of_children};
-use crate::instruments::site::{PATIENCE, Site};
+use crate::instruments::site::{Site, TIMEOUT};
 use crate::report::sample::{Sample, ratio};
 
 /// What a start needs for a moment has been given back by then.
 const SETTLED: Duration = Duration::from_secs(2);
 
-pub(super) struct Contest {
+pub(super) struct Comparison {
     pub(super) peers: u32,
     pub(super) backend: Backend,
     pub(super) daemon: Cost,
@@ -31,12 +31,12 @@ pub(super) struct Cost {
 }
 
 #[derive(Clone, Copy)]
-pub(super) enum Rival {
+pub(super) enum Program {
     Daemon,
     Script,
 }
 
-impl Rival {
+impl Program {
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Daemon => "tweedd",
@@ -45,7 +45,7 @@ impl Rival {
     }
 }
 
-impl Contest {
+impl Comparison {
     pub(super) fn prepare(site: &Site, peers: u32) -> Result<Self> {
         let (daemon, script, peak, resident) = Default::default();
         let scripts = scripts(site, peers)?;
@@ -60,9 +60,9 @@ impl Contest {
         let listener = Listener::start(site.node.namespace())?;
         let start = Instant::now();
         let daemon = site.start_daemon()?;
-        let heard = listener.wait_for(peers(0..self.peers), PATIENCE);
+        let observed = listener.wait_for(peers(0..self.peers), TIMEOUT);
         self.daemon.processor.add(daemon.process().processor_time()?);
-        let last = heard.with_context(|| daemon.process().last_words())?.last;
+        let last = observed.with_context(|| daemon.process().last_words())?.last;
         self.daemon.time.add(last - start);
         std::thread::sleep(SETTLED);
         self.peak.add(daemon.process().peak_kib()?);
@@ -77,15 +77,15 @@ impl Contest {
         let (start, used) = (Instant::now(), processor_time_of_children()?);
         self.scripts.iter().try_for_each(|script| script.run(site.bare.namespace()))?;
         self.script.processor.add(processor_time_of_children()?.saturating_sub(used));
-        let last = listener.wait_for(peers(0..self.peers), PATIENCE)?.last;
+        let last = listener.wait_for(peers(0..self.peers), TIMEOUT)?.last;
         self.script.time.add(last - start);
         site.wipe_bare()
     }
 
-    pub(super) const fn cost(&self, rival: Rival) -> &Cost {
-        match rival {
-            Rival::Daemon => &self.daemon,
-            Rival::Script => &self.script,
+    pub(super) const fn cost(&self, program: Program) -> &Cost {
+        match program {
+            Program::Daemon => &self.daemon,
+            Program::Script => &self.script,
         }
     }
 

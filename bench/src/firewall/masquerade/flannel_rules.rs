@@ -11,7 +11,7 @@ const POSTROUTING: &str = "FLANNEL-POSTRTG";
 const FORWARD: &str = "FLANNEL-FWD";
 
 /// The rules of one family, in iptables.
-pub(super) struct Rival {
+pub(super) struct FlannelRules {
     rules: Vec<Rule>,
 }
 
@@ -23,7 +23,7 @@ struct Rule {
     words: String,
 }
 
-impl Rival {
+impl FlannelRules {
     /// Writes the rules on `node`.
     pub(super) fn prepare(node: &Node) -> Result<Self> {
         let rules = masquerading().into_iter().chain(forwarding()).collect::<Vec<_>>();

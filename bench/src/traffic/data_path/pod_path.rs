@@ -1,4 +1,4 @@
-//! Two nodes on a segment with a pod each, and a road between the pods.
+//! Two nodes on a segment with a pod each, and the path between the pods.
 
 use anyhow::{Context, Result};
 use tweed_lab::{Binaries, Family, Lab, Node, Pod, SubnetEnv};
@@ -7,14 +7,14 @@ use crate::instruments::peer::{Backend, CONFIG};
 
 const NETWORK: &str = "10.244.0.0/16";
 
-pub(super) struct Road {
+pub(super) struct PodPath {
     pub(super) from: Pod,
     pub(super) to: Pod,
     // Ends daemons and clears everything away when it goes.
     _lab: Lab,
 }
 
-impl Road {
+impl PodPath {
     /// Static routes, as an administrator sets them.
     pub(super) fn bare() -> Result<Self> {
         let lab = Lab::bare()?;
