@@ -56,7 +56,7 @@ async fn an_invalid_config_is_reported_until_it_is_fixed() {
         // An invalid config is no unreachable store.
         assert_eq!(*manager.state().borrow(), StoreState::Reachable);
         server.put(CONFIG, "{").await;
-        assert!(next(&mut updates).await.contains("no JSON object"));
+        assert!(next(&mut updates).await.contains("not a JSON object"));
         server.put(CONFIG, V4).await;
     };
     let (found, ()) =
@@ -110,7 +110,7 @@ async fn every_edit_is_sent_once() {
     assert_eq!(next(&mut updates).await, "10.6.0.0/16");
     server.put(CONFIG, "{").await;
     let broken = next(&mut updates).await;
-    assert!(broken.starts_with("key /coreos.com/network/config: the network config is no JSON"));
+    assert!(broken.starts_with("key /coreos.com/network/config: the network config is not a JSON"));
     server.delete(CONFIG).await;
     let missing = "key /coreos.com/network/config is missing: write the network config there";
     assert_eq!(next(&mut updates).await, missing);

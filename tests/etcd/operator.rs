@@ -5,7 +5,7 @@ use std::time::Duration;
 use etcd_client::PutOptions;
 use tokio::time::timeout;
 use tweed::store::ClusterStore;
-use tweed::store::etcd::Operator;
+use tweed::store::etcd::EtcdClusterStore;
 use tweed::store::operator::{Swap, Written};
 use tweed::store::{Documents, Leases};
 

@@ -2,8 +2,8 @@
 //! nodes.
 
 use hyper::body::Bytes;
-use k8s_openapi::List;
 use k8s_openapi::api::core::v1::ConfigMap;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::annotations::AnnotationPrefix;
@@ -35,6 +35,12 @@ pub struct KubeClusterOptions {
 pub struct KubeClusterStore {
     client: Client,
     options: KubeClusterOptions,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct ConfigMaps {
+    items: Vec<ConfigMap>,
 }
 
 impl KubeClusterStore {
@@ -74,7 +80,7 @@ impl KubeClusterStore {
     async fn reports(&self, config: Option<&Written>) -> Result<Vec<NodeReport>, Unavailable> {
         let body = self.ask(&request::reports(&self.options.namespace)).await;
         let body = body.map_err(|failure| self.client.explained(failure))?;
-        let List { items, .. } = decode::<List<ConfigMap>>(&body)?;
+        let ConfigMaps { items } = decode(&body)?;
         let texts = items.iter().filter_map(|item| item.data.as_ref()?.get(request::REPORT));
         let reports = texts.filter_map(|text| NodeReport::decode(text.as_bytes()));
         let current = config.map(|config| {
