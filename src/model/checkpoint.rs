@@ -16,7 +16,6 @@ pub struct Checkpoint {
     pub leases: Vec<Arc<Lease>>,
     #[serde(default, rename = "detours")]
     pub fallbacks: Fallbacks,
-    /// The host that saved it.
     #[serde(default)]
     pub host: HostId,
 }

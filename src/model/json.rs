@@ -14,7 +14,6 @@ use crate::excerpt;
 #[derive(Debug, Default)]
 pub struct Fields<V = Value>(Vec<(String, V)>);
 
-/// A field has a value of the wrong type.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{key} is {value}, but must be {expected}")]
 pub struct WrongType {

@@ -4,7 +4,6 @@ use serde::{Deserialize, Serialize};
 
 use super::entry::Ports;
 
-/// The operator's settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Policy {
     /// None if pods are routable everywhere by their own addresses.
@@ -52,7 +51,6 @@ pub enum Forward {
     Leave,
 }
 
-/// Which firewall to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Preference {
@@ -62,7 +60,6 @@ pub enum Preference {
     Iptables,
 }
 
-/// How the tunnel is protected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Guard {
     #[serde(rename = "connections")]
@@ -84,12 +81,9 @@ impl Default for Guard {
 
 impl Guard {
     pub fn does_something(&self) -> bool {
-        *self
-            != Self {
-                conntrack: Conntrack::Tracked,
-                unknown_sources: UnknownSources::Accept,
-                pods: Pods::Accept,
-            }
+        self.conntrack != Conntrack::Tracked
+            || self.unknown_sources != UnknownSources::Accept
+            || self.pods != Pods::Accept
     }
 }
 

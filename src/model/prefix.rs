@@ -10,7 +10,6 @@ pub use tweed_netlink::Family;
 
 use crate::excerpt;
 
-/// `address` as a number.
 pub fn number(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(v4) => v4.to_bits().into(),
@@ -81,7 +80,6 @@ impl Prefix {
         self.0.broadcast()
     }
 
-    /// The address at `offset` from the base.
     pub fn nth(self, offset: u128) -> IpAddr {
         self.family().address(number(self.base()).wrapping_add(offset))
     }

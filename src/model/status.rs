@@ -31,7 +31,6 @@ pub struct Statistics {
     pub mac_changes: u64,
 }
 
-/// The status of the daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     pub version: String,
@@ -99,11 +98,9 @@ pub struct ChecksumStatus {
     pub programmed: bool,
 }
 
-/// The protection of the tunnel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuardStatus {
     pub asked: Guard,
-    /// Whether the kernel applies it.
     #[serde(rename = "in_force")]
     pub applied: bool,
     pub tables: Vec<TableStatus>,
@@ -216,7 +213,6 @@ pub struct LeaseStatus {
     pub reason: Option<String>,
 }
 
-/// Whether the daemon is ready, and why not.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Readiness {
     pub ready: bool,

@@ -14,7 +14,6 @@ use crate::model::prefix::{Family, Prefix};
 #[derive(Clone, Copy, Debug)]
 pub struct Guarded<'a> {
     pub tunnel: &'a Tunnel,
-    /// The tunnel device.
     pub device: &'a LinkName,
     /// The link below the tunnel.
     pub underlay: &'a LinkName,
@@ -22,11 +21,9 @@ pub struct Guarded<'a> {
     pub probe_port: Option<u16>,
     /// The addresses of this node that peers send to.
     pub ends: &'a [IpAddr],
-    /// The pod network.
     pub network: Prefix,
 }
 
-/// The table that guards a tunnel.
 pub fn table(guard: Guard, guarded: Guarded<'_>) -> Table {
     let mut chains = BTreeMap::new();
     if guard.conntrack == Conntrack::Untracked {

@@ -75,7 +75,6 @@ impl BackendMode {
         Self { kind, direct_routing }
     }
 
-    /// The config key that differs from `ours`.
     fn key_unlike(self, ours: Self) -> &'static str {
         if self.kind == ours.kind { "Backend.DirectRouting" } else { "Backend.Type" }
     }
@@ -154,16 +153,12 @@ fn held_back(
             Some(PendingReason::ForMixedElsewhere { ours, wanted: theirs })
         }
         (false, false) if ours != theirs => Some(PendingReason::ForMixed { ours, wanted: theirs }),
-        (true, false) => for_peers(situation.unreachable.as_deref()),
+        (true, false) => match situation.unreachable.as_deref() {
+            None => Some(PendingReason::ForLeases),
+            Some([]) => None,
+            Some(peers) => Some(PendingReason::ForPeers { unreachable: peers.to_vec() }),
+        },
         (true, true) | (false, true | false) => None,
-    }
-}
-
-fn for_peers(unreachable: Option<&[IpAddr]>) -> Option<PendingReason> {
-    match unreachable {
-        None => Some(PendingReason::ForLeases),
-        Some([]) => None,
-        Some(unreachable) => Some(PendingReason::ForPeers { unreachable: unreachable.to_vec() }),
     }
 }
 

@@ -16,7 +16,6 @@ use crate::plan::backend::{self, Network, PeerPlan};
 pub enum LeasePlan {
     /// The lease is accepted; the plan has its path, or why it is unreachable.
     Accepted(Arc<Lease>, PeerPlan),
-    /// The lease is rejected.
     Rejected(Rejected),
 }
 
@@ -32,7 +31,6 @@ impl LeasePlan {
         }
     }
 
-    /// The lease, if it is accepted.
     pub const fn accepted(&self) -> Option<&Arc<Lease>> {
         match self {
             Self::Accepted(lease, _) => Some(lease),
@@ -48,7 +46,6 @@ pub struct Desired {
     peers: BTreeMap<LeaseId, LeasePlan>,
     /// Entries that several leases share, and by how many: nodes with one public IP, or behind one.
     shared: BTreeMap<Shared, usize>,
-    /// The rejected leases that conflict with this node.
     conflicts: BTreeSet<LeaseId>,
 }
 
@@ -144,13 +141,11 @@ impl Desired {
         &self.peers
     }
 
-    /// The rejected leases that conflict with this node.
     pub const fn conflicts(&self) -> &BTreeSet<LeaseId> {
         &self.conflicts
     }
 }
 
-/// The entries of one peer.
 fn entries(lease_plan: &LeasePlan) -> impl Iterator<Item = &Arc<Entry>> {
     let plan = match lease_plan {
         LeasePlan::Accepted(_, plan) => Some(plan),

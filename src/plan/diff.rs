@@ -13,7 +13,6 @@ use crate::model::entry::{
     TableName, Vxlan,
 };
 
-/// One change to one entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
     /// The kernel has no entry of this key.
@@ -32,7 +31,6 @@ impl Op {
         }
     }
 
-    /// The name of the operation.
     pub const fn verb(&self) -> &'static str {
         match self {
             Self::Create(_) => "create",

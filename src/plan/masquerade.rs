@@ -25,7 +25,6 @@ pub struct Choice {
 }
 
 impl Firewall {
-    /// The name in logs and metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Nftables => "nftables",
@@ -53,84 +52,72 @@ pub fn choice(policy: &Policy, config: &NetworkConfig, host: &Firewalls) -> Opti
 
 /// The rules of a node that holds the lease `own`: masquerade and forward, in each enabled family.
 pub fn rules(policy: &Policy, config: &NetworkConfig, host: &Firewalls, own: &Lease) -> Vec<Entry> {
-    let mut rules = Vec::new();
-    if let Some(Choice { firewall, .. }) = choice(policy, config, host) {
-        rules.extend(tables(policy, config, host, own, firewall).map(Entry::Table));
-        rules.extend(chains(policy, config, host, own, firewall).map(Entry::Chain));
+    let firewall = choice(policy, config, host).map(|choice| choice.firewall);
+    let of_family = |network: Prefix| {
+        let subnet = own.endpoint(network.family())?.subnet;
+        let rules = FamilyRules {
+            fixed: fixed(policy, config, network, subnet),
+            nat: translated(policy, network, subnet, &config.non_masquerade),
+            forward: accepted(policy, network),
+        };
+        Some(rules.entries(network.family(), config.backend.tunnel.vni, firewall, host))
+    };
+    config.networks().filter_map(of_family).flatten().collect()
+}
+
+/// The rules of one address family, each none if not needed.
+struct FamilyRules {
+    fixed: Option<Vec<Rule>>,
+    nat: Option<Vec<Rule>>,
+    forward: Option<Vec<Rule>>,
+}
+
+impl FamilyRules {
+    fn entries(
+        &self,
+        family: Family,
+        vni: u32,
+        firewall: Option<Firewall>,
+        host: &Firewalls,
+    ) -> Vec<Entry> {
+        let name = |firewall| table_name(firewall, family, vni);
+        let table = firewall.and_then(|firewall| self.table(name(firewall), firewall, host));
+        let chains = (firewall == Some(Firewall::Iptables)).then(|| self.chains(family, host));
+        // No nftables table can override the drop of a `FORWARD` chain of iptables; only a rule of
+        // the same kind of iptables can.
+        let dropping = host.dropping.iter().filter(|name| name.family == family);
+        let forward = dropping.filter_map(|name| Some(Chain::of(*name, self.forward.clone()?)));
+        let chains = chains.into_iter().flatten().chain(forward).map(Entry::Chain);
+        table.map(Entry::Table).into_iter().chain(chains).collect()
     }
-    rules.extend(forward_chains(policy, config, host, own).map(Entry::Chain));
-    rules
-}
 
-/// Accept rules in each `FORWARD` chain of iptables that drops by policy. No nftables table can
-/// override that drop; only a rule of the same kind of iptables can.
-fn forward_chains(
-    policy: &Policy,
-    config: &NetworkConfig,
-    host: &Firewalls,
-    own: &Lease,
-) -> impl Iterator<Item = Chain> {
-    families(config, own).flat_map(move |(network, _)| {
-        let of_family = host.dropping.iter().filter(move |it| it.family == network.family());
-        of_family.filter_map(move |name| Some(Chain::of(*name, accepted(policy, network)?)))
-    })
-}
-
-/// The nftables tables, one per enabled family. With iptables, a table has only the chain of fixed
-/// sources: as an nftables chain it runs before those of other programs, whichever starts first.
-fn tables(
-    policy: &Policy,
-    config: &NetworkConfig,
-    host: &Firewalls,
-    own: &Lease,
-    firewall: Firewall,
-) -> impl Iterator<Item = Table> {
-    let vni = config.backend.tunnel.vni;
-    families(config, own).filter_map(move |(network, subnet)| {
-        let fixed = fixed(policy, config, network, subnet).filter(|_| host.nftables);
-        let nat = translated(policy, network, subnet, &config.non_masquerade);
-        let nat = nat.filter(|_| firewall == Firewall::Nftables);
+    /// The nftables table. With iptables, it has only the chain of fixed sources: as an nftables
+    /// chain it runs before those of other programs, whichever starts first.
+    fn table(&self, name: TableName, firewall: Firewall, host: &Firewalls) -> Option<Table> {
+        let fixed = self.fixed.clone().filter(|_| host.nftables);
+        let nat = self.nat.clone().filter(|_| firewall == Firewall::Nftables);
         // Another table may still drop these packets, so these rules alone are no reason for a
         // table.
-        let forward = accepted(policy, network).filter(|_| nat.is_some());
+        let forward = self.forward.clone().filter(|_| nat.is_some());
         let chains =
             [(Hook::EarlySourceNat, fixed), (Hook::SourceNat, nat), (Hook::Forward, forward)];
         let chains = chains.into_iter().filter_map(|(hook, rules)| Some((hook, rules?)));
         let chains: BTreeMap<_, _> = chains.collect();
-        let name = table_name(firewall, network.family(), vni).into();
-        (!chains.is_empty()).then_some(Table { name, chains, foreign: 0 })
-    })
-}
+        (!chains.is_empty()).then_some(Table { name: name.into(), chains, foreign: 0 })
+    }
 
-/// The iptables chains: flannel's chains, rule by rule. If the kernel has no nftables, a chain of
-/// tweed runs before them.
-fn chains(
-    policy: &Policy,
-    config: &NetworkConfig,
-    host: &Firewalls,
-    own: &Lease,
-    firewall: Firewall,
-) -> impl Iterator<Item = Chain> {
-    let families = families(config, own).filter(move |_| firewall == Firewall::Iptables);
-    families.flat_map(move |(network, subnet)| {
-        let (iptables, family) = (host.iptables, network.family());
-        let fixed = fixed(policy, config, network, subnet).filter(|_| !host.nftables);
+    /// The iptables chains: flannel's chains, rule by rule. If the kernel has no nftables, a chain
+    /// of tweed runs before them.
+    fn chains(&self, family: Family, host: &Firewalls) -> Vec<Chain> {
         let chains = [
-            (Base::EarlyPostrouting, fixed),
-            (Base::Postrouting, translated(policy, network, subnet, &config.non_masquerade)),
-            (Base::Forward, accepted(policy, network)),
+            (Base::EarlyPostrouting, self.fixed.clone().filter(|_| !host.nftables)),
+            (Base::Postrouting, self.nat.clone()),
+            (Base::Forward, self.forward.clone()),
         ];
-        let chain = move |(base, rules): (_, Option<_>)| {
-            Some(Chain::of(ChainName { iptables, family, base }, rules?))
-        };
-        chains.into_iter().filter_map(chain)
-    })
-}
-
-/// The pod network and this node's subnet, for each enabled family.
-fn families(config: &NetworkConfig, own: &Lease) -> impl Iterator<Item = (Prefix, Prefix)> {
-    let subnet = |network: Prefix| Some((network, own.endpoint(network.family())?.subnet));
-    config.networks().filter_map(subnet)
+        let name = |base| ChainName { iptables: host.iptables, family, base };
+        let chain = |(base, rules): (_, Option<_>)| Some(Chain::of(name(base), rules?));
+        chains.into_iter().filter_map(chain).collect()
+    }
 }
 
 /// The names of the tables that a node with this VNI may have, including those of an earlier run
@@ -141,7 +128,6 @@ pub fn table_names(vni: u32) -> BTreeSet<TableName> {
     of(Firewall::Nftables).chain(of(Firewall::Iptables)).chain(flannels_tables()).collect()
 }
 
-/// The names of flanneld's tables.
 pub fn flannels_tables() -> impl Iterator<Item = TableName> {
     let name = |family: Family| match family {
         Family::V4 => "flannel-ipv4",

@@ -24,7 +24,6 @@ pub struct Scope {
     /// The iptables chains of tweed, whether they exist or not.
     pub chains: BTreeSet<ChainName>,
     pub extent: Extent,
-    /// The pod networks.
     pub networks: Vec<Prefix>,
     /// The subnets of this node; none without a lease. Their first addresses may be on the
     /// loopback, where they stay when the tunnel device is removed.

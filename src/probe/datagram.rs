@@ -37,25 +37,16 @@ pub fn datagram(from: IpAddr, to: IpAddr, port: u16, payload: &[u8]) -> Option<V
 }
 
 fn ipv4(from: Ipv4Addr, to: Ipv4Addr, payload: usize) -> Option<Vec<u8>> {
-    let length = u16::try_from(headers(Family::V4) + payload).ok()?;
-    let mut header = vec![0x45, 0];
-    header.extend(length.to_be_bytes());
-    header.extend([0, 0]);
-    header.extend(DO_NOT_FRAGMENT.to_be_bytes());
-    header.extend([HOP_LIMIT, UDP, 0, 0]);
-    header.extend(from.octets());
-    header.extend(to.octets());
-    Some(header)
+    let length = u16::try_from(headers(Family::V4) + payload).ok()?.to_be_bytes();
+    let flags = DO_NOT_FRAGMENT.to_be_bytes();
+    let header = [[0x45, 0], length, [0, 0], flags, [HOP_LIMIT, UDP], [0, 0]];
+    Some([header.as_flattened(), &from.octets(), &to.octets()].concat())
 }
 
 fn ipv6(from: Ipv6Addr, to: Ipv6Addr, payload: usize) -> Option<Vec<u8>> {
-    let length = u16::try_from(UDP_HEADER + payload).ok()?;
-    let mut header = vec![0x60, 0, 0, 0];
-    header.extend(length.to_be_bytes());
-    header.extend([UDP, HOP_LIMIT]);
-    header.extend(from.octets());
-    header.extend(to.octets());
-    Some(header)
+    let length = u16::try_from(UDP_HEADER + payload).ok()?.to_be_bytes();
+    let header = [[0x60, 0], [0, 0], length, [UDP, HOP_LIMIT]];
+    Some([header.as_flattened(), &from.octets(), &to.octets()].concat())
 }
 
 fn octets(address: IpAddr) -> Vec<u8> {

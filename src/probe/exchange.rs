@@ -43,11 +43,9 @@ pub struct Exchange {
     due: Option<Instant>,
     /// When to read the loop's targets again: shortly after a change, since more may come.
     targets_at: Option<Instant>,
-    /// Events for the loop.
     reports: Vec<ProbeEvent>,
 }
 
-/// A request that was sent.
 #[derive(Clone, Copy, Debug)]
 struct Awaited {
     request: ProbeRequest,
@@ -70,17 +68,6 @@ const SETTLE: Duration = Duration::from_millis(50);
 const AT_ONCE: usize = 64;
 /// The largest possible packet, in bytes.
 const BUFFER: usize = 65_536;
-
-enum Woken {
-    /// By a packet on the wire with this index.
-    Received(usize),
-    /// By a deadline.
-    Due,
-    Asked(Option<ProbeRequest>),
-    Timed,
-    Targets,
-    Closed,
-}
 
 impl Exchange {
     pub fn open(local: LocalProber, secret: Secret) -> Result<Self, NoWire> {
@@ -109,25 +96,26 @@ impl Exchange {
     pub async fn run(&mut self, orders: &mut Orders) -> Pause {
         let mut buffer = vec![0; BUFFER];
         loop {
-            let woken = tokio::select! {
+            tokio::select! {
                 // After a pause of the process, packets that arrived in time are read before
                 // requests are reported as lost.
                 biased;
-                wire = first_readable(&self.wires) => Woken::Received(wire),
-                () = until(self.next()) => Woken::Due,
-                request = orders.requests.recv() => Woken::Asked(request),
-                changed = orders.due.changed() => changed.map_or(Woken::Closed, |()| Woken::Timed),
-                changed = orders.targets.changed() => {
-                    changed.map_or(Woken::Closed, |()| Woken::Targets)
+                wire = first_readable(&self.wires) => {
+                    self.receive(wire, &mut buffer, &orders.targets.borrow());
                 }
-            };
-            match woken {
-                Woken::Received(wire) => self.receive(wire, &mut buffer, &orders.targets.borrow()),
-                Woken::Due => {}
-                Woken::Asked(Some(request)) => self.send_request(request),
-                Woken::Timed => self.due = *orders.due.borrow_and_update(),
-                Woken::Targets => drop(self.targets_at.get_or_insert(Instant::now() + SETTLE)),
-                Woken::Asked(None) | Woken::Closed => return Pause::Closed,
+                () = until(self.next()) => {}
+                request = orders.requests.recv() => match request {
+                    Some(request) => self.send_request(request),
+                    None => return Pause::Closed,
+                },
+                changed = orders.due.changed() => match changed {
+                    Ok(()) => self.due = *orders.due.borrow_and_update(),
+                    Err(_) => return Pause::Closed,
+                },
+                changed = orders.targets.changed() => match changed {
+                    Ok(()) => drop(self.targets_at.get_or_insert(Instant::now() + SETTLE)),
+                    Err(_) => return Pause::Closed,
+                },
             }
             self.take_orders(orders);
             self.keyring.turn(self.now());

@@ -70,15 +70,10 @@ const REQUESTS: usize = 1024;
 
 /// The channels between the loop and the task that probes.
 pub fn channels() -> (ProbeChannels, Orders) {
-    let (targets, wanted_targets) = watch::channel(Targets::default());
-    let (requests, wanted_requests) = mpsc::channel(REQUESTS);
-    let (due, wanted_due) = watch::channel(None);
-    let (count, counts) = watch::channel(ProbeCounts::default());
-    let orders = Orders {
-        targets: wanted_targets,
-        requests: wanted_requests,
-        due: wanted_due,
-        counts: count,
-    };
-    (ProbeChannels { targets, requests, due, counts }, orders)
+    let (targets, requests) = (watch::channel(Targets::default()), mpsc::channel(REQUESTS));
+    let (due, counts) = (watch::channel(None), watch::channel(ProbeCounts::default()));
+    let channels =
+        ProbeChannels { targets: targets.0, requests: requests.0, due: due.0, counts: counts.1 };
+    let orders = Orders { targets: targets.1, requests: requests.1, due: due.1, counts: counts.0 };
+    (channels, orders)
 }

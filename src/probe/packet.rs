@@ -22,7 +22,6 @@ pub struct Packet {
     pub stamp: Option<Stamp>,
 }
 
-/// A packet to be sent.
 #[derive(Clone, Debug)]
 pub(super) struct Outgoing {
     pub(super) packet: Packet,
@@ -50,6 +49,13 @@ pub enum NotAProbe {
     Fields,
 }
 
+/// Indexed by the code in a packet.
+const CODES: [(PacketKind, Path); 4] = [
+    (PacketKind::Request, Path::Direct),
+    (PacketKind::Answer, Path::Direct),
+    (PacketKind::Request, Path::Tunnel),
+    (PacketKind::Answer, Path::Tunnel),
+];
 const MAGIC: [u8; 2] = *b"tw";
 const VERSION: u8 = 1;
 const BODY: usize = 44;
@@ -69,9 +75,11 @@ impl Packet {
 
     /// Pads to `length` bytes, at least [`SHORTEST`]; the seal covers the padding.
     pub fn encode(&self, secret: &Secret, length: usize) -> Vec<u8> {
+        let code =
+            u8::from(self.kind == PacketKind::Answer) | u8::from(self.path == Path::Tunnel) << 1;
         let mut bytes = Vec::with_capacity(length.max(SHORTEST));
         bytes.extend(MAGIC);
-        bytes.extend([VERSION, code(self.kind, self.path)]);
+        bytes.extend([VERSION, code]);
         bytes.extend(self.nonce.to_be_bytes());
         bytes.extend(octets(self.from));
         bytes.extend(octets(self.to));
@@ -130,30 +138,11 @@ fn fields(body: &[u8; BODY]) -> Option<Packet> {
     let (nonce, rest) = rest.split_first_chunk::<8>()?;
     let (from, rest) = rest.split_first_chunk::<16>()?;
     let to = rest.first_chunk::<16>()?;
-    let (kind, path) = decoded(*code)?;
+    let (kind, path) = *CODES.get(usize::from(*code))?;
     let nonce = u64::from_be_bytes(*nonce);
     let (from, to) = (address(*from), address(*to));
     let packet = Packet { kind, path, nonce, from, to, stamp: None };
     (packet.from.is_ipv4() == packet.to.is_ipv4()).then_some(packet)
-}
-
-const fn code(kind: PacketKind, path: Path) -> u8 {
-    match (kind, path) {
-        (PacketKind::Request, Path::Direct) => 0,
-        (PacketKind::Answer, Path::Direct) => 1,
-        (PacketKind::Request, Path::Tunnel) => 2,
-        (PacketKind::Answer, Path::Tunnel) => 3,
-    }
-}
-
-const fn decoded(code: u8) -> Option<(PacketKind, Path)> {
-    match code {
-        0 => Some((PacketKind::Request, Path::Direct)),
-        1 => Some((PacketKind::Answer, Path::Direct)),
-        2 => Some((PacketKind::Request, Path::Tunnel)),
-        3 => Some((PacketKind::Answer, Path::Tunnel)),
-        _ => None,
-    }
 }
 
 /// IPv4 addresses are encoded as IPv4-mapped IPv6 addresses.

@@ -22,7 +22,6 @@ pub(super) struct Stamps(Stamp);
 /// The packets received from a peer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sender {
-    /// The session that has answered a request of this node.
     proven: Option<Session>,
     proven_requests: Bucket,
     /// Another session, of a restarted peer or of an attacker.
@@ -40,7 +39,6 @@ struct Session {
     received: u128,
 }
 
-/// A token bucket.
 #[derive(Clone, Copy, Debug, Default)]
 struct Bucket {
     /// The time at which it is full again.
@@ -75,28 +73,28 @@ impl Sender {
 
     /// Notes a packet that answers a request of this node, so that its session is the present one.
     pub(super) fn prove(&mut self, stamp: Option<Stamp>) {
-        let is_proven = |stamp: &Stamp| self.proven.is_some_and(|it| it.id == stamp.session);
-        let Some(stamp) = stamp.filter(|stamp| !is_proven(stamp)) else { return };
+        let Some(stamp) = stamp.filter(|stamp| !self.has_proven(*stamp)) else { return };
         let known = self.unproven.take().filter(|session| session.id == stamp.session);
         self.proven = Some(known.unwrap_or_else(|| Session::beginning_with(stamp)));
     }
 
-    /// Whether a request with this stamp is within the limit of this period.
-    ///
-    /// Replayed packets never count towards the limit of a proven session.
+    /// Whether a request with this stamp is within the limit of this period. Replayed packets never count towards the limit of a proven session.
     pub(super) fn may_ask(
         &mut self,
         stamp: Option<Stamp>,
         interval: Duration,
         now: Duration,
     ) -> bool {
-        let is_proven = |stamp: Stamp| self.proven.is_some_and(|it| it.id == stamp.session);
-        let bucket = if stamp.is_some_and(is_proven) {
+        let bucket = if stamp.is_some_and(|stamp| self.has_proven(stamp)) {
             &mut self.proven_requests
         } else {
             &mut self.other_requests
         };
         bucket.take(interval.min(LONGEST_PERIOD), now)
+    }
+
+    fn has_proven(&self, stamp: Stamp) -> bool {
+        self.proven.is_some_and(|session| session.id == stamp.session)
     }
 
     fn take_unproven(&mut self, stamp: Stamp) -> bool {

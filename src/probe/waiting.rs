@@ -8,7 +8,6 @@ use tokio::time::Instant;
 use super::PacketKind;
 use super::packet::Outgoing;
 
-/// The maximum number of waiting packets.
 const MOST: usize = 256;
 /// The maximum number of waiting answers, so that answers never displace our own requests.
 const MOST_ANSWERS: usize = MOST / 2;

@@ -134,7 +134,7 @@ proptest! {
     #[test]
     fn the_difference_carried_out_gives_what_is_desired(case in case()) {
         let end = case.end();
-        for want in &case.desired {
+        for want in case.desired.iter() {
             prop_assert_eq!(end.shared(&want.key()), Some(want));
         }
         for entry in end.iter().filter(|entry| case.desired.get(&entry.key()).is_none()) {

@@ -53,7 +53,6 @@ pub struct ConfigUpdate {
 #[error("{0}")]
 pub struct Unusable(pub String);
 
-/// The backend and its options.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Backend {
     pub kind: BackendType,
@@ -89,7 +88,6 @@ impl BackendType {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tunnel {
     pub vni: u32,
-    /// UDP port.
     pub port: u16,
     /// The MTU of the outer packets, in bytes; none means that of the external interface.
     pub mtu: Option<u32>,

@@ -55,7 +55,6 @@ impl Pool {
     }
 }
 
-/// The config keys of one family's pool, and its limits.
 struct PoolKeys {
     family: Family,
     enable: &'static str,
@@ -63,10 +62,6 @@ struct PoolKeys {
     subnet_len: &'static str,
     min: &'static str,
     max: &'static str,
-    /// The default prefix length of subnets, if the network is large enough.
-    usual_len: u8,
-    /// The longest prefix of a subnet that has addresses for pods.
-    longest_len: u8,
 }
 
 impl PoolKeys {
@@ -79,8 +74,6 @@ impl PoolKeys {
                 subnet_len: "SubnetLen",
                 min: "SubnetMin",
                 max: "SubnetMax",
-                usual_len: Pool::usual_len(Family::V4),
-                longest_len: 30,
             },
             Family::V6 => Self {
                 family,
@@ -89,21 +82,20 @@ impl PoolKeys {
                 subnet_len: "IPv6SubnetLen",
                 min: "IPv6SubnetMin",
                 max: "IPv6SubnetMax",
-                usual_len: Pool::usual_len(Family::V6),
-                longest_len: 126,
             },
         }
     }
 
-    fn enabled_by_default(&self) -> bool {
-        self.family == Family::V4
+    /// The longest prefix of a subnet that has addresses for pods.
+    const fn longest_len(&self) -> u8 {
+        self.family.width() - 2
     }
 }
 
 /// The pool of `family`; none if the config does not enable it.
 pub(super) fn parse(fields: &Fields, family: Family) -> Result<Option<Pool>, Invalid> {
     let keys = &PoolKeys::of(family);
-    if !fields.bool(keys.enable)?.unwrap_or(keys.enabled_by_default()) {
+    if !fields.bool(keys.enable)?.unwrap_or(family == Family::V4) {
         return Ok(None);
     }
     let missing = Invalid::Missing { key: keys.network, because: keys.enable };
@@ -155,18 +147,18 @@ fn parse_network(fields: &Fields, keys: &PoolKeys) -> Result<Option<Prefix>, Inv
 }
 
 fn parse_subnet_len(fields: &Fields, keys: &PoolKeys, network: Prefix) -> Result<u8, Invalid> {
-    let shortest = network.prefix_len() + 2;
-    if shortest > keys.longest_len {
-        let expected = format!("a prefix of length {} or shorter", keys.longest_len - 2);
+    let (shortest, longest) = (network.prefix_len() + 2, keys.longest_len());
+    if shortest > longest {
+        let expected = format!("a prefix of length {} or shorter", longest - 2);
         return Err(wrong(keys.network, network, expected));
     }
     match fields.u32(keys.subnet_len)?.filter(|len| *len != 0) {
-        None => Ok(keys.usual_len.max(shortest)),
+        None => Ok(Pool::usual_len(keys.family).max(shortest)),
         Some(len) => u8::try_from(len)
             .ok()
-            .filter(|len| (shortest..=keys.longest_len).contains(len))
+            .filter(|len| (shortest..=longest).contains(len))
             .ok_or_else(|| {
-                let range = format!("from {shortest} to {}, for {network}", keys.longest_len);
+                let range = format!("from {shortest} to {longest}, for {network}");
                 wrong(keys.subnet_len, len, range)
             }),
     }
@@ -181,19 +173,15 @@ fn parse_bound(
     default: IpAddr,
 ) -> Result<Prefix, Invalid> {
     let unspecified = network.family().unspecified();
-    let given = match fields.str(key)? {
-        None => None,
-        Some(text) => {
-            let expected = || format!("an address inside {network}");
-            let address = text.parse().map_err(|_| wrong(key, text, expected()))?;
-            // Flannel treats the unspecified address as absent.
-            let given = Some(address).filter(|address| *address != unspecified);
-            given
-                .filter(|address| !network.contains(*address))
-                .map_or(Ok(()), |address| Err(wrong(key, address, expected())))?;
-            given
-        }
+    let outside = |text: &str| wrong(key, text, format!("an address inside {network}"));
+    let parse = |text: &str| match text.parse() {
+        // Flannel treats the unspecified address as absent.
+        Ok(address) if address == unspecified => Ok(None),
+        Ok(address) if network.contains(address) => Ok(Some(address)),
+        Ok(address) => Err(outside(&address.to_string())),
+        Err(_) => Err(outside(text)),
     };
+    let given = fields.str(key)?.map_or(Ok(None), parse)?;
     let slot = Prefix::holding(given.unwrap_or(default), subnet_len);
     slot.filter(|slot| given.is_none_or(|address| slot.base() == address)).ok_or_else(|| {
         wrong(key, given.unwrap_or(default), format!("the first address of a /{subnet_len}"))

@@ -104,7 +104,6 @@ impl Base {
         }
     }
 
-    /// The comment of each rule.
     pub const fn comment(self) -> &'static str {
         match self {
             Self::EarlyPostrouting => "tweedd fixed source",
@@ -115,7 +114,6 @@ impl Base {
 }
 
 impl ChainName {
-    /// All possible names.
     pub fn all() -> impl Iterator<Item = Self> {
         let named = |iptables, family| Base::ALL.map(|base| Self { iptables, family, base });
         let of_both = move |iptables| Family::ALL.into_iter().flat_map(move |f| named(iptables, f));

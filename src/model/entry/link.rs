@@ -60,7 +60,6 @@ impl LinkName {
         Self(name.into())
     }
 
-    /// The loopback device.
     pub fn loopback() -> Self {
         Self::new(LOOPBACK)
     }

@@ -23,6 +23,7 @@ pub use nexthop::{Nexthop, NexthopId};
 pub use route::{Route, RouteKind};
 pub use setting::{RP_FILTER, Setting, SettingKind, SettingStore, Sysctl};
 pub use state::KernelState;
+pub(crate) use table::nft_family;
 pub use table::{
     Element, Hook, Marked, Match, PEERS, Ports, RENEWED, Renewal, Rule, RuleCondition, Table,
     TableName, Verdict,
@@ -63,7 +64,6 @@ pub enum Key<L = LinkName, T = Arc<TableName>> {
     Route(Prefix, u32),
 }
 
-/// A key that borrows its names.
 type KeyRef<'a> = Key<&'a LinkName, &'a Arc<TableName>>;
 
 /// Has a key by which entries are ordered.
@@ -87,7 +87,6 @@ trait Kind: fmt::Display + PartialEq {
     }
 }
 
-/// The policy for all entries of a kind.
 #[derive(Clone, Copy, Debug)]
 pub struct KindPolicy {
     /// Whether they belong to this node and not to a peer. Such kinds come first in the order of

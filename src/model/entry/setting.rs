@@ -39,7 +39,6 @@ pub struct SettingPolicy {
     pub on_underlay: bool,
 }
 
-/// How the host stores a setting.
 #[derive(Clone, Debug)]
 pub enum SettingStore {
     Sysctl(Sysctl),

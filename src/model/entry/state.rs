@@ -14,11 +14,8 @@ use super::{Entry, Key, KeyRef, Keyed};
 #[derive(Clone, Debug, Default)]
 pub struct KernelState(BTreeSet<ByKey>);
 
-/// An entry, ordered by its key.
 #[derive(Clone, Debug)]
 pub struct ByKey(Arc<Entry>);
-
-type Iter<'a> = Map<btree_set::Iter<'a, ByKey>, fn(&ByKey) -> &Arc<Entry>>;
 
 type IntoIter = Map<btree_set::IntoIter<ByKey>, fn(ByKey) -> Arc<Entry>>;
 
@@ -32,7 +29,6 @@ impl KernelState {
         self.0.get(key as &dyn Keyed).map(ByKey::entry)
     }
 
-    /// Inserts `entry`; returns the previous entry of the same key.
     pub fn insert(&mut self, entry: impl Into<Arc<Entry>>) -> Option<Arc<Entry>> {
         self.0.replace(ByKey(entry.into())).map(|ByKey(entry)| entry)
     }
@@ -41,7 +37,7 @@ impl KernelState {
         self.0.take(key as &dyn Keyed).map(|ByKey(entry)| entry)
     }
 
-    pub fn iter(&self) -> Iter<'_> {
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Arc<Entry>> {
         self.0.iter().map(ByKey::entry)
     }
 
@@ -205,15 +201,6 @@ impl<E: Into<Arc<Entry>>> Extend<E> for KernelState {
                 self.insert(entry);
             }
         }
-    }
-}
-
-impl<'a> IntoIterator for &'a KernelState {
-    type Item = &'a Arc<Entry>;
-    type IntoIter = Iter<'a>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.iter()
     }
 }
 

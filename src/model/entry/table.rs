@@ -63,7 +63,6 @@ pub struct Rule {
     pub marked: Option<Marked>,
     pub source: Option<Match>,
     pub destination: Option<Match>,
-    /// Further conditions.
     pub also: Vec<RuleCondition>,
     pub verdict: Verdict,
 }
@@ -86,7 +85,6 @@ pub enum RuleCondition {
     Vni(u32),
     /// It is long enough for a VXLAN header, with another VNI.
     OtherVni(u32),
-    /// It arrived on this link.
     FromLink(LinkName),
     /// It arrived on a link that has the route to its source.
     FromRoutedLink,
@@ -169,7 +167,6 @@ impl Rule {
         Self { marked: None, source, destination, also: Vec::new(), verdict }
     }
 
-    /// A rule for packets that match all of `also`.
     pub fn of(also: impl Into<Vec<RuleCondition>>, verdict: Verdict) -> Self {
         Self { also: also.into(), ..Self::of_all(verdict) }
     }
@@ -208,14 +205,13 @@ impl Kind for Element {
 }
 
 /// The keyword of `nft(8)` for a family's tables and addresses.
-const fn keyword(family: Family) -> &'static str {
+pub(crate) const fn nft_family(family: Family) -> &'static str {
     match family {
         Family::V4 => "ip",
         Family::V6 => "ip6",
     }
 }
 
-/// The type of `nft(8)` for a set of addresses.
 const fn kind(family: Family) -> &'static str {
     match family {
         Family::V4 => "ipv4_addr",
@@ -250,7 +246,7 @@ const fn chosen(ports: Ports) -> &'static str {
 
 impl fmt::Display for TableName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", keyword(self.family), self.name)
+        write!(f, "{} {}", nft_family(self.family), self.name)
     }
 }
 
@@ -308,10 +304,10 @@ impl fmt::Display for Rule {
         for (field, condition) in [("saddr", self.source), ("daddr", self.destination)] {
             match condition {
                 Some(Match::Is(prefix)) => {
-                    write!(f, "{} {field} {prefix} ", keyword(prefix.family()))?;
+                    write!(f, "{} {field} {prefix} ", nft_family(prefix.family()))?;
                 }
                 Some(Match::IsNot(prefix)) => {
-                    write!(f, "{} {field} != {prefix} ", keyword(prefix.family()))?;
+                    write!(f, "{} {field} != {prefix} ", nft_family(prefix.family()))?;
                 }
                 None => {}
             }
@@ -332,8 +328,8 @@ impl fmt::Display for RuleCondition {
             Self::FromLink(link) => write!(f, "iifname \"{link}\""),
             Self::FromRoutedLink => f.write_str("fib saddr . iif oif exists"),
             Self::FromUnroutedLink => f.write_str("fib saddr . iif oif missing"),
-            Self::FromPeer(family) => write!(f, "{} saddr @{PEERS}", keyword(*family)),
-            Self::ToPeer(family) => write!(f, "{} daddr @{PEERS}", keyword(*family)),
+            Self::FromPeer(family) => write!(f, "{} saddr @{PEERS}", nft_family(*family)),
+            Self::ToPeer(family) => write!(f, "{} daddr @{PEERS}", nft_family(*family)),
         }
     }
 }

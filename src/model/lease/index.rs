@@ -62,7 +62,6 @@ impl Index {
         }
     }
 
-    /// The rank of the lease that holds `claimed`.
     pub(super) fn holder(&self, claimed: Claimed) -> Option<&Rank> {
         self.claimants(claimed).next()
     }

@@ -75,13 +75,11 @@ pub struct Lease {
 pub struct Endpoint {
     pub subnet: Prefix,
     pub public_ip: IpAddr,
-    /// The backend that the node publishes.
     pub backend: PublishedBackend,
     /// The end of its tunnel, if it has one.
     pub vtep: Option<Vtep>,
 }
 
-/// The backend in a lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PublishedBackend {
@@ -116,7 +114,6 @@ pub struct EndpointAttributes {
     pub vtep: Option<Vtep>,
 }
 
-/// A record of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     pub id: LeaseId,
@@ -149,10 +146,9 @@ impl Vtep {
 }
 
 impl Endpoint {
-    /// Whether the MAC address of its VTEP is derived from its public IP.
     pub fn has_derived_mac(&self) -> bool {
-        let derived = |vtep: &Vtep| Some(Vtep::derived_mac(self.public_ip, vtep.vni?));
-        self.vtep.is_some_and(|vtep| derived(&vtep) == Some(vtep.mac))
+        let derived = |vni| Vtep::derived_mac(self.public_ip, vni);
+        self.vtep.is_some_and(|vtep| vtep.vni.map(derived) == Some(vtep.mac))
     }
 }
 
@@ -174,20 +170,13 @@ impl Lease {
 impl LeaseAttributes {
     /// The endpoints that peers see: one per subnet whose family has attributes.
     pub fn published_for(&self, subnets: impl IntoIterator<Item = Prefix>) -> Vec<Endpoint> {
-        let of_family = |family| {
-            let mut all = self.endpoints.iter();
-            all.find(|published| Family::of(published.public_ip) == family)
+        let endpoint = |subnet: Prefix| {
+            let mut published = self.endpoints.iter();
+            let EndpointAttributes { public_ip, vtep } =
+                *published.find(|it| Family::of(it.public_ip) == subnet.family())?;
+            Some(Endpoint { subnet, public_ip, backend: self.backend.into(), vtep })
         };
-        let endpoints = subnets.into_iter().filter_map(|subnet| {
-            let published = of_family(subnet.family())?;
-            Some(Endpoint {
-                subnet,
-                public_ip: published.public_ip,
-                backend: self.backend.into(),
-                vtep: published.vtep,
-            })
-        });
-        endpoints.collect()
+        subnets.into_iter().filter_map(endpoint).collect()
     }
 }
 

@@ -12,7 +12,6 @@ use super::{Endpoint, Lease, LeaseId, LeaseUpdate, Malformed, Record};
 pub struct Peers {
     rules: Rules,
     records: BTreeMap<LeaseId, PeerRecord>,
-    /// The claims of all leases that are valid by themselves.
     claims: Index,
     missing: BTreeMap<LeaseId, Absence>,
     /// Leases whose VTEP is new since the last full listing, with their sequence numbers.
@@ -38,9 +37,7 @@ struct PeerRecord {
 /// The result of validating a lease alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Validity {
-    /// No valid lease was read.
     Unread,
-    /// The lease of this node.
     Own,
     Allowed,
     /// Valid except for a source of tunnel packets, which was removed.
@@ -76,7 +73,6 @@ struct Changed {
     claimed: BTreeSet<Claimed>,
 }
 
-/// The result of withdrawing missing leases.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Withdrawal {
     /// They are removed. The leases listed here have to be planned again.

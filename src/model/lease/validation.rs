@@ -16,13 +16,10 @@ pub struct Rules {
     pub networks: Vec<Prefix>,
     /// The lease of this node, if it holds one.
     pub own: Option<Lease>,
-    /// The MAC address of this node's tunnel device, per family.
     pub macs: BTreeMap<Family, MacAddr>,
-    /// The addresses of this node.
     pub addresses: Vec<IpAddr>,
     /// The prefixes of the underlay link. Their first and last IPv4 addresses belong to no host.
     pub on_link: Vec<Prefix>,
-    /// The subnet pools of the pods.
     pub pools: Vec<Pool>,
 }
 
@@ -56,7 +53,6 @@ pub enum Rejected {
 #[error("its source {0} is ignored: it is {1}")]
 pub struct BadSource(IpAddr, BadAddress);
 
-/// Why an address of a node is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 enum BadAddress {
     #[error("not a valid address of a node")]

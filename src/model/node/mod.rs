@@ -38,7 +38,6 @@ pub struct Facts {
     pub service: Option<IpAddr>,
 }
 
-/// The kernel version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Release {
     pub major: u32,
@@ -97,12 +96,10 @@ impl Sysctls {
     }
 }
 
-/// The firewalls that this host supports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Firewalls {
     /// Whether the kernel supports nftables, as far as it was detected.
     pub nftables: bool,
-    /// The variant of iptables that the host uses.
     pub iptables: Iptables,
     /// The chains that have to accept packets of pods, because the host's chain `FORWARD` drops by
     /// policy.
@@ -206,7 +203,6 @@ pub fn former_bridges(
 /// The network properties of this node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
-    /// The external interface.
     pub interface: LinkName,
     /// The MTU of the external interface, in bytes.
     pub mtu: u32,
@@ -232,7 +228,6 @@ pub struct Node {
 /// The addresses of the external interface in one family.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Uplink {
-    /// The address of the interface.
     pub address: IpAddr,
     /// The address that peers send to. Behind NAT it differs from `address`.
     pub public_ip: IpAddr,

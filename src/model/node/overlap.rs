@@ -7,7 +7,6 @@ use super::Facts;
 use crate::model::entry::{LinkName, POD_BRIDGE};
 use crate::model::prefix::{Prefix, is_link_local};
 
-/// A pod network, and the network that it overlaps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Overlap {
     pub network: Prefix,

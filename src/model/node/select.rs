@@ -8,7 +8,6 @@ use super::{Facts, Interface, InterfaceAddress, NexthopSupport, Node, Uplink};
 use crate::model::entry::LinkName;
 use crate::model::prefix::{Family, Prefix, is_link_local};
 
-/// The operator's options for the choice.
 #[derive(Clone, Debug, Default)]
 pub struct InterfaceOptions {
     /// Names or addresses; the first match is used.

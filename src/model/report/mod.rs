@@ -24,7 +24,6 @@ use crate::model::status::{PeerCounts, PeerStatus};
 pub struct NodeReport {
     pub version: String,
     pub lease: LeaseId,
-    /// The name of the node, if the store has names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     pub node: Node,
@@ -70,7 +69,6 @@ pub struct NodeReport {
     /// Peers whose path differs from the config; only the first few.
     #[serde(default)]
     pub exceptions: Vec<Exception>,
-    /// The total number of exceptions.
     #[serde(default)]
     pub exceptions_total: usize,
 }

@@ -11,7 +11,7 @@ use crate::model::node::{Node, Uplink};
 use crate::model::path::{Fallback, Path};
 use crate::model::prefix::Family;
 
-pub(super) struct HostGw {
+pub(super) struct HostGwNetwork {
     node: Node,
     family: Family,
     nexthops: Nexthops,
@@ -20,7 +20,7 @@ pub(super) struct HostGw {
     address: Option<Arc<Entry>>,
 }
 
-impl HostGw {
+impl HostGwNetwork {
     pub(super) fn new(local: &Local, uplink: &Uplink) -> Self {
         let family = uplink.family();
         let subnet = local.own.as_ref().and_then(|own| own.endpoint(family)).map(|e| e.subnet);
@@ -46,7 +46,7 @@ impl HostGw {
     }
 }
 
-impl Network for HostGw {
+impl Network for HostGwNetwork {
     fn family(&self) -> Family {
         self.family
     }

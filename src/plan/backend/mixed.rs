@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{HostGw, Network, PathPlan, Unreachable, Vxlan};
+use super::{HostGwNetwork, Network, PathPlan, Unreachable, VxlanNetwork};
 use crate::model::config::BackendType;
 use crate::model::entry::{Entry, KernelState, LinkName, SettingKind};
 use crate::model::lease::Endpoint;
@@ -10,16 +10,16 @@ use crate::model::local::Local;
 use crate::model::path::Fallback;
 use crate::model::prefix::Family;
 
-pub(super) struct Mixed {
+pub(super) struct MixedNetwork {
     kind: BackendType,
-    tunnel: Vxlan,
-    direct: HostGw,
+    tunnel: VxlanNetwork,
+    direct: HostGwNetwork,
     /// Whether the tunnel to a peer with a direct route stays usable: probes need it.
     has_standby: bool,
 }
 
-impl Mixed {
-    pub(super) fn new(local: &Local, tunnel: Vxlan, direct: HostGw) -> Self {
+impl MixedNetwork {
+    pub(super) fn new(local: &Local, tunnel: VxlanNetwork, direct: HostGwNetwork) -> Self {
         let kind = local.config.backend.kind;
         let has_standby = local.config.probing().is_some();
         Self { kind, tunnel, direct, has_standby }
@@ -57,7 +57,7 @@ impl Mixed {
     }
 }
 
-impl Network for Mixed {
+impl Network for MixedNetwork {
     fn family(&self) -> Family {
         self.tunnel.family()
     }

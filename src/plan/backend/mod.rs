@@ -22,10 +22,10 @@ use crate::model::path::{Fallback, Fallbacks, Path};
 use crate::model::prefix::{Family, Prefix};
 use crate::plan::scope::{Extent, Scope};
 use crate::plan::{allow_list, masquerade};
-use host_gw::HostGw;
-use mixed::Mixed;
+use host_gw::HostGwNetwork;
+use mixed::MixedNetwork;
 use nexthops::Nexthops;
-use vxlan::Vxlan;
+use vxlan::VxlanNetwork;
 
 /// A backend for one address family. Pure: it returns the desired entries and never changes the
 /// kernel.
@@ -78,7 +78,6 @@ pub enum Unreachable {
     NeitherPath { direct: Box<Unreachable>, tunnel: Box<Unreachable> },
 }
 
-/// The plan for one peer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PeerPlan {
     /// A path, or why there is none, for each address family that both nodes have.
@@ -102,11 +101,11 @@ impl PeerPlan {
 /// The networks of this node, one per enabled family. Only this function selects code by backend.
 pub fn networks(local: &Local) -> Vec<Box<dyn Network>> {
     let network = |uplink: &Uplink| -> Box<dyn Network> {
-        let direct = HostGw::new(local, uplink);
-        let tunnel = || Vxlan::new(local, uplink);
+        let direct = HostGwNetwork::new(local, uplink);
+        let tunnel = || VxlanNetwork::new(local, uplink);
         match (local.config.backend.kind, local.config.mixed) {
             (BackendType::Vxlan | BackendType::HostGw, true) => {
-                Box::new(Mixed::new(local, tunnel(), direct))
+                Box::new(MixedNetwork::new(local, tunnel(), direct))
             }
             (BackendType::Vxlan, false) => Box::new(tunnel()),
             (BackendType::HostGw, false) => Box::new(direct),
@@ -115,7 +114,6 @@ pub fn networks(local: &Local) -> Vec<Box<dyn Network>> {
     local.node.uplinks.iter().map(network).collect()
 }
 
-/// The backend of `peer`, if it is supported.
 fn supported(peer: &Endpoint) -> Result<BackendType, Unreachable> {
     let unknown = || Unreachable::UnknownBackend(peer.backend.as_str().to_owned());
     peer.backend.supported().ok_or_else(unknown)

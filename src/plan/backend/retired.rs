@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Network, Vxlan};
+use super::{Network, VxlanNetwork};
 use crate::model::config::BackendType;
 use crate::model::entry::{Entry, Link};
 use crate::model::lease::{Endpoint, Lease};
@@ -15,7 +15,8 @@ pub fn retired<'a>(local: &Local, mut peers: impl Iterator<Item = &'a Lease>) ->
     if local.config.has_tunnel() || peers.any(may_send) {
         return Vec::new();
     }
-    let devices = local.node.uplinks.iter().flat_map(|uplink| Vxlan::new(local, uplink).local());
+    let devices =
+        local.node.uplinks.iter().flat_map(|uplink| VxlanNetwork::new(local, uplink).local());
     devices.filter_map(link).collect()
 }
 
@@ -29,8 +30,6 @@ fn may_tunnel(local: &Local, peer: &Endpoint) -> bool {
 }
 
 fn link(entry: Arc<Entry>) -> Option<Link> {
-    match Arc::unwrap_or_clone(entry) {
-        Entry::Link(link) => Some(link),
-        _ => None,
-    }
+    let Entry::Link(link) = Arc::unwrap_or_clone(entry) else { return None };
+    Some(link)
 }

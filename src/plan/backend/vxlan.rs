@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::{HostGw, Network, Nexthops, PathPlan, Unreachable};
+use super::{HostGwNetwork, Network, Nexthops, PathPlan, Unreachable};
 use crate::mac::MacAddr;
 use crate::model::config::BackendType;
 use crate::model::config::Tunnel;
 use crate::model::entry::{
     Element, Entry, Fdb, KernelState, Link, LinkKind, LinkName, Neighbour, Route, SettingKind,
-    TableName, Vxlan as Device,
+    TableName, Vxlan,
 };
 use crate::model::lease::{Endpoint, Vtep};
 use crate::model::local::Local;
@@ -19,7 +19,7 @@ use crate::model::path::{Fallback, Path};
 use crate::model::prefix::{Family, Prefix};
 use crate::plan::allow_list::{self, Guarded};
 
-pub(super) struct Vxlan {
+pub(super) struct VxlanNetwork {
     pub(super) tunnel: Tunnel,
     pub(super) device: LinkName,
     pub(super) underlay: LinkName,
@@ -28,19 +28,19 @@ pub(super) struct Vxlan {
     mtu: u32,
     subnet: Option<Prefix>,
     nexthops: Nexthops,
-    direct: HostGw,
-    guard: Option<Guard>,
+    direct: HostGwNetwork,
+    guard: Option<GuardTable>,
     checksums_computed: bool,
     sysctls: Sysctls,
 }
 
 /// The table that protects the tunnel, and the timer without which it stops dropping packets.
-struct Guard {
+struct GuardTable {
     name: Arc<TableName>,
     entries: Vec<Arc<Entry>>,
 }
 
-impl Vxlan {
+impl VxlanNetwork {
     pub(super) fn new(local: &Local, uplink: &Uplink) -> Self {
         let tunnel = local.config.backend.tunnel.clone();
         let family = uplink.family();
@@ -53,8 +53,8 @@ impl Vxlan {
             mtu: outer.saturating_sub(overhead(family)),
             subnet: local.own.as_ref().and_then(|own| own.endpoint(family)).map(|e| e.subnet),
             nexthops: Nexthops::new(local, family),
-            direct: HostGw::new(local, uplink),
-            guard: Guard::new(local, uplink),
+            direct: HostGwNetwork::new(local, uplink),
+            guard: GuardTable::new(local, uplink),
             checksums_computed: local
                 .policy
                 .checksums
@@ -112,7 +112,7 @@ impl Vxlan {
     }
 
     fn link(&self) -> Link {
-        let device = Device {
+        let device = Vxlan {
             vni: self.tunnel.vni,
             underlay: Some(self.underlay.clone()),
             local: Some(self.uplink.source),
@@ -127,7 +127,7 @@ impl Vxlan {
     }
 }
 
-impl Network for Vxlan {
+impl Network for VxlanNetwork {
     fn family(&self) -> Family {
         self.uplink.family()
     }
@@ -168,7 +168,7 @@ impl Network for Vxlan {
     }
 }
 
-impl Guard {
+impl GuardTable {
     fn new(local: &Local, uplink: &Uplink) -> Option<Self> {
         let network =
             local.config.networks().find(|network| network.family() == uplink.family())?;

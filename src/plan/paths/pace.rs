@@ -42,7 +42,6 @@ impl Pace {
     }
 }
 
-/// The timeout of an answer.
 pub fn answer_timeout(interval: Duration) -> Duration {
     (interval / 4).max(Duration::from_millis(50))
 }

@@ -12,7 +12,6 @@ use crate::model::local::Local;
 use crate::model::path::{Path, ProbeVerdict};
 use crate::model::prefix::Family;
 
-/// The inputs of probing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Targets {
     /// None while probing is off.
@@ -91,7 +90,6 @@ pub struct ProbeState {
     /// When it was first probed.
     first_probe: Option<Duration>,
     turns: u32,
-    /// How often its direct path has failed recently.
     recent_failures: u32,
     /// When its direct path last failed.
     failed: Duration,
@@ -138,7 +136,6 @@ impl ProbeState {
         request.number > self.ignored_until
     }
 
-    /// The results by `path`.
     pub const fn track(&self, path: Path) -> &Track {
         match path {
             Path::Direct => &self.direct,

@@ -55,14 +55,11 @@ impl Track {
     }
 
     pub(super) fn take_loss(&mut self, size: ProbeSize, sent: Duration) {
-        match size {
-            ProbeSize::Small => {}
-            ProbeSize::Large => {
-                self.note(1);
-                self.answered = 0;
-                self.missed = self.missed.saturating_add(1);
-                self.failing_since.get_or_insert(sent);
-            }
+        if size == ProbeSize::Large {
+            self.note(1);
+            self.answered = 0;
+            self.missed = self.missed.saturating_add(1);
+            self.failing_since.get_or_insert(sent);
         }
     }
 
@@ -82,7 +79,6 @@ impl Track {
     }
 }
 
-/// The thresholds of the verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Thresholds {
     /// Consecutive losses after which a path is bad.

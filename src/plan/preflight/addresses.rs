@@ -81,16 +81,19 @@ fn neighbour_table_small(family: Family, peers: usize, host: &Host) -> Option<Fi
     let [_, soft, hard] = neighbour_sysctls(family);
     let wanted = peers + OTHERS;
     let exceeded = |name: &str| host.number(name).filter(|limit| *limit < wanted);
-    let (level, place, limit, why) = match (exceeded(&hard), exceeded(&soft)) {
+    let [_, soft_value, hard_value] = THRESHOLDS;
+    let (level, place, value, limit, why) = match (exceeded(&hard), exceeded(&soft)) {
         (Some(limit), _) => (
             Level::Warning,
             hard,
+            hard_value,
             limit,
             "above this limit, packets to further neighbours are dropped",
         ),
         (None, Some(limit)) => (
             Level::Note,
             soft,
+            soft_value,
             limit,
             "above this limit, the kernel removes and resolves neighbours continuously",
         ),
@@ -103,7 +106,7 @@ fn neighbour_table_small(family: Family, peers: usize, host: &Host) -> Option<Fi
         what: format!(
             "the {family} neighbour table is limited to {limit} entries, and {peers} peers are on the link"
         ),
-        fix: format!("sysctl -w {place}={}", threshold(&place)),
+        fix: format!("sysctl -w {place}={value}"),
         place,
         why: why.to_owned(),
         drop_in: Some(DropIn {
@@ -111,9 +114,4 @@ fn neighbour_table_small(family: Family, peers: usize, host: &Host) -> Option<Fi
             lines: neighbour_sysctls(family).into_iter().zip(THRESHOLDS).map(set).collect(),
         }),
     })
-}
-
-fn threshold(sysctl: &str) -> usize {
-    let [_, soft, hard] = THRESHOLDS;
-    if sysctl.ends_with('3') { hard } else { soft }
 }

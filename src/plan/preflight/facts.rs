@@ -52,7 +52,6 @@ pub enum Port {
     Probes(u16),
 }
 
-/// The state of the host.
 #[derive(Clone, Debug, Default)]
 pub struct Host {
     /// The values below `/proc/sys`, keyed by names with slashes. Names that do not exist are
@@ -106,7 +105,6 @@ pub struct Socket {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// A tweed daemon.
     Tweed,
     Process(u32, String),
     /// The kernel, for the tunnel of another program; or a process that may not be inspected.

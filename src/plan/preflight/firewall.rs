@@ -2,7 +2,7 @@
 
 use super::facts::{ForeignChain, ForeignRule, Host, Needs, Routing, RuleVerdict};
 use super::{DropIn, Finding, Level};
-use crate::model::entry::LinkName;
+use crate::model::entry::{LinkName, nft_family};
 use crate::model::policy::Forward;
 use crate::model::prefix::{Family, Prefix};
 
@@ -137,10 +137,7 @@ fn fix(chain: &ForeignChain, network: Prefix) -> String {
             "firewall-cmd --permanent --zone=trusted --add-source={network} && firewall-cmd --reload"
         );
     }
-    let word = match network.family() {
-        Family::V4 => "ip",
-        Family::V6 => "ip6",
-    };
+    let word = nft_family(network.family());
     let rule = |side: &str| {
         format!(
             "nft insert rule {} {} {word} {side} {network} accept",
@@ -181,12 +178,7 @@ impl ForeignChain {
     }
 
     fn full_table(&self) -> String {
-        let family = match self.family {
-            None => "inet",
-            Some(Family::V4) => "ip",
-            Some(Family::V6) => "ip6",
-        };
-        format!("{family} {}", self.table)
+        format!("{} {}", self.family.map_or("inet", nft_family), self.table)
     }
 
     fn follow(

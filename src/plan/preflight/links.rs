@@ -5,7 +5,6 @@ use super::{DropIn, Finding, Level};
 use crate::model::entry::{LinkName, POD_BRIDGE};
 use crate::model::prefix::Family;
 
-/// The minimum MTU of IPv6, in bytes.
 const MIN_IPV6_MTU: u32 = 1280;
 
 /// Reports missing kernel modules for the tunnel device and the table that protects it.

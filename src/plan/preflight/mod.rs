@@ -31,7 +31,6 @@ pub struct Finding {
     #[serde(rename = "where")]
     pub place: String,
     pub why: String,
-    /// How to fix it.
     #[serde(rename = "cure")]
     pub fix: String,
     /// A configuration file that makes the fix permanent across reboots.

@@ -46,7 +46,7 @@ fn port_taken(port: Port, needs: &Needs, host: &Host) -> Option<Finding> {
     let mut sockets = host.sockets.iter().filter(|socket| socket.port == port.number());
     let Socket { owner, .. } = sockets.find(|socket| is_foreign(port, socket, needs, host))?;
     let number = port.number();
-    let (place, key) = (format!("UDP port {number}"), key_of(port));
+    let place = format!("UDP port {number}");
     let holder = match owner {
         Owner::Process(pid, name) => format!("{name} (process {pid})"),
         Owner::Tweed | Owner::Unknown => {
@@ -80,12 +80,5 @@ fn is_foreign(port: Port, socket: &Socket, needs: &Needs, host: &Host) -> bool {
         (Owner::Process(..), _) => true,
         (Owner::Tweed, _) | (Owner::Unknown, Port::Probes(_)) => false,
         (Owner::Unknown, Port::Tunnel(_)) => !needs.tunnels.iter().any(|(device, _)| is_up(device)),
-    }
-}
-
-const fn key_of(port: Port) -> &'static str {
-    match port {
-        Port::Tunnel(_) => "Backend.Port",
-        Port::Probes(_) => "Probe.Port",
     }
 }

@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 pub struct Unit {
     /// The path of the installed file.
     pub path: String,
-    entries: Vec<Entry>,
+    lines: Vec<Line>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Entry {
+struct Line {
     section: String,
     key: String,
     value: String,
@@ -38,33 +38,34 @@ const OF_THE_HOST: [&str; 7] = [
 impl Unit {
     /// `texts` are the file itself and its drop-ins; for each key, the last value counts.
     pub fn parse(path: String, texts: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
-        let entries = texts.into_iter().flat_map(|text| entries(text.as_ref())).collect();
-        Self { path, entries }
+        let lines = texts.into_iter().flat_map(|text| lines(text.as_ref())).collect();
+        Self { path, lines }
     }
 
     /// An empty value resets earlier ones.
     pub(super) fn get(&self, section: &str, key: &str) -> Option<&str> {
-        let is_meant = |entry: &&Entry| entry.section == section && entry.key == key;
-        let last = self.entries.iter().rev().find(is_meant)?;
+        let is_meant = |line: &&Line| line.section == section && line.key == key;
+        let last = self.lines.iter().rev().find(is_meant)?;
         Some(last.value.as_str()).filter(|value| !value.is_empty())
     }
 
     pub(super) fn is_off(&self, section: &str, key: &str) -> bool {
-        self.get(section, key).is_some_and(|value| {
-            ["no", "false", "off", "0", "n", "f"].contains(&value.to_lowercase().as_str())
-        })
+        self.is_one_of(section, key, ["no", "false", "off", "0", "n", "f"])
     }
 
     pub(super) fn is_on(&self, section: &str, key: &str) -> bool {
-        self.get(section, key).is_some_and(|value| {
-            ["yes", "true", "on", "1", "y", "t"].contains(&value.to_lowercase().as_str())
-        })
+        self.is_one_of(section, key, ["yes", "true", "on", "1", "y", "t"])
+    }
+
+    fn is_one_of(&self, section: &str, key: &str, values: [&str; 6]) -> bool {
+        let value = self.get(section, key).map(str::to_lowercase);
+        value.is_some_and(|value| values.contains(&value.as_str()))
     }
 
     /// A file without conditions matches every link.
     pub(super) fn fits(&self, device: Device<'_>) -> bool {
         let mut conditions: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-        for Entry { key, value, .. } in self.entries.iter().filter(|it| it.section == "Match") {
+        for Line { key, value, .. } in self.lines.iter().filter(|it| it.section == "Match") {
             let values = conditions.entry(key).or_default();
             match value.as_str() {
                 "" => values.clear(),
@@ -80,9 +81,9 @@ impl Unit {
     }
 }
 
-fn entries(text: &str) -> Vec<Entry> {
+fn lines(text: &str) -> Vec<Line> {
     let mut section = "";
-    let mut entries = Vec::new();
+    let mut lines = Vec::new();
     for line in text.lines().map(str::trim).filter(|line| !line.starts_with(['#', ';'])) {
         let heading = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
         section = heading.unwrap_or(section);
@@ -90,9 +91,9 @@ fn entries(text: &str) -> Vec<Entry> {
             continue;
         };
         let [section, key, value] = [section, key, value].map(|text| text.trim().to_owned());
-        entries.push(Entry { section, key, value });
+        lines.push(Line { section, key, value });
     }
-    entries
+    lines
 }
 
 /// Matches one of several patterns, or none of them if the list begins with `!`.
