@@ -53,13 +53,15 @@ fn port_taken(port: Port, needs: &Needs, host: &Host) -> Option<Finding> {
             format!("the program that uses port {number} (ss -lunp shows it)")
         }
     };
-    let why = match port {
-        Port::Tunnel(_) => {
-            "the tunnel device cannot be brought up: peers behind it are unreachable"
-        }
-        Port::Probes(_) => {
-            "paths are not probed: a direct path that fails is not replaced by the tunnel"
-        }
+    let (key, why) = match port {
+        Port::Tunnel(_) => (
+            "Backend.Port",
+            "the tunnel device cannot be brought up: peers behind it are unreachable",
+        ),
+        Port::Probes(_) => (
+            "Probe.Port",
+            "paths are not probed: a direct path that fails is not replaced by the tunnel",
+        ),
     };
     Some(Finding {
         id: "port-taken",
