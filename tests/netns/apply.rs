@@ -203,7 +203,7 @@ fn a_multipath_route_is_replaced_by_a_single_next_hop() {
                 .into_iter()
                 .collect();
         let held = dump(&mut kernel).await;
-        for want in &wanted {
+        for want in wanted.iter() {
             let Some(Entry::Route(route)) = held.get(&want.key()) else {
                 panic!("{want} is not seen")
             };
