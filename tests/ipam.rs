@@ -148,11 +148,11 @@ fn records_of_attachments_are_checked_with_what_is_left_of_their_containers() {
 }
 
 #[test]
-fn in_a_container_nothing_is_repaired_unless_it_is_said_to_see_all() {
+fn in_a_container_nothing_is_repaired_without_sees_all() {
     let node = Node::with(&[("10.0.0.4", "")]);
     let (code, out, _) = node.check(&[]);
     assert_eq!(code, 1);
-    assert!(out.contains("cannot be seen"), "{out}");
+    assert!(out.contains("are not visible"), "{out}");
     let (code, _, err) = node.check(&["--repair"]);
     assert_eq!(code, 1);
     assert!(err.contains("--sees-all"), "{err}");

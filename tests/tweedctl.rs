@@ -14,30 +14,30 @@ use tempfile::TempDir;
 use tokio::sync::oneshot;
 use tweed::daemon::{checkpoint, http};
 
-/// What a command said: exit code, standard output, standard error.
+/// The result of a command: exit code, standard output, standard error.
 #[derive(Debug)]
-struct Said(i32, String, String);
+struct Output(i32, String, String);
 
-impl Said {
+impl Output {
     fn json(&self) -> Value {
         serde_json::from_str(&self.1).unwrap()
     }
 }
 
-fn tweedctl(line: &str) -> Said {
+fn tweedctl(line: &str) -> Output {
     tweedctl_reading("", line)
 }
 
-fn tweedctl_reading(input: &str, line: &str) -> Said {
+fn tweedctl_reading(input: &str, line: &str) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tweedctl"));
     command.args(line.split(' ')).current_dir(env!("CARGO_MANIFEST_DIR"));
     let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut running = pipes.spawn().unwrap();
-    // One that fails early reads nothing: that is for its exit code to tell.
+    // A command that fails early reads nothing; its exit code shows that.
     drop(running.stdin.take().unwrap().write_all(input.as_bytes()));
     let output = running.wait_with_output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
-    Said(output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+    Output(output.status.code().unwrap(), text(output.stdout), text(output.stderr))
 }
 
 /// A daemon that answers every question from a list, for as long as the value lives.
@@ -74,7 +74,7 @@ impl FakeDaemon {
         Self { folder, stop: Some(stop), thread: Some(thread) }
     }
 
-    fn tweedctl(&self, line: &str) -> Said {
+    fn tweedctl(&self, line: &str) -> Output {
         let subnet_file = self.folder.path().join("subnet.env");
         tweedctl(&format!("{line} --subnet-file {}", subnet_file.display()))
     }
@@ -117,34 +117,34 @@ fn peer(subnet: &str, programmed: bool) -> Value {
 }
 
 #[test]
-fn status_tells_by_its_exit_code_whether_the_daemon_is_ready() {
+fn the_exit_code_of_status_reports_readiness() {
     let ready = json!({ "ready": true, "reasons": [] });
     let daemon = FakeDaemon::answering(json!({ "/status": status(), "/readyz": ready }));
-    let said = daemon.tweedctl("status");
-    assert_eq!(said.0, 0, "{said:?}");
-    assert!(said.1.starts_with("tweedd 0.1.0: ready\n"), "{said:?}");
+    let output = daemon.tweedctl("status");
+    assert_eq!(output.0, 0, "{output:?}");
+    assert!(output.1.starts_with("tweedd 0.1.0: ready\n"), "{output:?}");
     assert_eq!(daemon.tweedctl("status -o json").json(), status());
 
     let unready = json!({ "ready": false, "reasons": ["the subnet file is not written"] });
     let daemon = FakeDaemon::answering(json!({ "/status": status(), "/readyz": unready }));
-    let said = daemon.tweedctl("status");
-    assert_eq!(said.0, 1);
+    let output = daemon.tweedctl("status");
+    assert_eq!(output.0, 1);
     let expected = "tweedd 0.1.0: not ready\n  the subnet file is not written\n";
-    assert!(said.1.starts_with(expected), "{said:?}");
+    assert!(output.1.starts_with(expected), "{output:?}");
     assert_eq!(daemon.tweedctl("status -o json").json()["ready"], false);
 }
 
 #[test]
-fn peers_tell_by_their_exit_code_whether_all_are_programmed() {
+fn the_exit_code_of_peers_reports_whether_all_are_programmed() {
     let peers = json!([peer("10.244.3.0/24", true)]);
     let daemon = FakeDaemon::answering(json!({ "/peers": peers }));
-    let said = daemon.tweedctl("peers");
-    assert_eq!(said.0, 0, "{said:?}");
+    let output = daemon.tweedctl("peers");
+    assert_eq!(output.0, 0, "{output:?}");
     expect![[r"
         SUBNET         PUBLIC IP   BACKEND  PATH    STATE
         10.244.3.0/24  172.16.0.9  vxlan    tunnel  programmed
     "]]
-    .assert_eq(&said.1);
+    .assert_eq(&output.1);
     assert_eq!(daemon.tweedctl("peers --output=json").json(), peers);
 
     let peers = json!([peer("10.244.3.0/24", true), peer("10.244.4.0/24", false)]);
@@ -162,20 +162,21 @@ fn leases_are_shown_as_the_store_has_them() {
         "own": true, "reservation": true, "reason": null,
     });
     let daemon = FakeDaemon::answering(json!({ "/leases": [lease] }));
-    let said = daemon.tweedctl("leases");
-    assert_eq!(said.0, 0, "{said:?}");
+    let output = daemon.tweedctl("leases");
+    assert_eq!(output.0, 0, "{output:?}");
     expect![[r"
         SUBNET         PUBLIC IP   BACKEND  VTEP  KIND
         10.244.1.0/24  172.16.0.5  host-gw  -     own, reserved
     "]]
-    .assert_eq(&said.1);
+    .assert_eq(&output.1);
     assert_eq!(daemon.tweedctl("leases -o json").json(), json!([lease]));
 }
 
 #[test]
-fn without_a_daemon_one_sentence_says_what_to_do() {
+fn without_a_daemon_one_sentence_names_the_fix() {
     for command in ["status", "peers", "leases"] {
-        let Said(code, out, error) = tweedctl(&format!("{command} --control-socket /nowhere.sock"));
+        let Output(code, out, error) =
+            tweedctl(&format!("{command} --control-socket /nowhere.sock"));
         assert_eq!((code, out.as_str()), (3, ""));
         let expected = "tweedctl: no daemon answers on /nowhere.sock: \
                         start tweedd, or name its socket with --socket\n";
@@ -185,12 +186,12 @@ fn without_a_daemon_one_sentence_says_what_to_do() {
 
 #[test]
 fn a_daemon_that_cannot_answer_is_quoted() {
-    let Said(code, _, error) = FakeDaemon::answering(json!({})).tweedctl("status");
+    let Output(code, _, error) = FakeDaemon::answering(json!({})).tweedctl("status");
     assert_eq!(code, 3);
-    assert!(error.ends_with("gives no answer: /status is 503, the loop has ended\n"), "{error}");
-    let Said(code, _, error) = FakeDaemon::answering(json!({ "/status": 7 })).tweedctl("status");
+    assert!(error.ends_with("failed: /status returned 503: the loop has ended\n"), "{error}");
+    let Output(code, _, error) = FakeDaemon::answering(json!({ "/status": 7 })).tweedctl("status");
     assert_eq!(code, 3);
-    assert!(error.contains("/status is of another version: invalid type"), "{error}");
+    assert!(error.contains("/status is in the format of another version: invalid type"), "{error}");
 }
 
 const LEASES: &str = r#"/coreos.com/network/subnets/10.244.1.0-24
@@ -204,12 +205,12 @@ const LEASES: &str = r#"/coreos.com/network/subnets/10.244.1.0-24
 #[test]
 fn a_plan_needs_no_daemon() {
     let line = "plan --config config/networks/mixed.json --leases - --public-ip 172.16.0.5";
-    let said = tweedctl_reading(LEASES, line);
-    assert_eq!(said.0, 0, "{said:?}");
+    let output = tweedctl_reading(LEASES, line);
+    assert_eq!(output.0, 0, "{output:?}");
     expect![[r"
         node      172.16.0.5 on eth0, MTU 1500
         backend   vxlan, mixed; pod MTU 1450
-        on link   172.16.0.0/24 (assumed; --on-link says it)
+        on link   172.16.0.0/24 (assumed; set it with --on-link)
         lease     10.244.1.0-24
         + link flannel.1 up mtu 1450 address 0a:00:00:00:00:05 type vxlan id 1 local
             172.16.0.5 dev eth0 dstport 8472 nolearning
@@ -239,7 +240,7 @@ fn a_plan_needs_no_daemon() {
         + route 10.244.3.0/24 nhid 4029403148 via 10.244.3.0 dev flannel.1 onlink
         + route 10.244.4.0/24 nhid 4096512016 via 172.16.0.10 dev eth0
     "]]
-    .assert_eq(&said.1);
+    .assert_eq(&output.1);
 
     let plan = tweedctl_reading(LEASES, &format!("{line} -o json")).json();
     assert_eq!(plan["own"], "10.244.1.0-24");
@@ -247,15 +248,18 @@ fn a_plan_needs_no_daemon() {
 }
 
 #[test]
-fn a_plan_from_bad_files_says_which() {
+fn a_plan_from_bad_files_names_them() {
     let plan = |config: &str, leases: &str| {
         let line = format!("plan --public-ip 172.16.0.5 --config {config} --leases {leases}");
-        let Said(code, out, error) = tweedctl_reading("lonely key", &line);
+        let Output(code, out, error) = tweedctl_reading("lonely key", &line);
         assert_eq!(out, "");
         (code, error)
     };
     let (code, error) = plan("Cargo.toml", "-");
-    assert!(code == 2 && error.starts_with("tweedctl: Cargo.toml: the network config is no JSON"));
+    assert!(
+        code == 2
+            && error.starts_with("tweedctl: Cargo.toml: the network config is not a JSON object")
+    );
     let (code, error) = plan("config/networks/vxlan.json", "-");
     assert_eq!(
         (code, error.as_str()),
@@ -272,11 +276,11 @@ fn a_wrong_command_line_is_bad_usage() {
     }
     let help = tweedctl("--help");
     assert_eq!(help.0, 0);
-    assert!(help.1.contains("Exit codes:\n  0  all is well\n"), "{help:?}");
+    assert!(help.1.contains("Exit codes:\n  0  success"), "{help:?}");
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_error() {
+fn a_closed_pipe_is_no_error() {
     let ready = json!({ "ready": true, "reasons": [] });
     let daemon = FakeDaemon::answering(json!({ "/status": status(), "/readyz": ready }));
     let socket = daemon.folder.path().join("subnet.sock");
@@ -289,7 +293,7 @@ fn a_reader_that_goes_away_is_no_error() {
     assert_eq!((shell.status.code(), shell.stderr), (Some(0), vec![]));
 }
 
-/// A network namespace of our own with what a daemon leaves behind in it, and something else beside it.
+/// A network namespace with the entries that a daemon leaves, and an entry of another program.
 fn leave_behind(folder: &Path) -> PathBuf {
     for line in [
         "link add eth0 type veth peer name eth0-peer",
@@ -343,13 +347,13 @@ fn inputs() -> Value {
 }
 
 #[test]
-fn a_real_kernel_is_compared_and_cleaned_of_what_is_ours() {
+fn diff_and_cleanup_work_on_a_real_kernel() {
     let folder = tempfile::tempdir().unwrap();
     let subnet_file = leave_behind(folder.path());
-    let said = |command: &str| {
+    let output = |command: &str| {
         tweedctl(&format!("{command} -o json --subnet-file {}", subnet_file.display()))
     };
-    let differs = said("diff");
+    let differs = output("diff");
     assert_eq!(differs.0, 1, "{differs:?}");
     let differences = differs.json()["differences"].as_array().unwrap().clone();
     let word =
@@ -368,7 +372,7 @@ fn a_real_kernel_is_compared_and_cleaned_of_what_is_ours() {
         replace route 10.244.4.0/24 via 172.16.0.10 dev eth0, now route 10.244.4.0/24 via 172.16.0.99 dev eth0 proto 3
         create route 10.244.4.0/32 dev flannel.1, now nothing"]].assert_eq(&without_filters(&lines));
 
-    let listed = said("cleanup");
+    let listed = output("cleanup");
     assert_eq!(listed.0, 0, "{listed:?}");
     let entries: Vec<String> = serde_json::from_value(listed.json()["entries"].clone()).unwrap();
     expect![[r"
@@ -377,7 +381,7 @@ fn a_real_kernel_is_compared_and_cleaned_of_what_is_ours() {
         - addr 10.244.1.0/32 dev flannel.1
         - link flannel.1 up mtu 1450 address 0a:00:00:00:00:05 type vxlan id 1 local 172.16.0.5 dev eth0 dstport 8472 nolearning"]].assert_eq(&without_filters(&entries));
 
-    let removed = said("cleanup --yes");
+    let removed = output("cleanup --yes");
     assert_eq!((removed.0, &removed.json()["outcome"]), (0, &json!("removed")), "{removed:?}");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     let ip = |line: &str| Command::new("ip").args(line.split(' ')).output().unwrap();
@@ -391,10 +395,10 @@ fn a_real_kernel_is_compared_and_cleaned_of_what_is_ours() {
             "10.244.77.0/24 via 172.16.0.1 dev eth0 proto static",
         ]
     );
-    assert_eq!(said("cleanup --yes").0, 0);
+    assert_eq!(output("cleanup --yes").0, 0);
 }
 
-/// How strict a host filters is its own affair.
+/// The reverse-path filters depend on the host of the test.
 fn without_filters(lines: &[String]) -> String {
     let others = lines.iter().filter(|line| !line.contains("rp_filter")).cloned();
     others.collect::<Vec<String>>().join("\n")

@@ -14,7 +14,7 @@ fn main() -> ExitCode {
         Err(error) => {
             let code = ExitCode::from(&error);
             if code != ExitCode::SUCCESS {
-                // With standard error gone as well there is nobody left to tell.
+                // If standard error is closed, too, the exit code is the only report.
                 let error = excerpt::line(&error.to_string());
                 drop(writeln!(io::stderr(), "tweedctl: {error}"));
             }

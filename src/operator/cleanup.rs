@@ -10,8 +10,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::layout::{counted, listed, wrap, wrap_entry};
-use super::node::Files;
-use super::node::{self, Known, Unanswered, Unknown};
+use super::node::{self, Files, NoInputs, PlanInputs, Unanswered};
 use super::{Answer, Error, ExitStatus};
 use crate::kernel::Kernel;
 use crate::model::config::Pool;
@@ -24,33 +23,33 @@ use crate::plan::{backend, masquerade};
 
 #[derive(Debug, Args)]
 pub(super) struct CleanupOptions {
-    /// Remove it; without this, only list it
+    /// Remove the entries and files [default: only list them]
     #[arg(long)]
     yes: bool,
-    /// Remove it although a daemon is running
+    /// Remove them even if a daemon is running
     #[arg(long)]
     force: bool,
-    /// The network, where neither daemon nor checkpoint can tell
+    /// Network of the pods, if neither daemon nor checkpoint has it
     #[arg(long = "network", value_name = "PREFIX")]
     networks: Vec<Prefix>,
-    /// The VNI that goes with --network
+    /// VNI of the tunnel, with --network
     #[arg(long, value_name = "N", default_value_t = 1, requires = "networks")]
     vni: u32,
 }
 
-/// The entries and files of tweed, and how many of them are removed.
+/// The entries and files that a command removes or changes, and the outcome.
 #[derive(Serialize)]
-pub(super) struct Leftovers {
+pub(super) struct Removal {
     /// Where the scope was read.
     source: String,
-    entries: Vec<String>,
-    files: Vec<PathBuf>,
-    outcome: Outcome,
+    pub(super) entries: Vec<String>,
+    pub(super) files: Vec<PathBuf>,
+    pub(super) outcome: RemovalOutcome,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Outcome {
+pub(super) enum RemovalOutcome {
     Listed,
     Removed,
     /// What was not removed, with the reason. Files stay as long as an entry stays.
@@ -58,7 +57,7 @@ pub(super) enum Outcome {
 }
 
 /// The scope of the removal, and what it keeps.
-pub(super) struct Ours {
+pub(super) struct Owned {
     pub(super) source: String,
     pub(super) scope: Scope,
     pub(super) remaining: KernelState,
@@ -68,54 +67,49 @@ pub(super) async fn answer(
     files: &Files,
     options: &CleanupOptions,
     mut kernel: impl Kernel,
-) -> Result<Leftovers, Error> {
+) -> Result<Removal, Error> {
     if options.yes && !options.force {
-        refuse_beside_a_daemon(&files.socket(), "stop it first, or say --force").await?;
+        refuse_next_to_daemon(&files.socket(), "stop it first, or use --force").await?;
     }
-    let ours = ours(files, options).await?;
-    let actual = node::dump(&mut kernel, &ours.scope).await?;
-    let ops = cleanup_ops(&ours.remaining, &actual, &ours.scope);
-    let mut leftovers = Leftovers {
-        source: ours.source,
-        entries: ops.iter().map(ToString::to_string).collect(),
-        files: left_behind(files),
-        outcome: Outcome::Listed,
-    };
+    let owned = owned(files, options).await?;
+    let actual = node::dump(&mut kernel, &owned.scope).await?;
+    let ops = cleanup_ops(&owned.remaining, &actual, &owned.scope);
+    let mut removal = Removal::new(owned.source, &ops, present_files(files));
     if options.yes {
-        leftovers.outcome = remove(&mut kernel, ops, &leftovers.files).await?;
+        removal.outcome = remove(&mut kernel, ops, &removal.files).await?;
     }
-    Ok(leftovers)
+    Ok(removal)
 }
 
 /// A running daemon would restore all entries.
-pub(super) async fn refuse_beside_a_daemon(socket: &Path, advice: &str) -> Result<(), Error> {
+pub(super) async fn refuse_next_to_daemon(socket: &Path, advice: &str) -> Result<(), Error> {
     match node::ask::<Readiness>(socket, "/readyz").await {
         Err(Unanswered::Absent(_)) => Ok(()),
         Ok(_) | Err(Unanswered::Forbidden(_) | Unanswered::Silent { .. }) => Err(Error::Refused(
-            format!("a daemon is on {} and would put everything back: {advice}", socket.display()),
+            format!("the daemon on {} would restore all entries: {advice}", socket.display()),
         )),
     }
 }
 
-async fn ours(files: &Files, options: &CleanupOptions) -> Result<Ours, Error> {
+async fn owned(files: &Files, options: &CleanupOptions) -> Result<Owned, Error> {
     if !options.networks.is_empty() {
-        return Ok(Ours::named(&options.networks, options.vni));
+        return Ok(Owned::named(&options.networks, options.vni));
     }
     match node::read_inputs(files).await {
-        Ok(known) => Ok(Ours::known(&known)),
+        Ok(known) => Ok(Owned::known(&known)),
         // Nothing is left, as after an earlier removal: no reason to fail.
-        Err(Unknown::Nowhere { .. }) if left_behind(files).is_empty() => Ok(Ours::nothing()),
+        Err(NoInputs::Nowhere { .. }) if present_files(files).is_empty() => Ok(Owned::nothing()),
         Err(unknown) => {
-            Err(Error::CannotTell(format!("{unknown}: say which --network and --vni are ours")))
+            Err(Error::Unavailable(format!("{unknown}: name the network with --network and --vni")))
         }
     }
 }
 
-impl Ours {
-    pub(super) fn known(known: &Known) -> Self {
+impl Owned {
+    pub(super) fn known(known: &PlanInputs) -> Self {
         let scope = Scope { extent: Extent::Everything, ..known.scope() };
         let remaining = backend::restored(&known.local.strict);
-        Self { source: format!("known from {}", known.source), scope, remaining }
+        Self { source: format!("read from {}", known.source), scope, remaining }
     }
 
     pub(super) fn named(networks: &[Prefix], vni: u32) -> Self {
@@ -123,7 +117,7 @@ impl Ours {
             Family::ALL.map(|family| LinkName::tunnel(family, vni)).into();
         let tables = backend::table_names(vni).collect();
         let chains = masquerade::chain_names();
-        let source = format!("as --network {} and --vni {vni} say", listed(networks, ""));
+        let source = format!("from --network {} and --vni {vni}", listed(networks, ""));
         // The own subnet is unknown, so the usual subnet length is assumed.
         let subnet =
             |network: &Prefix| Prefix::holding(network.base(), Pool::usual_len(network.family()));
@@ -135,18 +129,15 @@ impl Ours {
     }
 
     fn nothing() -> Self {
-        let source = "there is no daemon, no checkpoint and no subnet file; if routes are left, \
-                      say which --network and --vni are ours";
-        Self {
-            source: source.to_owned(),
-            scope: Scope::default(),
-            remaining: KernelState::default(),
-        }
+        let source = "no daemon, checkpoint or subnet file found; if routes are left, name the \
+                      network with --network and --vni"
+            .to_owned();
+        Self { source, scope: Scope::default(), remaining: KernelState::default() }
     }
 }
 
 /// The daemon's files that exist.
-fn left_behind(files: &Files) -> Vec<PathBuf> {
+fn present_files(files: &Files) -> Vec<PathBuf> {
     existing([files.subnet_file.clone(), files.socket(), files.state_file()])
 }
 
@@ -159,15 +150,15 @@ pub(super) async fn remove(
     kernel: &mut impl Kernel,
     ops: Vec<Op>,
     files: &[PathBuf],
-) -> Result<Outcome, Error> {
-    let broken = |error| Error::CannotTell(format!("removing kernel entries broke off: {error}"));
+) -> Result<RemovalOutcome, Error> {
+    let broken = |error| Error::Unavailable(format!("removing kernel entries failed: {error}"));
     let refused = kernel.apply(&ops).await.map_err(broken)?;
     let refused: Vec<String> = if refused.is_empty() {
         files.iter().filter_map(|path| remove_file(path).err()).collect()
     } else {
         refused.iter().map(ToString::to_string).collect()
     };
-    Ok(if refused.is_empty() { Outcome::Removed } else { Outcome::Refused(refused) })
+    Ok(if refused.is_empty() { RemovalOutcome::Removed } else { RemovalOutcome::Refused(refused) })
 }
 
 fn remove_file(path: &Path) -> Result<(), String> {
@@ -179,64 +170,54 @@ fn remove_file(path: &Path) -> Result<(), String> {
     }
 }
 
-impl Answer for Leftovers {
+impl Answer for Removal {
     fn exit_status(&self) -> ExitStatus {
-        self.outcome.exit_status()
-    }
-}
-
-impl fmt::Display for Leftovers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_changes(f, &self.entries, &self.files)?;
-        self.outcome.write(f, [&self.summary(), &self.source])
-    }
-}
-
-/// Kernel entries, then files.
-pub(super) fn write_changes(
-    f: &mut fmt::Formatter<'_>,
-    entries: &[String],
-    files: &[PathBuf],
-) -> fmt::Result {
-    for entry in entries {
-        writeln!(f, "{}", wrap_entry(entry, 4))?;
-    }
-    for path in files {
-        writeln!(f, "- file {}", path.display())?;
-    }
-    Ok(())
-}
-
-impl Outcome {
-    pub(super) const fn exit_status(&self) -> ExitStatus {
-        match self {
-            Self::Listed | Self::Removed => ExitStatus::Well,
-            Self::Refused(_) => ExitStatus::Amiss,
+        match self.outcome {
+            RemovalOutcome::Listed | RemovalOutcome::Removed => ExitStatus::Done,
+            RemovalOutcome::Refused(_) => ExitStatus::Problems,
         }
     }
+}
 
-    /// `sentences`, then the refused operations.
-    pub(super) fn write<'a>(
+impl fmt::Display for Removal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write(f, &self.summary(), None)
+    }
+}
+
+impl Removal {
+    pub(super) fn new(source: String, ops: &[Op], files: Vec<PathBuf>) -> Self {
+        let entries = ops.iter().map(ToString::to_string).collect();
+        Self { source, entries, files, outcome: RemovalOutcome::Listed }
+    }
+
+    /// Kernel entries, files, `summary`, the source, `report`, and the refused operations.
+    pub(super) fn write(
         &self,
         f: &mut fmt::Formatter<'_>,
-        sentences: impl IntoIterator<Item = &'a String>,
+        summary: &str,
+        report: Option<&str>,
     ) -> fmt::Result {
-        for sentence in sentences {
+        for entry in &self.entries {
+            writeln!(f, "{}", wrap_entry(entry, 4))?;
+        }
+        for path in &self.files {
+            writeln!(f, "- file {}", path.display())?;
+        }
+        for sentence in [summary, &self.source].into_iter().chain(report) {
             writeln!(f, "{}", wrap(sentence, 2))?;
         }
-        if let Self::Refused(refused) = self {
+        if let RemovalOutcome::Refused(refused) = &self.outcome {
             for refusal in refused {
                 writeln!(f, "{}", wrap(&format!("refused: {refusal}"), 4))?;
             }
         }
         Ok(())
     }
-}
 
-impl Leftovers {
     fn summary(&self) -> String {
         if self.entries.is_empty() && self.files.is_empty() {
-            return "nothing of ours is left".to_owned();
+            return "no entries or files of tweed found".to_owned();
         }
         let entries = match self.entries.len() {
             1 => "1 kernel entry".to_owned(),
@@ -244,10 +225,11 @@ impl Leftovers {
         };
         let found = format!("{entries} and {}", counted(self.files.len(), "file"));
         match &self.outcome {
-            Outcome::Listed => format!("{found} of ours; --yes removes them"),
-            Outcome::Removed => format!("removed {found}"),
-            Outcome::Refused(refused) => {
-                format!("{found} of ours, of which {} refused: run it again", refused.len())
+            RemovalOutcome::Listed => format!("{found} of tweed; --yes removes them"),
+            RemovalOutcome::Removed => format!("removed {found}"),
+            RemovalOutcome::Refused(refused) => {
+                let count = refused.len();
+                format!("{found} of tweed, of which {count} refused: run the command again")
             }
         }
     }

@@ -5,8 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::layout::{counted, wrap, wrap_entry};
-use super::node::Files;
-use super::node::{self, Known};
+use super::node::{self, Files};
 use super::{Answer, Error, ExitStatus};
 use crate::kernel::Kernel;
 use crate::model::entry::KernelState;
@@ -30,15 +29,12 @@ struct Difference {
 }
 
 pub(super) async fn answer(files: &Files, mut kernel: impl Kernel) -> Result<Differences, Error> {
-    let known = node::read_inputs(files).await?;
-    let actual = node::dump(&mut kernel, &known.scope()).await?;
-    Ok(differences(known, &actual))
-}
-
-fn differences(known: Known, actual: &KernelState) -> Differences {
-    let ops = diff(known.desired().state(), actual, &known.scope());
-    let differences = ops.iter().map(|op| Difference::of(op, actual)).collect();
-    Differences { source: known.source, differences }
+    let inputs = node::read_inputs(files).await?;
+    let scope = inputs.scope();
+    let actual = node::dump(&mut kernel, &scope).await?;
+    let ops = diff(inputs.desired().state(), &actual, &scope);
+    let differences = ops.iter().map(|op| Difference::of(op, &actual)).collect();
+    Ok(Differences { source: inputs.source, differences })
 }
 
 impl Difference {
@@ -55,7 +51,7 @@ impl Difference {
 
 impl Answer for Differences {
     fn exit_status(&self) -> ExitStatus {
-        if self.differences.is_empty() { ExitStatus::Well } else { ExitStatus::Amiss }
+        if self.differences.is_empty() { ExitStatus::Done } else { ExitStatus::Problems }
     }
 }
 

@@ -7,8 +7,8 @@ use clap::Args;
 use serde::Serialize;
 
 use super::layout::{counted, wrap};
-use super::node::Files;
-use super::{Answer, Error, ExitStatus, node};
+use super::node::{self, Files};
+use super::{Answer, Error, ExitStatus};
 use crate::kernel::Kernel;
 use crate::kernel::host::{self, Places};
 use crate::model::prefix::Prefix;
@@ -17,10 +17,10 @@ use crate::plan::preflight::{self, Finding, Level, Needs};
 #[derive(Debug, Args)]
 #[command(after_help = LEVELS)]
 pub(super) struct DoctorOptions {
-    /// The network of pods, where neither daemon nor checkpoint can tell
+    /// Network of the pods, if neither daemon nor checkpoint has it
     #[arg(long = "network", value_name = "PREFIX")]
     networks: Vec<Prefix>,
-    /// Where the host's files are, if this runs in a container
+    /// Directory of the host's files, if this runs in a container
     #[arg(long, value_name = "PATH", default_value = "/")]
     root: PathBuf,
 }
@@ -28,12 +28,12 @@ pub(super) struct DoctorOptions {
 const LEVELS: &str = "\
 fatal    tweedd refuses to start
 warning  packets are lost, or will be
-note     nothing is lost as things stand; the exit code is 0
-Each finding stands in docs/doctor.md, under its name.";
+note     no packets are lost at present; the exit code is 0
+docs/doctor.md describes each finding under its id.";
 
 /// The findings.
 #[derive(Serialize)]
-pub(super) struct Examination {
+pub(super) struct Diagnosis {
     /// Where the plan's inputs were read.
     source: String,
     findings: Vec<Finding>,
@@ -43,8 +43,8 @@ pub(super) async fn answer(
     files: &Files,
     options: &DoctorOptions,
     mut kernel: impl Kernel,
-) -> Result<Examination, Error> {
-    let unread = |error| Error::CannotTell(format!("the links cannot be read: {error}"));
+) -> Result<Diagnosis, Error> {
+    let unread = |error| Error::Unavailable(format!("the links cannot be read: {error}"));
     let facts = kernel.facts(None).await.map_err(unread)?;
     let (needs, source) = match node::read_inputs(files).await {
         Ok(known) => (known.needs(), format!("the plan of {}", known.source)),
@@ -56,29 +56,26 @@ pub(super) async fn answer(
     };
     let places = Places { control_socket: Some(files.socket()), ..Places::below(&options.root) };
     let found = host::gather(&needs, facts.interfaces, &places);
-    Ok(Examination { source, findings: preflight::findings(&needs, &found) })
+    Ok(Diagnosis { source, findings: preflight::findings(&needs, &found) })
 }
 
-impl Answer for Examination {
+impl Answer for Diagnosis {
     fn exit_status(&self) -> ExitStatus {
-        let harms = |finding: &Finding| match finding.level {
-            Level::Fatal | Level::Warning => true,
-            Level::Note => false,
-        };
-        if self.findings.iter().any(harms) { ExitStatus::Amiss } else { ExitStatus::Well }
+        let is_note = |finding: &Finding| finding.level == Level::Note;
+        if self.findings.iter().all(is_note) { ExitStatus::Done } else { ExitStatus::Problems }
     }
 }
 
-impl fmt::Display for Examination {
+impl fmt::Display for Diagnosis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for finding in &self.findings {
             write_finding(f, finding)?;
         }
         let found = match self.findings.len() {
-            0 => "nothing is in the way".to_owned(),
+            0 => "no findings".to_owned(),
             count => counted(count, "finding"),
         };
-        writeln!(f, "{}", wrap(&format!("{found}, judged by {}", self.source), 2))
+        writeln!(f, "{}", wrap(&format!("{found}, checked against {}", self.source), 2))
     }
 }
 
@@ -87,10 +84,10 @@ fn write_finding(f: &mut fmt::Formatter<'_>, finding: &Finding) -> fmt::Result {
     writeln!(f, "{}", wrap(&format!("{}: {what}", level.as_str()), 2))?;
     let file =
         drop_in.as_ref().map(|file| format!("{} from config/{}", file.installed(), file.file));
-    let rows = [("where", Some(place)), ("why", Some(why)), ("mend", Some(fix))];
-    for (name, said) in rows.into_iter().chain([("file", file.as_ref())]) {
-        let Some(said) = said else { continue };
-        writeln!(f, "{}", wrap(&format!("  {name:7}{said}"), 9))?;
+    let rows = [("where", Some(place)), ("why", Some(why)), ("fix", Some(fix))];
+    for (name, text) in rows.into_iter().chain([("file", file.as_ref())]) {
+        let Some(text) = text else { continue };
+        writeln!(f, "{}", wrap(&format!("  {name:7}{text}"), 9))?;
     }
     writeln!(f, "  {:7}{id}\n", "id")
 }

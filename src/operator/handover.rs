@@ -8,11 +8,10 @@ use clap::Args;
 use serde::Serialize;
 use tweed_cni::subnet_env::SubnetEnv;
 
-use super::cleanup::{self, Ours, Outcome};
+use super::cleanup::{self, Owned, Removal, RemovalOutcome};
 use super::layout::counted;
 use super::migrate::Etcd;
-use super::node::Files;
-use super::node::{self, Unknown};
+use super::node::{self, Files, NoInputs};
 use super::{Answer, Error, ExitStatus};
 use crate::kernel::Kernel;
 use crate::model::lease::LeaseId;
@@ -22,39 +21,33 @@ use crate::plan::masquerade;
 use crate::plan::scope::Scope;
 use crate::store::etcd::{EtcdClusterStore, EtcdOptions, key};
 
-/// Stop tweedd before. Device, addresses, neighbours, forwarding entries, subnet
-/// file and lease stay; no packet is lost, and it may be given again.
 #[derive(Debug, Args)]
+#[command(after_help = CONDITIONS)]
 pub(super) struct HandoverOptions {
-    /// Only list what would change
+    /// Only list the changes
     #[arg(long)]
     dry_run: bool,
-    /// The network, where neither checkpoint nor subnet file can tell
+    /// Network of the pods, if neither checkpoint nor subnet file has it
     #[arg(long = "network", value_name = "PREFIX")]
     networks: Vec<Prefix>,
-    /// The VNI, where there is no checkpoint
+    /// VNI of the tunnel, if there is no checkpoint
     #[arg(long, value_name = "N", default_value_t = 1)]
     vni: u32,
     #[command(flatten)]
     etcd: Etcd,
 }
 
-/// The entries and files that flanneld does not use, and how many of them are removed.
+const CONDITIONS: &str = "\
+Stop tweedd first. Device, addresses, neighbours, forwarding entries, subnet
+file and lease stay; no packet is lost. The command can be repeated.";
+
+/// The entries and files that flanneld does not use, and the node's report.
 #[derive(Serialize)]
 pub(super) struct Handover {
-    /// Where the network and VNI were read.
-    source: String,
-    entries: Vec<String>,
-    files: Vec<PathBuf>,
+    #[serde(flatten)]
+    removal: Removal,
     /// The result of removing the node's report from the store; none if no report was expected.
     report: Option<String>,
-    outcome: Outcome,
-}
-
-/// A node that tweed ran on.
-struct Former {
-    ours: Ours,
-    lease: Option<LeaseId>,
 }
 
 pub(super) async fn answer(
@@ -63,54 +56,53 @@ pub(super) async fn answer(
     mut kernel: impl Kernel,
 ) -> Result<Handover, Error> {
     if !options.dry_run {
-        cleanup::refuse_beside_a_daemon(&files.socket(), "stop it first").await?;
+        cleanup::refuse_next_to_daemon(&files.socket(), "stop it first").await?;
     }
     let etcd = options.etcd.options()?;
-    let Former { ours, lease } = former(files, options).await?;
-    let actual = node::dump(&mut kernel, &ours.scope).await?;
-    let ops = handover_ops(&ours.remaining, &actual, &ours.scope);
-    let mut handover = Handover {
-        source: ours.source,
-        entries: ops.iter().map(ToString::to_string).collect(),
-        files: of_tweed(files),
-        report: None,
-        outcome: Outcome::Listed,
-    };
+    let (owned, lease) = former_node(files, options).await?;
+    let owned = owned.without_flannels();
+    let actual = node::dump(&mut kernel, &owned.scope).await?;
+    let ops = handover_ops(&owned.remaining, &actual, &owned.scope);
+    let unused = cleanup::existing([files.socket(), files.state_file()]);
+    let mut removal = Removal::new(owned.source, &ops, unused);
+    let mut report = None;
     if !options.dry_run {
-        handover.outcome = carry_out(&mut kernel, ops, &handover.files).await?;
-        if let Some(lease) = lease.filter(|_| handover.outcome == Outcome::Removed) {
-            handover.report = Some(forget_report(etcd, &lease).await);
+        removal.outcome = carry_out(&mut kernel, ops, &removal.files).await?;
+        if let Some(lease) = lease.filter(|_| removal.outcome == RemovalOutcome::Removed) {
+            report = Some(forget_report(etcd, &lease).await);
         }
     }
-    Ok(handover)
+    Ok(Handover { removal, report })
 }
 
-/// From the flags, else from the checkpoint, else from the subnet file: after an earlier handover,
-/// only the subnet file is left.
-async fn former(files: &Files, options: &HandoverOptions) -> Result<Former, Error> {
-    let of = |ours: Ours, lease| Former { ours: ours.without_flannels(), lease };
+/// What tweed owns on this node, and its lease: from the flags, else from the checkpoint, else from
+/// the subnet file. After an earlier handover, only the subnet file is left.
+async fn former_node(
+    files: &Files,
+    options: &HandoverOptions,
+) -> Result<(Owned, Option<LeaseId>), Error> {
     if !options.networks.is_empty() {
-        return Ok(of(Ours::named(&options.networks, options.vni), None));
+        return Ok((Owned::named(&options.networks, options.vni), None));
     }
     match node::read_inputs(files).await {
-        Ok(known) => {
-            let lease = known.local.own.as_ref().map(|own| own.id.clone());
-            Ok(of(Ours::known(&known), lease))
+        Ok(inputs) => {
+            let lease = inputs.local.own.as_ref().map(|own| own.id.clone());
+            Ok((Owned::known(&inputs), lease))
         }
-        Err(Unknown::Nowhere { .. }) => {
-            let networks = SubnetEnv::read(&files.subnet_file).map(|env| env.networks);
-            let networks: Vec<Prefix> =
-                networks.unwrap_or_default().into_iter().map(Into::into).collect();
-            let source = format!("known from {}", files.subnet_file.display());
-            Ok(of(Ours { source, ..Ours::named(&networks, options.vni) }, None))
+        Err(NoInputs::Nowhere { .. }) => {
+            let env = SubnetEnv::read(&files.subnet_file);
+            let networks = env.map(|env| env.networks).unwrap_or_default();
+            let networks: Vec<Prefix> = networks.into_iter().map(Into::into).collect();
+            let source = format!("read from {}", files.subnet_file.display());
+            Ok((Owned { source, ..Owned::named(&networks, options.vni) }, None))
         }
         Err(unknown) => {
-            Err(Error::CannotTell(format!("{unknown}: name the network with --network and --vni")))
+            Err(Error::Unavailable(format!("{unknown}: name the network with --network and --vni")))
         }
     }
 }
 
-impl Ours {
+impl Owned {
     /// Without the tables and chains that flanneld maintains itself.
     fn without_flannels(self) -> Self {
         let flannels: BTreeSet<_> = masquerade::flannels_tables().collect();
@@ -121,23 +113,20 @@ impl Ours {
     }
 }
 
-/// The files that flanneld does not use.
-fn of_tweed(files: &Files) -> Vec<PathBuf> {
-    cleanup::existing([files.socket(), files.state_file()])
-}
-
 /// The kernel removes the routes of a removed nexthop object, so an object is removed only once no
 /// route refers to it.
 async fn carry_out(
     kernel: &mut impl Kernel,
     ops: Vec<Op>,
     files: &[PathBuf],
-) -> Result<Outcome, Error> {
+) -> Result<RemovalOutcome, Error> {
     let (removals, puts): (Vec<Op>, Vec<Op>) =
         ops.into_iter().partition(|op| matches!(op, Op::Remove(_)));
     match cleanup::remove(kernel, puts, &[]).await? {
-        Outcome::Listed | Outcome::Removed => cleanup::remove(kernel, removals, files).await,
-        refused @ Outcome::Refused(_) => Ok(refused),
+        RemovalOutcome::Listed | RemovalOutcome::Removed => {
+            cleanup::remove(kernel, removals, files).await
+        }
+        refused @ RemovalOutcome::Refused(_) => Ok(refused),
     }
 }
 
@@ -150,37 +139,31 @@ async fn forget_report(etcd: EtcdOptions, lease: &LeaseId) -> String {
         Ok(()) => format!("the report of {lease} is removed from etcd"),
         Err(away) => format!(
             "the report of {lease} stays in etcd until its lease ends, within a day: {away}; \
-             --etcd-endpoints names the servers"
+             name the servers with --etcd-endpoints"
         ),
     }
 }
 
 impl Answer for Handover {
     fn exit_status(&self) -> ExitStatus {
-        self.outcome.exit_status()
+        self.removal.exit_status()
     }
 }
 
 impl fmt::Display for Handover {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        cleanup::write_changes(f, &self.entries, &self.files)?;
-        self.outcome.write(f, [&self.summary(), &self.source].into_iter().chain(&self.report))
-    }
-}
-
-impl Handover {
-    fn summary(&self) -> String {
-        let changes = format!(
-            "{} and {}",
-            counted(self.entries.len(), "change"),
-            counted(self.files.len(), "file")
-        );
-        match &self.outcome {
-            Outcome::Listed => format!("{changes} to hand this node over; nothing is done"),
-            Outcome::Removed => format!("handed over by {changes}: start flanneld"),
-            Outcome::Refused(refused) => {
-                format!("{changes}, of which {} refused: run it again", refused.len())
+        let Removal { entries, files, outcome, .. } = &self.removal;
+        let changes =
+            format!("{} and {}", counted(entries.len(), "change"), counted(files.len(), "file"));
+        let summary = match outcome {
+            RemovalOutcome::Listed => {
+                format!("{changes} are needed to hand this node over; nothing was changed")
             }
-        }
+            RemovalOutcome::Removed => format!("handed over with {changes}: start flanneld"),
+            RemovalOutcome::Refused(refused) => {
+                format!("{changes}, of which {} refused: run the command again", refused.len())
+            }
+        };
+        self.removal.write(f, &summary, self.report.as_deref())
     }
 }

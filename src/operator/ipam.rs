@@ -13,67 +13,69 @@ use super::{Answer, Error, ExitStatus};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum IpamCommand {
-    /// Compares reservations with the runtime, the namespaces and the boot
+    /// Compares reservations with runtime, namespaces and boot time
     Check(CheckOptions),
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = PROOF)]
 pub(super) struct CheckOptions {
-    /// Frees what is proven dead; without this, nothing changes
+    /// Free the records that are proven dead [default: change nothing]
     #[arg(long)]
     repair: bool,
-    /// Only the addresses of this network; may be given several times
+    /// Check only the addresses of this network; can be repeated
     #[arg(long = "network", value_name = "NAME")]
     networks: Vec<String>,
-    /// Where the reservations are
+    /// Directory of the reservations
     #[arg(long, value_name = "PATH", default_value = "/var/lib/cni/networks")]
     data_dir: PathBuf,
-    /// Where the CNI plugin keeps its records of attachments
+    /// Directory of the CNI plugin's records of attachments
     #[arg(long, value_name = "PATH", default_value = "/var/lib/cni/flannel")]
     records_dir: PathBuf,
-    /// Where the runtime writes down what it has added
+    /// Directory of the runtime's results
     #[arg(long, value_name = "PATH", default_value = "/var/lib/cni/results")]
     results_dir: PathBuf,
-    /// All processes of this machine can be seen from here, whatever it looks like
+    /// All processes of the host are visible, although it does not look so
     #[arg(long)]
     sees_all: bool,
 }
 
 const PROOF: &str = "\
-A record is proven dead if it says nothing; or if the runtime does not know
-its container, no network namespace has its address, no plugin works on its
-container, and it is from before this boot or older than ten minutes; or if
-the runtime has another address for the same interface, for as long.
-A record of an attachment is proven dead on the same terms, if moreover no
-address is reserved for its container, and no link of the host is marked with it.
-What people wrote by hand names no container: it is listed, and stays.";
+A record of an address is proven dead if a plugin created it and it is empty;
+or if no network namespace has its address, no plugin works on its container,
+and the runtime does not know the container, or has another address for the
+same interface. In the first case it must be from before this boot, or older
+than ten minutes; in the second, older than ten minutes.
+A record of an attachment is proven dead if the runtime does not know its
+container, no plugin works on it, no address is reserved for it, no link of the
+host has its alias, and it is from before this boot, or older than ten minutes.
+Records made by hand name no container: they are listed and never freed.";
 
 /// The findings in the address stores and in the plugin's records of attachments.
 #[derive(Serialize)]
 pub(super) struct Checked {
-    networks: Vec<Store>,
-    attachments: Store,
+    networks: Vec<CheckedStore>,
+    attachments: CheckedStore,
     /// Why some containers that may hold an address are not visible from here.
     #[serde(skip_serializing_if = "Option::is_none")]
     blind: Option<&'static str>,
 }
 
 #[derive(Serialize)]
-struct Store {
+struct CheckedStore {
     /// The name of the network; none for the records of attachments.
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<String>,
     held: usize,
     /// Those that no container seems to use.
-    records: Vec<Record>,
+    records: Vec<Suspect>,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Record {
+struct Suspect {
     #[serde(flatten)]
-    subject: Subject,
+    subject: RecordName,
     owner: String,
     found: &'static str,
     reason: String,
@@ -84,13 +86,13 @@ struct Record {
 /// A reserved address, or the file of an attachment.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-enum Subject {
+enum RecordName {
     Address(String),
     File(String),
 }
 
-const BLIND: &str = "this is a container, from which other containers cannot be seen: run it on \
-                     the host, or say --sees-all if it sees all processes of the machine";
+const BLIND: &str = "other containers are not visible from this container: run the command on the \
+                     host, or use --sees-all if all processes of the host are visible";
 
 pub(super) fn answer(command: &IpamCommand) -> Result<Checked, Error> {
     let IpamCommand::Check(options) = command;
@@ -105,14 +107,14 @@ pub(super) fn answer(command: &IpamCommand) -> Result<Checked, Error> {
     Ok(Checked { networks, attachments, blind })
 }
 
-fn check_attachments(options: &CheckOptions) -> Result<Store, Error> {
+fn check_attachments(options: &CheckOptions) -> Result<CheckedStore, Error> {
     if !options.networks.is_empty() {
-        return Ok(Store { name: None, held: 0, records: Vec::new() });
+        return Ok(CheckedStore { name: None, held: 0, records: Vec::new() });
     }
     let CheckOptions { records_dir, data_dir, results_dir, .. } = options;
     let findings = state::audit(records_dir, data_dir, results_dir, options.repair())
-        .map_err(|error| Error::CannotTell(format!("{}: {error}", records_dir.display())))?;
-    Ok(Store::new(None, findings, Subject::File))
+        .map_err(|error| Error::Unavailable(format!("{}: {error}", records_dir.display())))?;
+    Ok(CheckedStore::new(None, findings, RecordName::File))
 }
 
 impl CheckOptions {
@@ -123,43 +125,47 @@ impl CheckOptions {
 
 fn names(options: &CheckOptions) -> Result<Vec<String>, Error> {
     let known = host_local::networks(&options.data_dir).map_err(|cause| {
-        Error::CannotTell(format!("the stores in {}: {cause}", options.data_dir.display()))
+        Error::Unavailable(format!("the stores in {}: {cause}", options.data_dir.display()))
     })?;
     if options.networks.is_empty() {
         return Ok(known);
     }
     match options.networks.iter().find(|name| !known.contains(name)) {
         None => Ok(options.networks.clone()),
-        Some(name) => {
-            let data_dir = options.data_dir.display();
-            Err(Error::CannotTell(format!("no network {name} has a store in {data_dir}")))
-        }
+        Some(name) => Err(Error::Unavailable(format!(
+            "no network {name} has a store in {}",
+            options.data_dir.display()
+        ))),
     }
 }
 
-fn check(name: &str, options: &CheckOptions) -> Result<Store, Error> {
+fn check(name: &str, options: &CheckOptions) -> Result<CheckedStore, Error> {
     let location = Location {
         data_dir: options.data_dir.clone(),
         results: options.results_dir.clone(),
         ..Location::of(name).map_err(|error| Error::Usage(error.to_string()))?
     };
     let findings = host_local::audit(&location, options.repair())
-        .map_err(|error| Error::CannotTell(format!("network {name}: {error}")))?;
-    Ok(Store::new(Some(name.to_owned()), findings, Subject::Address))
+        .map_err(|error| Error::Unavailable(format!("network {name}: {error}")))?;
+    Ok(CheckedStore::new(Some(name.to_owned()), findings, RecordName::Address))
 }
 
-impl Store {
-    fn new(name: Option<String>, findings: Vec<Finding>, subject: fn(String) -> Subject) -> Self {
+impl CheckedStore {
+    fn new(
+        name: Option<String>,
+        findings: Vec<Finding>,
+        subject: fn(String) -> RecordName,
+    ) -> Self {
         let all = findings.len();
-        let records = findings.into_iter().filter_map(|finding| Record::of(finding, subject));
-        let records: Vec<Record> = records.collect();
+        let records = findings.into_iter().filter_map(|finding| Suspect::of(finding, subject));
+        let records: Vec<Suspect> = records.collect();
         Self { name, held: all - records.len(), records }
     }
 }
 
-impl Record {
+impl Suspect {
     /// None if a container holds it.
-    fn of(finding: Finding, subject: fn(String) -> Subject) -> Option<Self> {
+    fn of(finding: Finding, subject: fn(String) -> RecordName) -> Option<Self> {
         let found = match finding.classification.kind {
             Kind::Held => return None,
             Kind::Leaked => "leaked",
@@ -199,9 +205,9 @@ impl Record {
 
 impl Answer for Checked {
     fn exit_status(&self) -> ExitStatus {
-        let mut records =
-            self.networks.iter().chain([&self.attachments]).flat_map(|store| &store.records);
-        if records.any(Record::can_be_freed) { ExitStatus::Amiss } else { ExitStatus::Well }
+        let stores = self.networks.iter().chain([&self.attachments]);
+        let mut records = stores.flat_map(|store| &store.records);
+        if records.any(Suspect::can_be_freed) { ExitStatus::Problems } else { ExitStatus::Done }
     }
 }
 
@@ -227,21 +233,21 @@ impl fmt::Display for Checked {
 fn write_table(
     f: &mut fmt::Formatter<'_>,
     heading: &'static [&'static str],
-    stores: &[Store],
+    stores: &[CheckedStore],
 ) -> fmt::Result {
     let mut table = Table::new(heading);
     for store in stores {
         for record in &store.records {
-            let (Subject::Address(subject) | Subject::File(subject)) = &record.subject;
-            let cells = [subject.as_str(), record.found, record.outcome()].map(str::to_owned);
-            let cells: Vec<String> = store.name.iter().cloned().chain(cells).collect();
-            table.row(&cells, Some(record.note()));
+            let (RecordName::Address(subject) | RecordName::File(subject)) = &record.subject;
+            let cells: [&dyn fmt::Display; 3] = [subject, &record.found, &record.outcome()];
+            let name = store.name.iter().map(|name| name as &dyn fmt::Display);
+            table.row(&name.chain(cells).collect::<Vec<_>>(), Some(record.note()));
         }
     }
     if stores.iter().all(|store| store.records.is_empty()) { Ok(()) } else { write!(f, "{table}") }
 }
 
-impl Store {
+impl CheckedStore {
     fn summary(&self) -> String {
         let Self { name, held, records } = self;
         let name = name.as_deref().unwrap_or("records of attachments");

@@ -35,8 +35,8 @@ impl Table {
     }
 
     /// One cell for each word of the heading.
-    pub(super) fn row(&mut self, cells: &[String], note: Option<String>) {
-        let cells = cells.iter().map(|cell| printable(cell)).collect();
+    pub(super) fn row(&mut self, cells: &[&dyn fmt::Display], note: Option<String>) {
+        let cells = cells.iter().map(|cell| printable(&cell.to_string())).collect();
         self.rows.push(Row { cells, note });
     }
 
@@ -132,6 +132,11 @@ pub(super) fn listed(items: &[impl ToString], nothing: &str) -> String {
     if items.is_empty() { nothing.to_owned() } else { items.join(", ") }
 }
 
+/// The text of a table's cell: `-` without a value.
+pub(super) fn or_dash(value: Option<impl ToString>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
+}
+
 /// `1 route`, `2 routes`.
 pub(super) fn counted(count: usize, noun: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
@@ -165,7 +170,7 @@ mod tests {
     fn table(rows: &[[&str; 3]]) -> String {
         let mut table = Table::new(&["SUBNET", "PUBLIC IP", "STATE"]);
         for row in rows {
-            table.row(&row.map(str::to_owned), None);
+            table.row(&row.each_ref().map(|cell| cell as &dyn fmt::Display), None);
         }
         table.to_string()
     }

@@ -4,62 +4,39 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::layout::Table;
-use super::node::Files;
-use super::{Answer, Error, ExitStatus, node};
+use super::Answer;
+use super::layout::{Table, or_dash};
 use crate::model::lease::Endpoint;
 use crate::model::status::LeaseStatus;
 
 #[derive(Serialize)]
 #[serde(transparent)]
-pub(super) struct Leases(Vec<LeaseStatus>);
+pub(super) struct LeaseList(pub(super) Vec<LeaseStatus>);
 
-pub(super) async fn ask(files: &Files) -> Result<Leases, Error> {
-    Ok(Leases(node::ask(&files.socket(), "/leases").await?))
-}
+impl Answer for LeaseList {}
 
-impl Answer for Leases {
-    fn exit_status(&self) -> ExitStatus {
-        ExitStatus::Well
-    }
-}
-
-impl fmt::Display for Leases {
+impl fmt::Display for LeaseList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() {
             return writeln!(f, "there are no leases");
         }
         let mut table = Table::new(&["SUBNET", "PUBLIC IP", "BACKEND", "VTEP", "KIND"]);
         for status in &self.0 {
+            let LeaseStatus { lease, reason, .. } = status;
             let kind = kind(status);
-            if status.lease.endpoints.is_empty() {
-                table.row(&unreadable(status), status.reason.clone());
+            if lease.endpoints.is_empty() {
+                table.row(&[&lease.id, &"-", &"-", &"-", &"-"], reason.clone());
             }
-            let last = status.lease.endpoints.len().saturating_sub(1);
-            for (index, endpoint) in status.lease.endpoints.iter().enumerate() {
-                let note = status.reason.clone().filter(|_| index == last);
-                table.row(&cells(endpoint, kind), note);
+            for (rest, endpoint) in (0..lease.endpoints.len()).rev().zip(&lease.endpoints) {
+                let backend = Some(endpoint.backend.as_str()).filter(|name| !name.is_empty());
+                let (backend, vtep) = (or_dash(backend), or_dash(endpoint.vtep.map(|it| it.mac)));
+                let note = reason.clone().filter(|_| rest == 0);
+                let Endpoint { subnet, public_ip, .. } = endpoint;
+                table.row(&[subnet, public_ip, &backend, &vtep, &kind], note);
             }
         }
         table.fmt(f)
     }
-}
-
-fn cells(endpoint: &Endpoint, kind: &str) -> [String; 5] {
-    let or_none = |text: String| if text.is_empty() { "-".to_owned() } else { text };
-    let vtep = endpoint.vtep.map(|vtep| vtep.mac.to_string()).unwrap_or_default();
-    [
-        endpoint.subnet.to_string(),
-        endpoint.public_ip.to_string(),
-        or_none(endpoint.backend.as_str().to_owned()),
-        or_none(vtep),
-        kind.to_owned(),
-    ]
-}
-
-fn unreadable(status: &LeaseStatus) -> [String; 5] {
-    let none = || "-".to_owned();
-    [status.lease.id.to_string(), none(), none(), none(), none()]
 }
 
 const fn kind(status: &LeaseStatus) -> &'static str {
@@ -112,10 +89,9 @@ mod tests {
                 ..endpoint("10.244.7.0/24", "172.16.0.7")
             }])
         };
-        let set_aside = LeaseStatus {
+        let rejected = LeaseStatus {
             reason: Some(
-                "set aside: its subnet conflicts with lease 10.244.3.0-24&fd00:10:244:3::-64"
-                    .into(),
+                "rejected: its subnet conflicts with lease 10.244.3.0-24&fd00:10:244:3::-64".into(),
             ),
             ..lease(vec![
                 endpoint("10.244.3.0/25", "172.16.0.8"),
@@ -123,11 +99,11 @@ mod tests {
             ])
         };
         let unreadable = LeaseStatus {
-            reason: Some("set aside: its record cannot be read: the key names no subnet".into()),
+            reason: Some("rejected: its record cannot be read: the key names no subnet".into()),
             lease: Lease::unreadable(LeaseId::new("hello")),
             ..lease(Vec::new())
         };
-        let text = Leases(vec![own, reserved, set_aside, unreadable]).to_string();
+        let text = LeaseList(vec![own, reserved, rejected, unreadable]).to_string();
         assert!(text.lines().all(|line| line.len() <= 80), "{text}");
         expect![[r"
             SUBNET              PUBLIC IP    BACKEND  VTEP               KIND
@@ -136,9 +112,9 @@ mod tests {
             10.244.7.0/24       172.16.0.7   -        -                  reserved
             10.244.3.0/25       172.16.0.8   vxlan    c6:d2:32:6f:8f:44  peer
             fd00:10:244:8::/64  fd00:172::8  vxlan    c6:d2:32:6f:8f:44  peer
-                set aside: its subnet conflicts with lease 10.244.3.0-24&fd00:10:244:3::-64
+                rejected: its subnet conflicts with lease 10.244.3.0-24&fd00:10:244:3::-64
             hello               -            -        -                  -
-                set aside: its record cannot be read: the key names no subnet
+                rejected: its record cannot be read: the key names no subnet
         "]]
         .assert_eq(&text);
     }

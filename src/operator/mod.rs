@@ -22,27 +22,28 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
+use self::layout::Output;
+use self::leases::LeaseList;
+use self::options::Command;
+use self::peers::PeerList;
 use crate::excerpt;
 use crate::kernel::{Kernel, NetlinkKernel};
-use layout::Output;
-use options::Command;
 
-/// The result of a command, as its exit code reports it.
+/// The result of a command, with its exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ExitStatus {
-    #[serde(rename = "done")]
-    Well,
+    Done = 0,
     /// Drift, an unprogrammed peer, a daemon that is not ready, or a refused operation.
-    Amiss,
+    Problems = 1,
     /// A migration cannot continue in this state.
-    Impossible,
+    Impossible = 3,
     /// A pair has lost its path, or has a worse one than before.
-    Degraded,
+    Degraded = 4,
     /// Another operator has changed the config.
-    Conflict,
+    Conflict = 5,
     /// A node did not follow in time.
-    Late,
+    Late = 6,
 }
 
 /// Why a command has no result.
@@ -55,22 +56,24 @@ pub enum Error {
     Usage(String),
     /// No daemon, no file, no permission.
     #[error("{0}")]
-    CannotTell(String),
+    Unavailable(String),
     /// The store is unreachable, or its config is missing or invalid.
     #[error("{0}")]
     Store(String),
-    #[error("the answer cannot be written: {0}")]
+    #[error("the output cannot be written: {0}")]
     Output(#[from] io::Error),
 }
 
 /// The result of a command: text by `Display`, JSON by `Serialize`.
 trait Answer: Display + Serialize {
-    fn exit_status(&self) -> ExitStatus;
+    fn exit_status(&self) -> ExitStatus {
+        ExitStatus::Done
+    }
 }
 
 /// Runs the command on this host, and writes its result to `out`.
 pub async fn run(arguments: Arguments, out: &mut impl Write) -> Result<ExitStatus, Error> {
-    let unusable = |error| Error::CannotTell(format!("the kernel cannot be asked: {error}"));
+    let unusable = |error| Error::Unavailable(format!("netlink cannot be used: {error}"));
     run_on(arguments, || NetlinkKernel::open().map_err(unusable), out).await
 }
 
@@ -83,21 +86,22 @@ pub async fn run_on<K: Kernel>(
     let Arguments { command, output, files } = arguments;
     match command {
         Command::Status => write(out, output, &status::ask(&files).await?),
-        Command::Peers => write(out, output, &peers::ask(&files).await?),
-        Command::Leases => write(out, output, &leases::ask(&files).await?),
+        Command::Peers => {
+            write(out, output, &PeerList(node::ask(&files.socket(), "/peers").await?))
+        }
+        Command::Leases => {
+            write(out, output, &LeaseList(node::ask(&files.socket(), "/leases").await?))
+        }
         Command::Plan(options) => write(out, output, &plan::answer(&options)?),
         Command::Diff => write(out, output, &diff::answer(&files, open()?).await?),
         Command::Cleanup(options) => {
-            let answer = cleanup::answer(&files, &options, open()?).await?;
-            write(out, output, &answer)
+            write(out, output, &cleanup::answer(&files, &options, open()?).await?)
         }
         Command::Handover(options) => {
-            let answer = handover::answer(&files, &options, open()?).await?;
-            write(out, output, &answer)
+            write(out, output, &handover::answer(&files, &options, open()?).await?)
         }
         Command::Doctor(options) => {
-            let answer = doctor::answer(&files, &options, open()?).await?;
-            write(out, output, &answer)
+            write(out, output, &doctor::answer(&files, &options, open()?).await?)
         }
         Command::Ipam(command) => write(out, output, &ipam::answer(&command)?),
         Command::Migrate(options) => migrate::run(&options, output, out).await,
@@ -118,14 +122,7 @@ fn write(out: &mut impl Write, output: Output, answer: &impl Answer) -> Result<E
 
 impl From<ExitStatus> for ExitCode {
     fn from(exit_status: ExitStatus) -> Self {
-        match exit_status {
-            ExitStatus::Well => Self::SUCCESS,
-            ExitStatus::Amiss => Self::from(1),
-            ExitStatus::Impossible => Self::from(3),
-            ExitStatus::Degraded => Self::from(4),
-            ExitStatus::Conflict => Self::from(5),
-            ExitStatus::Late => Self::from(6),
-        }
+        Self::from(exit_status as u8)
     }
 }
 
@@ -136,7 +133,7 @@ impl From<&Error> for ExitCode {
             Error::Usage(_) => Self::from(2),
             // The reader closed the pipe, as `head` does.
             Error::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Self::SUCCESS,
-            Error::CannotTell(_) | Error::Output(_) => Self::from(3),
+            Error::Unavailable(_) | Error::Output(_) => Self::from(3),
         }
     }
 }
@@ -157,11 +154,7 @@ mod tests {
         }
     }
 
-    impl Answer for Written {
-        fn exit_status(&self) -> ExitStatus {
-            ExitStatus::Well
-        }
-    }
+    impl Answer for Written {}
 
     #[test]
     fn json_drives_no_terminal() {

@@ -20,17 +20,17 @@ use crate::plan::desired::Desired;
 use crate::plan::preflight::Needs;
 use crate::plan::scope::Scope;
 
-/// Where the daemon keeps what concerns us.
+/// The files of the daemon.
 #[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "Where the daemon is")]
+#[command(next_help_heading = "Files of the daemon")]
 pub(super) struct Files {
-    /// Its subnet file
+    /// Subnet file
     #[arg(long, global = true, value_name = "PATH", default_value = "/run/flannel/subnet.env")]
     pub(super) subnet_file: PathBuf,
-    /// Its control socket [default: beside it, subnet.sock]
+    /// Control socket [default: subnet.sock next to the subnet file]
     #[arg(long, global = true, value_name = "PATH", alias = "control-socket")]
     socket: Option<PathBuf>,
-    /// Its checkpoint [default: beside it, subnet.state.json]
+    /// Checkpoint [default: subnet.state.json next to the subnet file]
     #[arg(long, global = true, value_name = "PATH")]
     state_file: Option<PathBuf>,
 }
@@ -50,20 +50,19 @@ impl Files {
 pub(super) enum Unanswered {
     #[error("no daemon answers on {0}")]
     Absent(String),
-    #[error("only root may ask the daemon on {0}")]
+    #[error("only root may query the daemon on {0}")]
     Forbidden(String),
-    #[error("the daemon on {socket} gives no answer: {reason}")]
+    #[error("the request to the daemon on {socket} failed: {reason}")]
     Silent { socket: String, reason: String },
 }
 
 impl From<Unanswered> for Error {
     fn from(unanswered: Unanswered) -> Self {
-        Self::CannotTell(match &unanswered {
-            Unanswered::Absent(_) => {
-                format!("{unanswered}: start tweedd, or name its socket with --socket")
-            }
-            Unanswered::Forbidden(_) | Unanswered::Silent { .. } => unanswered.to_string(),
-        })
+        let advice = match &unanswered {
+            Unanswered::Absent(_) => ": start tweedd, or name its socket with --socket",
+            Unanswered::Forbidden(_) | Unanswered::Silent { .. } => "",
+        };
+        Self::Unavailable(format!("{unanswered}{advice}"))
     }
 }
 
@@ -82,16 +81,18 @@ pub(super) async fn ask<T: DeserializeOwned>(socket: &Path, path: &str) -> Resul
     match (status, serde_json::from_slice(&body)) {
         // "Not ready" is a valid response too.
         (200 | 503, Ok(answer)) => Ok(answer),
-        (200, Err(error)) => Err(silent(format!("{path} is of another version: {error}"))),
+        (200, Err(error)) => {
+            Err(silent(format!("{path} is in the format of another version: {error}")))
+        }
         (_, _) => {
-            let says = String::from_utf8_lossy(&body);
-            Err(silent(format!("{path} is {status}, {}", says.trim())))
+            let text = String::from_utf8_lossy(&body);
+            Err(silent(format!("{path} returned {status}: {}", text.trim())))
         }
     }
 }
 
 /// The inputs of the plan, and their source.
-pub(super) struct Known {
+pub(super) struct PlanInputs {
     /// For a sentence, after "of".
     pub(super) source: String,
     pub(super) local: Local,
@@ -101,43 +102,43 @@ pub(super) struct Known {
 
 /// Why the inputs are not known.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Unknown {
+pub(super) enum NoInputs {
     #[error("{daemon}, and there is no checkpoint {path}")]
     Nowhere { daemon: String, path: String },
     #[error("{daemon}, and {checkpoint}")]
     Unusable { daemon: String, checkpoint: checkpoint::LoadError },
 }
 
-impl From<Unknown> for Error {
-    fn from(unknown: Unknown) -> Self {
-        let advice = "start tweedd, or name them with --socket and --state-file";
-        Self::CannotTell(format!("{unknown}: {advice}"))
+impl From<NoInputs> for Error {
+    fn from(reason: NoInputs) -> Self {
+        Self::Unavailable(format!(
+            "{reason}: start tweedd, or name them with --socket and --state-file"
+        ))
     }
 }
 
 /// Reads the inputs from the daemon, else from the checkpoint.
-pub(super) async fn read_inputs(files: &Files) -> Result<Known, Unknown> {
+pub(super) async fn read_inputs(files: &Files) -> Result<PlanInputs, NoInputs> {
     let socket = files.socket();
-    let asked: Result<Option<Checkpoint>, Unanswered> = ask(&socket, "/inputs").await;
-    let daemon = match asked {
+    let daemon = match ask::<Option<Checkpoint>>(&socket, "/inputs").await {
         Ok(Some(inputs)) => {
-            return Ok(Known::new(inputs, format!("the daemon on {}", socket.display())));
+            return Ok(PlanInputs::new(inputs, format!("the daemon on {}", socket.display())));
         }
-        Ok(None) => format!("the daemon on {} does not know enough yet", socket.display()),
+        Ok(None) => format!("the daemon on {} has no config or lease yet", socket.display()),
         Err(unanswered) => unanswered.to_string(),
     };
     let path = files.state_file().display().to_string();
     match checkpoint::load::<Checkpoint>(&files.state_file()) {
         Ok(Some(mut inputs)) => {
             inputs.forget_other_boot(&checkpoint::this_host());
-            Ok(Known::new(inputs, format!("the checkpoint {path}, because {daemon}")))
+            Ok(PlanInputs::new(inputs, format!("the checkpoint {path}, because {daemon}")))
         }
-        Ok(None) => Err(Unknown::Nowhere { daemon, path }),
-        Err(checkpoint) => Err(Unknown::Unusable { daemon, checkpoint }),
+        Ok(None) => Err(NoInputs::Nowhere { daemon, path }),
+        Err(checkpoint) => Err(NoInputs::Unusable { daemon, checkpoint }),
     }
 }
 
-impl Known {
+impl PlanInputs {
     fn new(inputs: Checkpoint, source: String) -> Self {
         let Checkpoint { local, leases, fallbacks, host: _ } = inputs;
         Self { source, local, leases, fallbacks }
@@ -151,20 +152,22 @@ impl Known {
 
     /// The host settings that the plan requires.
     pub(super) fn needs(&self) -> Needs {
-        let endpoints = self.leases.iter().flat_map(|lease| &lease.endpoints);
-        let peers: Vec<IpAddr> = endpoints.map(|endpoint| endpoint.public_ip).collect();
-        Needs::of(&self.local, &peers)
+        Needs::of(&self.local, &self.public_ips().collect::<Vec<_>>())
     }
 
     /// The part of the kernel's state that tweed manages.
     pub(super) fn scope(&self) -> Scope {
+        self.local.scope(self.public_ips().collect())
+    }
+
+    fn public_ips(&self) -> impl Iterator<Item = IpAddr> {
         let endpoints = self.leases.iter().flat_map(|lease| &lease.endpoints);
-        self.local.scope(endpoints.map(|endpoint| endpoint.public_ip).collect())
+        endpoints.map(|endpoint| endpoint.public_ip)
     }
 }
 
 /// What the kernel holds of `scope`.
 pub(super) async fn dump(kernel: &mut impl Kernel, scope: &Scope) -> Result<KernelState, Error> {
-    let unread = |error| Error::CannotTell(format!("the kernel cannot be read: {error}"));
+    let unread = |error| Error::Unavailable(format!("the kernel cannot be read: {error}"));
     kernel.dump(scope, &KernelState::default()).await.map_err(unread)
 }

@@ -11,14 +11,14 @@ use super::migrate::MigrateOptions;
 use super::node::Files;
 use super::plan::PlanOptions;
 
-/// Shows what tweedd routes, how and why, and what the kernel differs in
+/// Shows and checks the state of tweedd on this node, and migrates clusters
 #[derive(Debug, Parser)]
 #[command(name = "tweedctl", version, after_help = EXIT_CODES)]
 pub struct Arguments {
     #[command(subcommand)]
     pub(super) command: Command,
-    /// text, in 80 columns, or json
-    #[arg(short, long, value_name = "FORM", global = true, value_enum)]
+    /// Output format: text or json
+    #[arg(short, long, value_name = "FORMAT", global = true, value_enum)]
     #[arg(default_value_t = Output::Text, hide_possible_values = true)]
     pub(super) output: Output,
     #[command(flatten)]
@@ -27,32 +27,32 @@ pub struct Arguments {
 
 const EXIT_CODES: &str = "\
 Exit codes:
-  0  all is well
-  1  the kernel differs, a peer is not programmed, the daemon is not ready,
-     something was refused, an address is lost, the host is in the way
-  2  the command line or a file named on it is wrong
-  3  cannot tell: no daemon, no file, no permission
-tweedctl migrate has codes of its own: tweedctl migrate --help";
+  0  success, and nothing to report
+  1  a difference, a peer that is not programmed, a daemon that is not ready,
+     a refused operation, a leaked address, or a warning of doctor
+  2  the command line is invalid, or a file named on it
+  3  unknown: no daemon, no file, or no permission
+tweedctl migrate has other codes: tweedctl migrate --help";
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// The daemon at a glance: ready or not, and why
+    /// Shows whether the daemon is ready, and its state
     Status,
-    /// Every peer with its path, or the reason why it has none
+    /// Lists each peer with its path, or the reason why it has none
     Peers,
-    /// Every lease of the store, and why it is set aside if it is
+    /// Lists each lease in the store, and the reason for each rejected one
     Leases,
-    /// What a node would program: no daemon, no privileges, no network
+    /// Shows what a node would program; needs no daemon or privileges
     Plan(PlanOptions),
-    /// What the kernel differs in from what it should hold; changes nothing
+    /// Lists the differences between kernel and plan; changes nothing
     Diff,
-    /// What of ours the kernel and the disk hold, and its removal
+    /// Lists or removes the kernel entries and files of tweed
     Cleanup(CleanupOptions),
-    /// Gives this node back to flanneld: routes and all else in its form
+    /// Gives this node back to flanneld, with routes in the form of flannel
     Handover(HandoverOptions),
-    /// What of this host is in the way of packets, and what mends it
+    /// Lists host settings that drop or block packets, and how to fix them
     Doctor(DoctorOptions),
-    /// The addresses of this node's containers
+    /// Checks the addresses of this node's containers
     #[command(subcommand)]
     Ipam(IpamCommand),
     /// Moves a live cluster to another backend, stage by stage, and back
@@ -84,8 +84,8 @@ mod tests {
         let derived = files("tweedctl status --subnet-file /run/a/b.env");
         assert_eq!(derived.socket(), PathBuf::from("/run/a/b.sock"));
         assert_eq!(derived.state_file(), PathBuf::from("/run/a/b.state.json"));
-        let said = files("tweedctl --socket /s --state-file /t status");
-        assert_eq!((said.socket(), said.state_file()), ("/s".into(), "/t".into()));
+        let named = files("tweedctl --socket /s --state-file /t status");
+        assert_eq!((named.socket(), named.state_file()), ("/s".into(), "/t".into()));
     }
 
     #[test]

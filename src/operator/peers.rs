@@ -4,29 +4,24 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::layout::Table;
-use super::node::Files;
-use super::{Answer, Error, ExitStatus, node};
+use super::layout::{Table, or_dash};
+use super::{Answer, ExitStatus};
 use crate::model::path::Path;
 use crate::model::status::PeerStatus;
 
 #[derive(Serialize)]
 #[serde(transparent)]
-pub(super) struct Peers(Vec<PeerStatus>);
+pub(super) struct PeerList(pub(super) Vec<PeerStatus>);
 
-pub(super) async fn ask(files: &Files) -> Result<Peers, Error> {
-    Ok(Peers(node::ask(&files.socket(), "/peers").await?))
-}
-
-impl Answer for Peers {
+impl Answer for PeerList {
     /// A peer that is planned without a path is no error; one whose path is not programmed is.
     fn exit_status(&self) -> ExitStatus {
         let all_programmed = self.0.iter().all(|peer| peer.path.is_none() || peer.programmed);
-        if all_programmed { ExitStatus::Well } else { ExitStatus::Amiss }
+        if all_programmed { ExitStatus::Done } else { ExitStatus::Problems }
     }
 }
 
-impl fmt::Display for Peers {
+impl fmt::Display for PeerList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() {
             return writeln!(f, "there are no peers");
@@ -34,24 +29,15 @@ impl fmt::Display for Peers {
         let mut table = Table::new(&["SUBNET", "PUBLIC IP", "BACKEND", "PATH", "STATE"]);
         for peer in &self.0 {
             let subnet = peer.subnet.map_or_else(|| peer.lease.to_string(), |s| s.to_string());
-            let public_ip = peer.public_ip.map_or_else(unknown, |ip| ip.to_string());
             let backend = Some(&peer.backend).filter(|backend| !backend.is_empty());
-            let backend = backend.map_or_else(unknown, Clone::clone);
-            let cells = [
-                subnet,
-                public_ip,
-                backend,
-                peer.path.map_or("-", Path::as_str).into(),
-                state(peer).into(),
-            ];
+            let (public_ip, backend) = (or_dash(peer.public_ip), or_dash(backend));
+            let path = or_dash(peer.path.map(Path::as_str));
+            let cells: [&dyn fmt::Display; 5] =
+                [&subnet, &public_ip, &backend, &path, &state(peer)];
             table.row(&cells, peer.reason.clone());
         }
         table.fmt(f)
     }
-}
-
-fn unknown() -> String {
-    "-".to_owned()
 }
 
 const fn state(peer: &PeerStatus) -> &'static str {
@@ -91,30 +77,28 @@ mod tests {
             path: Some(Path::Direct),
             ..peer("10.244.4.0/24", "172.16.0.10", "host-gw")
         };
-        let left_out = PeerStatus {
+        let skipped = PeerStatus {
             path: None,
             programmed: false,
-            reason: Some(
-                "left out: its backend is host-gw, ours is vxlan, and Mixed is off".into(),
-            ),
+            reason: Some("skipped: its backend is host-gw, ours is vxlan, and Mixed is off".into()),
             ..peer("10.244.5.0/24", "172.16.0.11", "host-gw")
         };
-        let set_aside = PeerStatus {
+        let rejected = PeerStatus {
             family: None,
             subnet: None,
             public_ip: None,
             path: None,
             programmed: false,
-            reason: Some("set aside: its record cannot be read: its value is no JSON object: expected value at line 1 column 1".into()),
+            reason: Some("rejected: its record cannot be read: its value is no JSON object: expected value at line 1 column 1".into()),
             ..peer("10.244.6.0/24", "172.16.0.12", "")
         };
         let missing =
             PeerStatus { programmed: false, ..peer("10.244.7.0/24", "172.16.0.13", "vxlan") };
         let v6 = peer("fd00:10:244:3::/64", "fd00:172::9", "vxlan");
-        let peers = [peer("10.244.3.0/24", "172.16.0.9", "vxlan"), v6, direct, left_out, set_aside];
-        assert_eq!(Peers(peers.to_vec()).exit_status(), ExitStatus::Well);
-        let peers = Peers(peers.into_iter().chain([missing]).collect());
-        assert_eq!(peers.exit_status(), ExitStatus::Amiss);
+        let peers = [peer("10.244.3.0/24", "172.16.0.9", "vxlan"), v6, direct, skipped, rejected];
+        assert_eq!(PeerList(peers.to_vec()).exit_status(), ExitStatus::Done);
+        let peers = PeerList(peers.into_iter().chain([missing]).collect());
+        assert_eq!(peers.exit_status(), ExitStatus::Problems);
         let text = peers.to_string();
         assert!(text.lines().all(|line| line.len() <= 80), "{text}");
         expect![[r"
@@ -123,9 +107,9 @@ mod tests {
             fd00:10:244:3::/64  fd00:172::9  vxlan    tunnel  programmed
             10.244.4.0/24       172.16.0.10  host-gw  direct  programmed
             10.244.5.0/24       172.16.0.11  host-gw  -       no path
-                left out: its backend is host-gw, ours is vxlan, and Mixed is off
+                skipped: its backend is host-gw, ours is vxlan, and Mixed is off
             10.244.6.0-24       -            -        -       no path
-                set aside: its record cannot be read: its value is no JSON object: expected
+                rejected: its record cannot be read: its value is no JSON object: expected
                   value at line 1 column 1
             10.244.7.0/24       172.16.0.13  vxlan    tunnel  incomplete
         "]]
@@ -135,7 +119,7 @@ mod tests {
     #[test]
     fn the_longest_addresses_still_fit() {
         let long = "2001:db8:1234:5678:9abc:def0:1234:5678";
-        let peers = Peers(vec![
+        let peers = PeerList(vec![
             peer("2001:db8:1234:5678:9abc:def0::/96", long, "vxlan"),
             peer("10.244.3.0/24", "172.16.0.9", "vxlan"),
         ]);
@@ -153,6 +137,6 @@ mod tests {
 
     #[test]
     fn without_peers_there_is_a_sentence() {
-        assert_eq!(Peers(vec![]).to_string(), "there are no peers\n");
+        assert_eq!(PeerList(vec![]).to_string(), "there are no peers\n");
     }
 }

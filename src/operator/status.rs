@@ -5,8 +5,8 @@ use std::fmt;
 use serde::Serialize;
 
 use super::layout::{counted, listed, wrap};
-use super::node::Files;
-use super::{Answer, Error, ExitStatus, node};
+use super::node::{self, Files};
+use super::{Answer, Error, ExitStatus};
 use crate::model::policy::{Conntrack, Pods, UnknownSources};
 use crate::model::status::{
     ChecksumStatus, ConfigStatus, FirewallStatus, GuardStatus, PeerCounts, ProbeStatus, Readiness,
@@ -15,23 +15,23 @@ use crate::model::status::{
 
 #[derive(Serialize)]
 #[serde(transparent)]
-pub(super) struct Glance(Status);
+pub(super) struct Summary(Status);
 
-pub(super) async fn ask(files: &Files) -> Result<Glance, Error> {
+pub(super) async fn ask(files: &Files) -> Result<Summary, Error> {
     let socket = files.socket();
     let status: Status = node::ask(&socket, "/status").await?;
     // The main loop does not know whether the subnet file is up to date.
     let Readiness { ready, reasons } = node::ask(&socket, "/readyz").await?;
-    Ok(Glance(Status { ready, reasons, ..status }))
+    Ok(Summary(Status { ready, reasons, ..status }))
 }
 
-impl Answer for Glance {
+impl Answer for Summary {
     fn exit_status(&self) -> ExitStatus {
-        if self.0.ready { ExitStatus::Well } else { ExitStatus::Amiss }
+        if self.0.ready { ExitStatus::Done } else { ExitStatus::Problems }
     }
 }
 
-impl fmt::Display for Glance {
+impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let status = &self.0;
         let state = if status.ready { "ready" } else { "not ready" };
@@ -73,14 +73,14 @@ fn facts(status: &Status) -> [(&'static str, String); 13] {
 
 fn store(state: &StoreState) -> String {
     match state {
-        StoreState::Unknown => "not asked yet".to_owned(),
+        StoreState::Unknown => "not contacted yet".to_owned(),
         StoreState::Reachable => "reachable".to_owned(),
         StoreState::Holds(what) => format!("reachable; {what}"),
         StoreState::Refuses(what) => format!("reachable, but refuses {what}"),
         StoreState::Lacks(reason) => {
             format!("reachable, but has no subnet for this node: {reason}")
         }
-        StoreState::Waiting(reason) => format!("away: {reason}"),
+        StoreState::Waiting(reason) => format!("unreachable: {reason}"),
     }
 }
 
@@ -96,7 +96,7 @@ fn config(config: &ConfigStatus) -> String {
 fn peers(counts: &PeerCounts) -> String {
     let PeerCounts { direct, tunnel, skipped, rejected, missing } = counts;
     format!(
-        "{direct} direct, {tunnel} by tunnel, {skipped} left out, {rejected} set aside, \
+        "{direct} direct, {tunnel} by tunnel, {skipped} skipped, {rejected} rejected, \
          {missing} missing"
     )
 }
@@ -107,7 +107,7 @@ fn probes(status: &Status) -> String {
     let ProbeStatus { good, bad, silent, pending, .. } = probes;
     match &probes.reason {
         Some(reason) => format!("not probed: {reason}"),
-        None => format!("{good} good, {bad} bad, {silent} without answers, {pending} not known"),
+        None => format!("{good} good, {bad} bad, {silent} without answers, {pending} pending"),
     }
 }
 
@@ -116,7 +116,7 @@ fn firewall(status: &Status) -> String {
         Some(FirewallStatus { name, reason }) => {
             format!("{name} ({reason}): {}", tables(&status.tables))
         }
-        None => "has no rules of ours".to_owned(),
+        None => "no rules of tweed".to_owned(),
     }
 }
 
@@ -142,9 +142,10 @@ fn guard(guard: Option<&GuardStatus>) -> String {
     }
     let measures = [
         (asked.conntrack == Conntrack::Untracked).then(|| "not tracked".to_owned()),
-        (asked.unknown_sources == UnknownSources::Drop).then(|| "strangers dropped".to_owned()),
+        (asked.unknown_sources == UnknownSources::Drop)
+            .then(|| "unknown sources dropped".to_owned()),
         (asked.pods == Pods::Drop).then(|| "pods dropped".to_owned()),
-        Some(format!("{} let in", counted(*admitted, "source"))),
+        Some(format!("{} allowed", counted(*admitted, "source"))),
         (!applied).then(|| tables(kept)),
     ];
     measures.into_iter().flatten().collect::<Vec<_>>().join(", ")
@@ -227,14 +228,14 @@ mod tests {
         let missing = TableStatus { name: "ip tweed-tunnel.1".into(), programmed: false };
         let refused = Some("this kernel lacks nftables".to_owned());
         let cases = [
-            (guard(), "not tracked, strangers dropped, pods dropped, 15 sources let in"),
+            (guard(), "not tracked, unknown sources dropped, pods dropped, 15 sources allowed"),
             (
                 GuardStatus { asked: Guard { pods: Pods::Accept, ..Guard::default() }, ..guard() },
-                "not tracked, strangers dropped, 15 sources let in",
+                "not tracked, unknown sources dropped, 15 sources allowed",
             ),
             (
                 GuardStatus { applied: false, tables: vec![missing], admitted: 0, ..guard() },
-                "not tracked, strangers dropped, pods dropped, 0 sources let in, \
+                "not tracked, unknown sources dropped, pods dropped, 0 sources allowed, \
                  ip tweed-tunnel.1 (missing)",
             ),
             (GuardStatus { tables: vec![], ..guard() }, "not guarded before all leases are read"),
@@ -257,25 +258,26 @@ mod tests {
     #[test]
     fn a_healthy_node_fits_on_half_a_screen() {
         expect![[r"
-        tweedd 0.1.0: ready
+            tweedd 0.1.0: ready
 
-        store        reachable
-        config       revision 12; stays on vxlan: the rollout is at 25 %
-        backend      vxlan, mixed
-        interface    eth0
-        public IP    172.16.0.5, fd00:172::5
-        subnet       10.244.1.0/24, fd00:10:244:1::/64
-        pod MTU      1430
-        peers        12 direct, 3 by tunnel, 0 left out, 0 set aside, 0 missing
-        direct paths not probed
-        firewall     nftables (this kernel supports it): ip tweed.1, ip6 tweed.1
-                     (missing)
-        tunnel       not tracked, strangers dropped, pods dropped, 15 sources let in
-        since start  31 created, 0 replaced, 0 removed, 1 dump, 0 overruns, 2 configs
-                     read, 0 fallbacks, 0 MAC changes
-        entries      31 desired, 0 refused
-    "]]
-        .assert_eq(&Glance(status()).to_string());
+            store        reachable
+            config       revision 12; stays on vxlan: the rollout is at 25 %
+            backend      vxlan, mixed
+            interface    eth0
+            public IP    172.16.0.5, fd00:172::5
+            subnet       10.244.1.0/24, fd00:10:244:1::/64
+            pod MTU      1430
+            peers        12 direct, 3 by tunnel, 0 skipped, 0 rejected, 0 missing
+            direct paths not probed
+            firewall     nftables (this kernel supports it): ip tweed.1, ip6 tweed.1
+                         (missing)
+            tunnel       not tracked, unknown sources dropped, pods dropped, 15 sources
+                         allowed
+            since start  31 created, 0 replaced, 0 removed, 1 dump, 0 overruns, 2 configs
+                         read, 0 fallbacks, 0 MAC changes
+            entries      31 desired, 0 refused
+        "]]
+        .assert_eq(&Summary(status()).to_string());
     }
 
     #[test]
@@ -288,32 +290,33 @@ mod tests {
             refused: vec![refusal.into()],
             ..status()
         };
-        let text = Glance(status).to_string();
+        let text = Summary(status).to_string();
         assert!(text.lines().all(|line| line.len() <= 80), "{text}");
         expect![[r"
-        tweedd 0.1.0: not ready
-          + route fd00:10:244:3::/64 via fd00:10:244:3:: dev flannel-v6.1 onlink:
-            Nexthop has invalid gateway (no route to host)
+            tweedd 0.1.0: not ready
+              + route fd00:10:244:3::/64 via fd00:10:244:3:: dev flannel-v6.1 onlink:
+                Nexthop has invalid gateway (no route to host)
 
-        store        away: etcd at http://10.0.0.2:2379 and http://10.0.0.3:2379:
-                     connection refused, next try in 3 s
-        config       revision 12; stays on vxlan: the rollout is at 25 %
-        backend      vxlan, mixed
-        interface    eth0
-        public IP    172.16.0.5, fd00:172::5
-        subnet       10.244.1.0/24, fd00:10:244:1::/64
-        pod MTU      1430
-        peers        12 direct, 3 by tunnel, 0 left out, 0 set aside, 0 missing
-        direct paths not probed
-        firewall     nftables (this kernel supports it): ip tweed.1, ip6 tweed.1
-                     (missing)
-        tunnel       not tracked, strangers dropped, pods dropped, 15 sources let in
-        since start  31 created, 0 replaced, 0 removed, 1 dump, 0 overruns, 2 configs
-                     read, 0 fallbacks, 0 MAC changes
-        entries      31 desired, 1 refused
-          + route fd00:10:244:3::/64 via fd00:10:244:3:: dev flannel-v6.1 onlink:
-            Nexthop has invalid gateway (no route to host)
-    "]]
+            store        unreachable: etcd at http://10.0.0.2:2379 and http://10.0.0.3:2379:
+                         connection refused, next try in 3 s
+            config       revision 12; stays on vxlan: the rollout is at 25 %
+            backend      vxlan, mixed
+            interface    eth0
+            public IP    172.16.0.5, fd00:172::5
+            subnet       10.244.1.0/24, fd00:10:244:1::/64
+            pod MTU      1430
+            peers        12 direct, 3 by tunnel, 0 skipped, 0 rejected, 0 missing
+            direct paths not probed
+            firewall     nftables (this kernel supports it): ip tweed.1, ip6 tweed.1
+                         (missing)
+            tunnel       not tracked, unknown sources dropped, pods dropped, 15 sources
+                         allowed
+            since start  31 created, 0 replaced, 0 removed, 1 dump, 0 overruns, 2 configs
+                         read, 0 fallbacks, 0 MAC changes
+            entries      31 desired, 1 refused
+              + route fd00:10:244:3::/64 via fd00:10:244:3:: dev flannel-v6.1 onlink:
+                Nexthop has invalid gateway (no route to host)
+        "]]
         .assert_eq(&text);
     }
 
@@ -337,26 +340,26 @@ mod tests {
             statistics: Statistics::default(),
             ..status()
         };
-        assert_eq!(Glance(status.clone()).exit_status(), ExitStatus::Amiss);
+        assert_eq!(Summary(status.clone()).exit_status(), ExitStatus::Problems);
         expect![[r"
         tweedd 0.1.0: not ready
           no network config yet
 
-        store        not asked yet
+        store        not contacted yet
         config       none
         backend      unknown
         interface    unknown
         public IP    unknown
         subnet       none
         pod MTU      unknown
-        peers        0 direct, 0 by tunnel, 0 left out, 0 set aside, 0 missing
+        peers        0 direct, 0 by tunnel, 0 skipped, 0 rejected, 0 missing
         direct paths not probed
-        firewall     has no rules of ours
+        firewall     no rules of tweed
         tunnel       none, or not guarded
         since start  0 created, 0 replaced, 0 removed, 0 dumps, 0 overruns, 0 configs
                      read, 0 fallbacks, 0 MAC changes
         entries      0 desired, 0 refused
     "]]
-        .assert_eq(&Glance(status).to_string());
+        .assert_eq(&Summary(status).to_string());
     }
 }

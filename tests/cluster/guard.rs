@@ -60,10 +60,10 @@ impl Scene {
 
 fn only_unknown_sources_are_dropped(stack: Stack) -> Result<()> {
     let mut scene = Scene::start(2, stack, &[])?;
-    let outsider = scene.cluster.lab.node("stranger", &scene.cluster.segment)?;
+    let outsider = scene.cluster.lab.node("outsider", &scene.cluster.segment)?;
     let forged = scene.forged(0)?;
     forged.arrives(scene.node(1), None).context("from a peer")?;
-    forged.is_lost(outsider.namespace(), None, scene.node(1)).context("from a stranger")?;
+    forged.is_lost(outsider.namespace(), None, scene.node(1)).context("from an unknown source")?;
     if stack == Stack::V4 {
         let lease = vxlan(outsider.address(Family::V4)?, "02:00:00:00:02:02");
         scene.cluster.etcd.put(&key("10.244.200.0/24"), &lease)?;
@@ -89,7 +89,7 @@ fn unknown_sources_reach_no_pod_by_ipv6_tunnel_unless_allowed() {
 #[test]
 fn another_tunnel_on_the_same_port_is_not_filtered() {
     let scene = Scene::start(2, Stack::V4, &["--ip-masq"]).unwrap();
-    let outsider = scene.cluster.lab.node("stranger", &scene.cluster.segment).unwrap();
+    let outsider = scene.cluster.lab.node("outsider", &scene.cluster.segment).unwrap();
     let ends = [&scene.cluster.nodes[0], &outsider];
     for (number, end) in ends.iter().enumerate() {
         let remote = ends[1 - number].address(Family::V4).unwrap();
@@ -150,7 +150,7 @@ fn goes_and_comes_back(pod: &Pod, node: IpAddr, to: &Node) -> Result<()> {
 fn a_masqueraded_flow_with_the_tunnels_port_is_not_filtered() {
     let scene = Scene::start(2, Stack::V4, &["--ip-masq", "--ip-masq-fully-random-disable"]);
     let scene = scene.unwrap();
-    let outsider = scene.cluster.lab.node("stranger", &scene.cluster.segment).unwrap();
+    let outsider = scene.cluster.lab.node("outsider", &scene.cluster.segment).unwrap();
     let (pod, node) = (&scene.pods[0], scene.address(0).unwrap());
     goes_and_comes_back(pod, node, &outsider).unwrap();
     goes_and_comes_back(pod, node, &scene.cluster.nodes[1]).unwrap();
@@ -248,7 +248,7 @@ fn a_guard_is_shown_restored_and_cleaned_up() {
 #[test]
 fn an_unrenewed_guard_opens_and_closes_when_a_daemon_returns() {
     let mut scene = Scene::start(2, Stack::V4, &[]).unwrap();
-    let outsider = scene.cluster.lab.node("stranger", &scene.cluster.segment).unwrap();
+    let outsider = scene.cluster.lab.node("outsider", &scene.cluster.segment).unwrap();
     let forged = scene.forged(0).unwrap();
     forged.is_lost(outsider.namespace(), None, scene.node(1)).unwrap();
     scene.cluster.daemons[0].stop().unwrap();

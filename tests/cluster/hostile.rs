@@ -248,7 +248,7 @@ fn hostile_leases_change_nothing(config: &str, path: Path) -> Result<()> {
     let is_set_aside = |(subnet, value, word): &Hostile| {
         let id = subnet.replace('/', "-");
         let reason = lease_reason(&cluster.daemons[0], &id)?;
-        ensure!(reason.starts_with("rejected: "), "{subnet} {value} was believed: {reason:?}");
+        ensure!(reason.starts_with("rejected: "), "{subnet} {value} was accepted: {reason:?}");
         ensure!(reason.contains(word), "{subnet} {value}: {reason:?} without {word:?}");
         Ok(())
     };

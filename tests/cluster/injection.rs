@@ -181,7 +181,7 @@ impl Attack {
         cluster.wait_for_paths(|_, _| config.path())?;
         let nodes = &cluster.nodes;
         let pods = [nodes[0].pod()?, nodes[0].pod()?, nodes[1].pod()?, nodes[2].pod()?];
-        let unknown_host_node = cluster.lab.node("stranger", &cluster.segment)?;
+        let unknown_host_node = cluster.lab.node("outsider", &cluster.segment)?;
         let attack = Self { config, cluster, unknown_host_node, pods };
         for (family, second) in [Family::V4, Family::V6].into_iter().zip(SECOND) {
             nodes_know(&attack, family, second)?;

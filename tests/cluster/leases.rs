@@ -189,8 +189,8 @@ fn a_daemon_repairs_its_own_garbled_lease() {
     let key = key_of(&cluster.nodes[0]).unwrap();
     let lease = cluster.etcd.get(&key).unwrap().unwrap();
     cluster.etcd.put(&key, "{").unwrap();
-    let mended = || Ok::<_, anyhow::Error>(cluster.etcd.get(&key)?.unwrap().value == lease.value);
-    eventually(PATIENCE, mended).unwrap();
+    let restored = || Ok::<_, anyhow::Error>(cluster.etcd.get(&key)?.unwrap().value == lease.value);
+    eventually(PATIENCE, restored).unwrap();
     assert!(cluster.daemons[0].process().is_running());
 }
 

@@ -175,7 +175,7 @@ fn an_invalid_edit_is_reported_by_every_node_and_changes_nothing() {
                     "{}",
                     response.body
                 );
-                ensure!(daemon.ctl(&["status"])?.contains("vxlan"), "another backend is in force");
+                ensure!(daemon.ctl(&["status"])?.contains("vxlan"), "another backend is in effect");
                 let report = report(&it.cluster, index)?;
                 let reported = [&report["pending"], &report["invalid"]];
                 let reported =

@@ -6,7 +6,7 @@
     clippy::print_stdout,
     clippy::similar_names,
     clippy::disallowed_methods,
-    reason = "tests wait, tell how long, and compare what is alike"
+    reason = "tests wait, print durations, and compare similar values"
 )]
 
 mod ask;

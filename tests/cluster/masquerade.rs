@@ -49,7 +49,7 @@ const TABLE: [Row; 15] = [
     ("world → pod by a port of another node", "node 1", "tunnel 1"),
     ("node → its pod", "bridge 1", "bridge 1"),
     ("node → pod on another node", "node 1", "tunnel 1"),
-    ("node as somebody else → pod on another node", "node 1", "tunnel 1"),
+    ("node with a foreign source → pod on another node", "node 1", "tunnel 1"),
     ("node → world", "node 1", "node 1"),
     ("bridge → multicast", "bridge 1", "bridge 1"),
 ];
@@ -60,7 +60,7 @@ fn by_ours(flow: &str, side: Side) -> Option<&'static str> {
     match flow {
         "world → pod, routed by another node"
         | "world → pod by a port of another node"
-        | "node as somebody else → pod on another node" => Some("bridge 1"),
+        | "node with a foreign source → pod on another node" => Some("bridge 1"),
         "node → pod on another node" if side == HOST_GW => Some("bridge 1"),
         _ => None,
     }
@@ -141,7 +141,7 @@ impl<'a> Hosts<'a> {
             "node → pod on another node" => {
                 self.seen(near.namespace(), pods[1].namespace(), of_pod(&pods[1])?)
             }
-            "node as somebody else → pod on another node" => {
+            "node with a foreign source → pod on another node" => {
                 let (to, target) = (pods[1].namespace(), of_pod(&pods[1])?);
                 let from = (near.namespace(), Some(hidden(self.family)?));
                 self.named(source_seen(from, to, target.into())?)
@@ -154,7 +154,7 @@ impl<'a> Hosts<'a> {
                 let (from, group) = ((near.namespace(), Some(bridge)), group(near, self.family)?);
                 self.named(source_seen(from, far.namespace(), group)?)
             }
-            other => anyhow::bail!("nobody knows how to send {other}"),
+            other => anyhow::bail!("unknown kind of packet: {other}"),
         }
     }
 
@@ -165,11 +165,14 @@ impl<'a> Hosts<'a> {
     fn address_of(&self, name: &str) -> Result<IpAddr> {
         let mut names = self.names.iter();
         let found = names.find(|(_, known)| **known == name).map(|(address, _)| *address);
-        found.with_context(|| format!("nobody is {name}"))
+        found.with_context(|| format!("no host is named {name}"))
     }
 
     fn named(&self, source: IpAddr) -> Result<&'static str> {
-        self.names.get(&source).copied().with_context(|| format!("{source} is nobody"))
+        self.names
+            .get(&source)
+            .copied()
+            .with_context(|| format!("no host has the address {source}"))
     }
 }
 
@@ -277,7 +280,7 @@ fn a_restart_a_kill_or_an_edit_disturbs_no_new_flow() {
         scene.cluster.daemons[0].wait_ready().unwrap();
         sleep(A_WHILE);
     }
-    assert_eq!(table(scene.node()).unwrap(), before, "a start wrote the table anew");
+    assert_eq!(table(scene.node()).unwrap(), before, "a start wrote the table again");
     for number in 1..=10 {
         let range = format!("10.200.{number}.0/24");
         let rest = format!(r#""NonMasqueradeCIDRs":["{range}"],{}"#, VXLAN.config());

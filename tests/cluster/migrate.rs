@@ -274,7 +274,7 @@ fn a_watched_status_shows_every_stage() {
     done(&cluster, &format!("start --to host-gw --canary {canary}")).unwrap();
     shows("4 direct, 2 by tunnel").unwrap();
     done(&cluster, "next --percent 100").unwrap();
-    shows("3 of 3; in force on 3 of 3 nodes").unwrap();
+    shows("3 of 3; applied on 3 of 3 nodes").unwrap();
     done(&cluster, "rollback").unwrap();
     shows("0 direct, 6 by tunnel").unwrap();
     assert!(watch.process().is_running());
@@ -295,7 +295,7 @@ fn an_edit_that_races_a_stage_is_kept_and_reported() {
         cluster.etcd.put(CONFIG, &edited).unwrap();
         held.join().unwrap().unwrap()
     });
-    assert!(code == 5 && printed.contains("no longer watches"), "{code} {printed}");
+    assert!(code == 5 && printed.contains("stops observing"), "{code} {printed}");
     done(&cluster, "next --percent 100").unwrap();
     follow(&cluster, &[0, 1, 2]).unwrap();
     done(&cluster, "finish").unwrap();
@@ -321,7 +321,7 @@ fn where_foreign_sources_are_dropped_the_plan_reports_it_and_no_node_changes() {
     })
     .unwrap();
     let (code, text) = migrate(&cluster, 0, "start --to host-gw").unwrap();
-    assert!(code == 3 && text.contains("6 things are in the way"), "{code} {text}");
+    assert!(code == 3 && text.contains("blocked by 6 problems"), "{code} {text}");
     let (code, text) = migrate(&cluster, 0, "start --to host-gw --percent 100 --force").unwrap();
     assert!(code == 4 && text.contains("by tunnel"), "{code} {text}");
     follow(&cluster, &[]).unwrap();

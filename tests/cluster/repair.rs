@@ -164,7 +164,7 @@ fn entries_of_a_tunnel_are_restored() {
         format!("route replace {subnet} via 10.99.1.13 dev eth0"),
     );
     is_repaired("route without gateway", format!("route replace {subnet} dev flannel.1"));
-    is_repaired("route of nobody", format!("route replace blackhole {subnet}"));
+    is_repaired("route without a peer", format!("route replace blackhole {subnet}"));
     is_repaired("neighbour deleted", format!("neighbour del {base} dev flannel.1"));
     let neighbour = format!("neighbour replace {base} dev flannel.1 lladdr");
     is_repaired("neighbour of a wrong MAC", format!("{neighbour} {OTHER_MAC} nud permanent"));
@@ -179,7 +179,7 @@ fn entries_of_a_tunnel_are_restored() {
         format!("replace {mac} dev flannel.1 dst 10.99.1.77 self permanent"),
     );
     fdb(
-        "FDB entry of nobody",
+        "FDB entry without a peer",
         format!("add {OTHER_MAC} dev flannel.1 dst 10.99.1.77 self permanent"),
     );
     it.ends_quiet().unwrap();

@@ -50,13 +50,13 @@ impl Scenario {
 
     /// Every daemon stays ready, and reports that the store is unreachable.
     fn all_report_why(&self, within: Duration) -> Result<()> {
-        let said = eventually(within, || {
+        let duration = eventually(within, || {
             self.cluster
                 .daemons
                 .iter()
                 .try_for_each(|it| is_ready_with(it, "the store is unreachable"))
         })?;
-        println!("all daemons said so after {said:?}");
+        println!("all daemons reported that after {duration:?}");
         Ok(())
     }
 
@@ -343,7 +343,7 @@ fn a_start_waits_for_etcd_and_then_for_a_config_that_can_be_used() {
 
     cluster.etcd.put(CONFIG, VXLAN).unwrap();
     let ready = eventually(Duration::from_secs(1), || is_ready(&daemon)).unwrap();
-    println!("ready {ready:?} after the config was mended");
+    println!("ready {ready:?} after the config was fixed");
     let lines = daemon.log().unwrap().lines().count();
     assert!(lines < 20, "{}", daemon.log().unwrap());
 }

@@ -337,7 +337,7 @@ fn flannel_takes_over_nodes_that_it_never_ran_on() {
             assert_eq!(store.text(node).unwrap(), published);
             for other in nodes.iter().filter(|other| other.name() != node.name()) {
                 let routes = other.routes_to(lease.ends[0].subnet).unwrap();
-                assert_eq!(routes.len(), 1, "a route beside flannel's: {routes:?}");
+                assert_eq!(routes.len(), 1, "a route in addition to flannel's: {routes:?}");
             }
         }
         probe.run_for(PAUSE);

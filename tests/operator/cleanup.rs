@@ -8,7 +8,7 @@ use tweed::operator::{Error, ExitStatus};
 
 use crate::host::{Host, inputs};
 
-/// Without where it is known from, if that is the checkpoint.
+/// Without where it is read from, if that is the checkpoint.
 fn check(host: &Host, text: &str, expected: &Expect) {
     let mut is_in_source = false;
     let mut shown = String::new();
@@ -24,14 +24,14 @@ fn check(host: &Host, text: &str, expected: &Expect) {
     expected.assert_eq(&host.anonymous(&shown, "DIR"));
 }
 
-const SOURCE: &str = "known from the checkpoint";
+const SOURCE: &str = "read from the checkpoint";
 
 #[tokio::test]
-async fn what_would_go_is_listed_and_nothing_is_done() {
+async fn without_yes_the_removal_is_only_listed() {
     let host = Host::programmed().await;
     let before = host.entries();
     let (exit_status, listed) = host.run("cleanup").await.unwrap();
-    assert_eq!(exit_status, ExitStatus::Well);
+    assert_eq!(exit_status, ExitStatus::Done);
     check(
         &host,
         &listed,
@@ -62,8 +62,8 @@ async fn what_would_go_is_listed_and_nothing_is_done() {
                 172.16.0.5 dev eth0 dstport 8472 nolearning
             - file DIR/subnet.env
             - file DIR/subnet.state.json
-            14 kernel entries and 2 files of ours; --yes removes them
-            known from the checkpoint
+            14 kernel entries and 2 files of tweed; --yes removes them
+            read from the checkpoint
         "]],
     );
     assert_eq!(host.entries(), before);
@@ -71,10 +71,10 @@ async fn what_would_go_is_listed_and_nothing_is_done() {
 }
 
 #[tokio::test]
-async fn what_is_ours_goes_and_what_is_not_stays() {
+async fn entries_of_tweed_are_removed_and_others_stay() {
     let host = Host::programmed().await;
     let (exit_status, removed) = host.json("cleanup --yes").await.unwrap();
-    assert_eq!((&removed["outcome"], exit_status), (&json!("removed"), ExitStatus::Well));
+    assert_eq!((&removed["outcome"], exit_status), (&json!("removed"), ExitStatus::Done));
     expect![[r"
         rp_filter strict dev eth0
         route 10.244.77.0/24 via 172.16.0.1 dev eth0 proto 4
@@ -83,11 +83,11 @@ async fn what_is_ours_goes_and_what_is_not_stays() {
     assert_eq!(std::fs::read_dir(host.folder.path()).unwrap().count(), 0);
 
     let (exit_status, again) = host.run("cleanup --yes").await.unwrap();
-    assert_eq!(exit_status, ExitStatus::Well);
+    assert_eq!(exit_status, ExitStatus::Done);
     expect![[r"
-        nothing of ours is left
-        there is no daemon, no checkpoint and no subnet file; if routes are left, say
-          which --network and --vni are ours
+        no entries or files of tweed found
+        no daemon, checkpoint or subnet file found; if routes are left, name the network
+          with --network and --vni
     "]]
     .assert_eq(&again);
 }
@@ -97,7 +97,7 @@ async fn a_refusal_keeps_the_checkpoint_for_another_try() {
     let host = Host::programmed().await;
     host.kernel.refuse("route 10.244.4.0/24", "Operation not permitted (EPERM)");
     let (exit_status, refused) = host.run("cleanup --yes").await.unwrap();
-    assert_eq!(exit_status, ExitStatus::Amiss);
+    assert_eq!(exit_status, ExitStatus::Problems);
     check(
         &host,
         &refused,
@@ -128,8 +128,9 @@ async fn a_refusal_keeps_the_checkpoint_for_another_try() {
                 172.16.0.5 dev eth0 dstport 8472 nolearning
             - file DIR/subnet.env
             - file DIR/subnet.state.json
-            14 kernel entries and 2 files of ours, of which 1 refused: run it again
-            known from the checkpoint
+            14 kernel entries and 2 files of tweed, of which 1 refused: run the command
+              again
+            read from the checkpoint
             refused: - route 10.244.4.0/24 nhid 4096512016 via 172.16.0.10 dev eth0:
                 Operation not permitted (EPERM)
         "]],
@@ -141,12 +142,12 @@ async fn a_refusal_keeps_the_checkpoint_for_another_try() {
 }
 
 #[tokio::test]
-async fn where_nobody_knows_the_network_it_can_be_said() {
+async fn an_unknown_network_can_be_named() {
     let host = Host::programmed().await;
     std::fs::remove_file(host.state_file()).unwrap();
     let error = host.run("cleanup").await.err().unwrap();
     assert!(
-        matches!(&error, Error::CannotTell(why) if why.ends_with("say which --network and --vni are ours"))
+        matches!(&error, Error::Unavailable(why) if why.ends_with("name the network with --network and --vni"))
     );
 
     let (_, listed) = host.run("cleanup --network 10.244.0.0/16").await.unwrap();
@@ -178,8 +179,8 @@ async fn where_nobody_knows_the_network_it_can_be_said() {
             - link flannel.1 up mtu 1450 address 0a:00:00:00:00:05 type vxlan id 1 local
                 172.16.0.5 dev eth0 dstport 8472 nolearning
             - file DIR/subnet.env
-            13 kernel entries and 1 file of ours; --yes removes them
-            as --network 10.244.0.0/16 and --vni 1 say
+            13 kernel entries and 1 file of tweed; --yes removes them
+            from --network 10.244.0.0/16 and --vni 1
         "]],
     );
     let (_, listed) = host.json("cleanup --network 10.99.0.0/16 --vni 7").await.unwrap();
@@ -187,7 +188,7 @@ async fn where_nobody_knows_the_network_it_can_be_said() {
 }
 
 #[tokio::test]
-async fn a_device_that_only_bears_our_name_stays() {
+async fn a_device_of_another_kind_with_the_same_name_stays() {
     let host = Host::bare();
     host.kernel.set(Entry::Link(Link {
         name: LinkName::new("flannel.1"),
@@ -211,7 +212,7 @@ async fn filters_of_an_earlier_boot_are_not_made_strict() {
 #[tokio::test]
 async fn beside_a_daemon_only_force_removes() {
     let host = Host::programmed().await;
-    host.beside_a_daemon(async || {
+    host.next_to_a_daemon(async || {
         let (_, listed) = host.json("cleanup").await.unwrap();
         assert_eq!(listed["files"].as_array().map(Vec::len), Some(3));
         let refused = host.run("cleanup --yes").await.err().unwrap();

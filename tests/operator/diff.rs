@@ -39,7 +39,7 @@ fn as_if_in_run(host: &Host, text: &str) -> String {
 async fn a_kernel_that_is_right_does_not_differ() {
     check(
         &Host::programmed().await,
-        ExitStatus::Well,
+        ExitStatus::Done,
         expect![[r"
         no difference from the plan of the checkpoint /run/flannel/subnet.state.json,
           because no daemon answers on /run/flannel/subnet.sock
@@ -66,7 +66,7 @@ async fn what_is_missing_wrong_or_unwanted_is_shown_with_what_is_there() {
     }));
     check(
         &host,
-        ExitStatus::Amiss,
+        ExitStatus::Problems,
         expect![[r"
             + neigh 10.244.3.0 lladdr 0a:00:00:00:00:09 dev flannel.1
             ~ route 10.244.4.0/24 nhid 4096512016 via 172.16.0.10 dev eth0
@@ -80,12 +80,12 @@ async fn what_is_missing_wrong_or_unwanted_is_shown_with_what_is_there() {
 }
 
 #[tokio::test]
-async fn a_device_that_must_be_made_anew_is_shown_with_all_that_sits_on_it() {
+async fn a_device_to_recreate_is_shown_with_all_entries_on_it() {
     let host = Host::programmed().await;
     host.kernel.lose(&Key::Link(LinkName::new("flannel.1")));
     check(
         &host,
-        ExitStatus::Amiss,
+        ExitStatus::Problems,
         expect![[r"
             + link flannel.1 up mtu 1450 address 0a:00:00:00:00:05 type vxlan id 1 local
                 172.16.0.5 dev eth0 dstport 8472 nolearning
@@ -107,12 +107,12 @@ async fn a_device_that_must_be_made_anew_is_shown_with_all_that_sits_on_it() {
 }
 
 #[tokio::test]
-async fn without_daemon_and_checkpoint_nothing_can_be_told() {
+async fn without_daemon_and_checkpoint_diff_fails() {
     let host = Host::bare();
     std::fs::remove_file(host.state_file()).unwrap();
     let error = host.run("diff").await.err().unwrap();
-    assert!(matches!(&error, Error::CannotTell(why) if why.contains("there is no checkpoint")));
+    assert!(matches!(&error, Error::Unavailable(why) if why.contains("there is no checkpoint")));
     std::fs::write(host.state_file(), "{").unwrap();
     let error = host.run("diff").await.err().unwrap();
-    assert!(matches!(&error, Error::CannotTell(why) if why.contains("is damaged")));
+    assert!(matches!(&error, Error::Unavailable(why) if why.contains("is damaged")));
 }

@@ -27,11 +27,11 @@ fn check(host: &Host, text: &str, expected: &Expect) {
 }
 
 #[tokio::test]
-async fn what_would_change_is_listed_and_nothing_is_done() {
+async fn a_dry_run_only_lists_the_changes() {
     let host = Host::programmed().await;
     let before = host.entries();
     let (exit_status, listed) = json(&host, "handover --dry-run").await;
-    assert_eq!((exit_status, &listed["report"]), (ExitStatus::Well, &Value::Null));
+    assert_eq!((exit_status, &listed["report"]), (ExitStatus::Done, &Value::Null));
     assert_eq!(host.entries(), before);
     assert!(host.kernel.take_log().is_empty() && host.state_file().exists());
 }
@@ -40,7 +40,7 @@ async fn what_would_change_is_listed_and_nothing_is_done() {
 async fn routes_get_flannels_form_in_place_and_all_else_that_packets_need_stays() {
     let host = Host::programmed().await;
     let (exit_status, handover) = run(&host, "handover").await.unwrap();
-    assert_eq!(exit_status, ExitStatus::Well);
+    assert_eq!(exit_status, ExitStatus::Done);
     check(
         &host,
         &handover,
@@ -63,8 +63,8 @@ async fn routes_get_flannels_form_in_place_and_all_else_that_packets_need_stays(
             }
         - addr 10.244.1.0/32 dev lo
         - file DIR/subnet.state.json
-        handed over by 8 changes and 1 file: start flanneld
-        known from the checkpoint DIR/subnet.state.json, because no daemon
+        handed over with 8 changes and 1 file: start flanneld
+        read from the checkpoint DIR/subnet.state.json, because no daemon
           answers on DIR/subnet.sock"]],
     );
     expect![[r"
@@ -88,7 +88,7 @@ async fn routes_get_flannels_form_in_place_and_all_else_that_packets_need_stays(
     let (exit_status, again) = json(&host, "handover").await;
     assert_eq!(
         (&again["entries"], &again["files"], exit_status),
-        (&serde_json::json!([]), &serde_json::json!([]), ExitStatus::Well)
+        (&serde_json::json!([]), &serde_json::json!([]), ExitStatus::Done)
     );
 }
 
@@ -103,7 +103,7 @@ async fn an_address_that_is_on_the_loopback_alone_stays_there() {
 }
 
 #[tokio::test]
-async fn the_guard_goes_with_all_that_is_in_it_and_tables_of_flannel_stay() {
+async fn the_guard_is_removed_with_its_content_and_tables_of_flannel_stay() {
     let host = Host::programmed().await;
     let mut known = inputs();
     known.local.policy.guard = Some(Guard::default());
@@ -131,7 +131,7 @@ async fn while_a_route_still_needs_its_nexthop_object_that_is_not_removed() {
     let host = Host::programmed().await;
     host.kernel.refuse("route 10.244.4.0/24", "Network is down");
     let (exit_status, _) = run(&host, "handover").await.unwrap();
-    assert_eq!(exit_status, ExitStatus::Amiss);
+    assert_eq!(exit_status, ExitStatus::Problems);
     let entries = host.entries();
     assert!(
         entries.iter().any(|entry| entry.starts_with("route 10.244.4.0/24 nhid")),
@@ -145,7 +145,7 @@ async fn while_a_route_still_needs_its_nexthop_object_that_is_not_removed() {
 #[tokio::test]
 async fn next_to_a_daemon_nothing_is_done() {
     let host = Host::programmed().await;
-    host.beside_a_daemon(async || {
+    host.next_to_a_daemon(async || {
         let refused = run(&host, "handover").await.err().unwrap();
         assert!(
             matches!(&refused, Error::Refused(why) if why.ends_with("stop it first")),

@@ -69,7 +69,7 @@ impl Host {
     }
 
     /// Runs `work` next to a daemon that answers.
-    pub(crate) async fn beside_a_daemon(&self, work: impl AsyncFnOnce()) {
+    pub(crate) async fn next_to_a_daemon(&self, work: impl AsyncFnOnce()) {
         let listener = http::bind_control(&self.folder.path().join("subnet.sock")).unwrap();
         let daemon = http::serve(listener, async |_| http::json(200, &inputs()));
         tokio::select! {

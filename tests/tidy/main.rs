@@ -103,10 +103,13 @@ const PLAIN: &[&str] = &[
     "bench/src",
     "cni-plugin",
     "netlink",
+    "src/bin",
+    "src/operator",
     "src/store",
     "tests/etcd",
     "tests/kube",
     "tests/lab",
+    "tests/operator",
     "tests/runtimes",
 ];
 

@@ -22,7 +22,7 @@ fn peer(index: usize) -> PeerStatus {
 fn unreachable(index: usize) -> PeerStatus {
     PeerStatus {
         path: None,
-        reason: Some("left out: it published no VTEP".to_owned()),
+        reason: Some("skipped: it published no VTEP".to_owned()),
         ..peer(index)
     }
 }
@@ -40,7 +40,7 @@ fn peers_without_a_path_come_first() {
     assert_eq!(
         listed,
         [
-            ("10.5.2.0-24", "left out: it published no VTEP"),
+            ("10.5.2.0-24", "skipped: it published no VTEP"),
             ("10.5.1.0-24", "the kernel does not hold its path"),
         ]
     );
@@ -92,7 +92,7 @@ fn a_report_that_would_be_too_large_names_fewer_exceptions() {
         assert_eq!(read.exceptions_total, 250);
         read.exceptions.len()
     };
-    assert_eq!(named(&with("left out")), MOST);
+    assert_eq!(named(&with("skipped")), MOST);
     assert!((1..MOST).contains(&named(&with(&"x".repeat(1000)))));
     assert_eq!(named(&with(&"\u{1}".repeat(LARGEST))), 0);
 }

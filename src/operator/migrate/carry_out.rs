@@ -1,4 +1,4 @@
-//! Carries out an order: writes its steps, waits until each is applied, and watches the result.
+//! Carries out an order: writes its steps, waits until each is applied, and observes the result.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 
 use super::cluster::{ClusterView, Subject, Troubles};
 use super::decision::decide;
-use super::options::{Order, Watching};
+use super::options::{Order, StageOptions};
 use super::outcome::{Ended, Outcome, Progress, announced, short};
 use super::state::Step;
 use super::store::{self, Author};
@@ -25,8 +25,8 @@ pub(super) async fn carry_out<S: ClusterStore>(
     order: &Order,
     progress: &mut impl Write,
 ) -> Result<Ended, Error> {
-    let (view, watching) = (store::read(store).await?, order.watching());
-    let mut work = Work { store, author, watching, progress, view };
+    let (view, options) = (store::read(store).await?, order.options());
+    let mut work = Work { store, author, options, progress, view };
     let outcome = match work.carry_out(order).await {
         Ok(outcome) | Err(Stop::Outcome(outcome)) => outcome,
         Err(Stop::Error(error)) => return Err(error),
@@ -37,7 +37,7 @@ pub(super) async fn carry_out<S: ClusterStore>(
 struct Work<'a, S, W> {
     store: &'a S,
     author: Author,
-    watching: Watching,
+    options: StageOptions,
     progress: &'a mut W,
     /// The last read.
     view: ClusterView,
@@ -52,124 +52,119 @@ enum Stop {
 /// The pause between two reads; nodes need about as long to report.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The interval of progress lines while a stage is watched.
-const SIGN_OF_LIFE: Duration = Duration::from_secs(60);
+/// The interval of progress lines while a stage is observed.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(60);
 
 impl<S: ClusterStore, W: Write> Work<'_, S, W> {
     async fn carry_out(&mut self, order: &Order) -> Result<Outcome, Stop> {
         // The previous config must be applied before the next is written.
-        let goes_on = !matches!(order, Order::Pause | Order::Rollback { .. });
-        if goes_on && self.view.state.config.mixed {
+        let continues = !matches!(order, Order::Pause | Order::Rollback { .. });
+        if continues && self.view.state.config.mixed {
             self.wait().await?;
         }
         loop {
-            let step = match decide(order, &self.view) {
-                Ok(step) => step,
-                Err(outcome) if outcome.exit_status == ExitStatus::Well => {
-                    return self.take_over(outcome).await;
-                }
-                Err(outcome) => return Ok(outcome),
-            };
             let before = self.view.clone();
-            self.take(&step).await?;
+            let step = match decide(order, &before) {
+                Ok(step) => step,
+                Err(outcome) => {
+                    // A stage that is already reached is observed, too.
+                    if outcome.exit_status == ExitStatus::Done && !self.options.hold.is_zero() {
+                        self.report(&outcome.message)?;
+                        self.observe(&before).await?;
+                    }
+                    return Ok(outcome);
+                }
+            };
+            self.execute(&step).await?;
             // All nodes must have applied Mixed before the first one changes its backend.
             if step != Step::Mix {
                 let done = Outcome::done(&step, &self.view);
-                return self.watch(&before).await.map(|()| done);
+                return self.observe(&before).await.map(|()| done);
             }
         }
-    }
-
-    /// A stage that is already reached is watched too, if `--hold` is given.
-    async fn take_over(&mut self, outcome: Outcome) -> Result<Outcome, Stop> {
-        if !self.watching.hold.is_zero() {
-            self.say(&outcome.message)?;
-            self.watch(&self.view.clone()).await?;
-        }
-        Ok(outcome)
     }
 
     /// Writes `step` and waits until it is applied.
-    async fn take(&mut self, step: &Step) -> Result<(), Stop> {
-        let document = self.view.after(step, &self.author.note());
+    async fn execute(&mut self, step: &Step) -> Result<(), Stop> {
+        let document = self.view.state.after(step, &self.author.note(), self.view.quality());
         let written = store::swap(self.store, self.view.state.revision, &document).await?;
         let before = mem::replace(&mut self.view, store::read(self.store).await?);
-        let conflict = |so| Err(Stop::Outcome(Outcome::conflict(&before, &self.view, so)));
-        match written {
-            Swap::Outdated => return conflict("nothing was written"),
+        let consequence = match written {
+            Swap::Outdated => "nothing was written",
             Swap::Done(revision) if revision != self.view.state.revision => {
-                return conflict("what was written stood for a moment only");
+                "the written config was replaced at once"
             }
-            Swap::Done(_) => {}
-        }
-        self.say(&announced(step))?;
-        if *step == Step::Pause { Ok(()) } else { self.wait().await }
+            Swap::Done(_) => {
+                self.report(&announced(step))?;
+                return if *step == Step::Pause { Ok(()) } else { self.wait().await };
+            }
+        };
+        Err(Stop::Outcome(Outcome::conflict(&before, &self.view, consequence)))
     }
 
     /// Reads the cluster again, unless another operator has written the config.
-    async fn look(&mut self) -> Result<(), Stop> {
+    async fn reread(&mut self) -> Result<(), Stop> {
         let before = mem::replace(&mut self.view, store::read(self.store).await?);
         if before.state.revision == self.view.state.revision {
             return Ok(());
         }
-        let so = "this command no longer watches";
-        Err(Stop::Outcome(Outcome::conflict(&before, &self.view, so)))
+        let consequence = "this command stops observing";
+        Err(Stop::Outcome(Outcome::conflict(&before, &self.view, consequence)))
     }
 
     /// Waits until every node that reports has applied the config.
     async fn wait(&mut self) -> Result<(), Stop> {
-        let deadline = Instant::now() + self.watching.waiting.timeout;
+        let deadline = Instant::now() + self.options.wait.timeout;
         let mut last = usize::MAX;
         loop {
-            self.look().await?;
+            self.reread().await?;
             let lags = self.view.lags();
             if lags.len() != last {
                 last = lags.len();
                 let reporting = self.view.reporting().count();
-                self.say(&format!("in force on {} of {reporting} nodes", reporting - last))?;
+                self.report(&format!("applied on {} of {reporting} nodes", reporting - last))?;
             }
             if lags.is_empty() {
                 return Ok(());
             }
             if Instant::now() >= deadline {
                 let message =
-                    "not every node does yet what is written: tweedctl migrate status tells when";
+                    "not all nodes have applied the config; tweedctl migrate status lists them";
                 return Err(Stop::Outcome(Outcome::new(ExitStatus::Late, message).with(lags)));
             }
             sleep(PAUSE).await;
         }
     }
 
-    /// Watches an applied stage, and stops at the first possible regression since `before`.
-    async fn watch(&mut self, before: &ClusterView) -> Result<(), Stop> {
-        let (started, mut sign) = (Instant::now(), Duration::ZERO);
+    /// Observes an applied stage, and stops at the first possible regression since `before`.
+    async fn observe(&mut self, before: &ClusterView) -> Result<(), Stop> {
+        let (started, mut next_report) = (Instant::now(), Duration::ZERO);
         let mut suspected = Suspected::default();
         loop {
             if let Some(troubles) = suspected.confirmed(self.view.degraded(before)) {
                 return Err(self.degraded(&troubles).await);
             }
             let held = started.elapsed();
-            if held >= self.watching.hold && suspected.is_quiet() {
+            if held >= self.options.hold && suspected.is_quiet() {
                 return Ok(());
             }
-            if held >= sign {
-                sign = held + SIGN_OF_LIFE;
-                let left = short(self.watching.hold.saturating_sub(held));
-                self.say(&format!("watching for {left}; {}", suspected.summary()))?;
+            if held >= next_report {
+                next_report = held + PROGRESS_INTERVAL;
+                let left = short(self.options.hold.saturating_sub(held));
+                self.report(&format!("observing for {left}; {}", suspected.summary()))?;
             }
             sleep(PAUSE).await;
-            self.look().await?;
+            self.reread().await?;
         }
     }
 
     /// Ends a stage with these troubles, after a rollback if `--auto-rollback` is given.
     async fn degraded(&mut self, troubles: &Troubles) -> Stop {
-        let details = troubles.iter().map(|(subject, why)| format!("{subject}: {why}")).collect();
-        let stays = "worse off than before";
         let message = match &self.view.state.under_way {
-            None => stays.to_owned(),
-            Some(it) if !self.watching.auto_rollback => {
-                format!("{stays}, at {}; tweedctl migrate rollback takes it back", it.stage)
+            None => "possible regression".to_owned(),
+            Some(it) if !self.options.auto_rollback => {
+                let stage = &it.stage;
+                format!("possible regression at {stage}; tweedctl migrate rollback reverts it")
             }
             Some(_) => {
                 // The answer shows the cluster as it was with the troubles, before the rollback.
@@ -177,31 +172,26 @@ impl<S: ClusterStore, W: Write> Work<'_, S, W> {
                 let back = self.go_back().await;
                 self.view = degraded;
                 match back {
-                    Ok(message) => message,
+                    Ok(back) => format!("possible regression, rolled back: {back}"),
                     Err(Stop::Outcome(Outcome { message, .. })) => {
-                        format!("{stays}, and it could not be taken back: {message}")
+                        format!("possible regression, and the rollback failed: {message}")
                     }
                     Err(error @ Stop::Error(_)) => return error,
                 }
             }
         };
+        let details = troubles.iter().map(|(subject, why)| format!("{subject}: {why}")).collect();
         Stop::Outcome(Outcome::new(ExitStatus::Degraded, message).with(details))
     }
 
     async fn go_back(&mut self) -> Result<String, Stop> {
-        let order = Order::Rollback { one_stage: true, waiting: self.watching.waiting };
-        match decide(&order, &self.view) {
-            Ok(step) => {
-                self.take(&step).await?;
-                let back = Outcome::done(&step, &self.view).message;
-                Ok(format!("worse off than before, and so taken back: {back}"))
-            }
-            Err(outcome) if outcome.exit_status == ExitStatus::Well => Ok(outcome.message),
-            Err(outcome) => Err(Stop::Outcome(outcome)),
-        }
+        let order = Order::Rollback { one_stage: true, wait: self.options.wait };
+        let step = decide(&order, &self.view).map_err(Stop::Outcome)?;
+        self.execute(&step).await?;
+        Ok(Outcome::done(&step, &self.view).message)
     }
 
-    fn say(&mut self, text: &str) -> Result<(), Error> {
+    fn report(&mut self, text: &str) -> Result<(), Error> {
         let line = format!("{}  {text}", self.author.now().strftime("%T"));
         writeln!(self.progress, "{}", wrap(&line, 10))?;
         Ok(self.progress.flush()?)
@@ -224,31 +214,31 @@ const DISTURBANCE: Duration = Duration::from_secs(4);
 const NOISE: Duration = Duration::from_secs(45);
 
 impl Suspected {
-    /// Those of `troubles` that have lasted longer than a temporary one, if any.
+    /// Those of `troubles` that have lasted too long, if any.
     fn confirmed(&mut self, mut troubles: Troubles) -> Option<Troubles> {
         self.0.retain(|subject, _| troubles.contains_key(subject));
         troubles.retain(|subject, _| {
             let since = self.0.entry(subject.clone()).or_insert_with(Instant::now);
-            since.elapsed() >= passing(subject)
+            since.elapsed() >= tolerance(subject)
         });
         Some(troubles).filter(|troubles| !troubles.is_empty())
     }
 
     /// Whether no trouble is confirmed or about to be.
     fn is_quiet(&self) -> bool {
-        self.0.keys().all(|subject| passing(subject) == NOISE)
+        self.0.keys().all(|subject| tolerance(subject) == NOISE)
     }
 
     fn summary(&self) -> String {
         match self.0.len() {
-            0 => "all is well".to_owned(),
-            some => format!("{} may be worse off", counted(some, "thing")),
+            0 => "no problems".to_owned(),
+            some => counted(some, "possible regression"),
         }
     }
 }
 
 /// How long a trouble may last before it counts.
-const fn passing(subject: &Subject) -> Duration {
+const fn tolerance(subject: &Subject) -> Duration {
     match subject {
         Subject::Pair(..) | Subject::Node(_) => DISTURBANCE,
         Subject::Probes(_) => NOISE,

@@ -3,14 +3,12 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::document::Document;
-use super::state::{MigrationState, Note, Stage, Step};
+use super::state::{MigrationState, Stage};
 use crate::model::config::{BackendType, Rollout};
 use crate::model::lease::{Lease, LeaseId, Record};
 use crate::model::path::Path;
 use crate::model::report::{Exception, NodeReport, Quality};
 
-/// A cluster at one moment.
 #[derive(Clone, Debug)]
 pub(super) struct ClusterView {
     pub(super) state: MigrationState,
@@ -32,7 +30,6 @@ pub(super) struct Member {
 /// Each trouble with its reason.
 pub(super) type Troubles = BTreeMap<Subject, String>;
 
-/// The subject of a trouble.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Subject {
     /// Two nodes, and the path between them.
@@ -64,19 +61,12 @@ impl ClusterView {
         self.members.get(*self.positions.get(id)?)
     }
 
-    /// The nodes that report.
     pub(super) fn reporting(&self) -> impl Iterator<Item = (&Member, &NodeReport)> {
         self.members.iter().filter_map(|member| Some((member, member.report.as_ref()?)))
     }
 
-    /// Nodes without a report.
     pub(super) fn silent(&self) -> impl Iterator<Item = &Member> {
         self.members.iter().filter(|member| member.report.is_none())
-    }
-
-    /// The config after `step`.
-    pub(super) fn after(&self, step: &Step, note: &Note) -> Document {
-        self.state.after(step, note, self.quality())
     }
 
     /// Loss and latency between the nodes; none if they do not probe.
@@ -122,7 +112,7 @@ impl ClusterView {
         } else if report.backend != wanted {
             Some(format!("is still on {}", report.backend.as_str()))
         } else if report.mixed != config.mixed {
-            Some(format!("has Mixed still {}", if report.mixed { "on" } else { "off" }))
+            Some(format!("still has Mixed {}", if report.mixed { "on" } else { "off" }))
         } else {
             let awaited = report.exceptions.iter().find(|exception| exception.probing)?;
             Some(format!("still uses the tunnel to {}: {}", awaited.lease, awaited.reason))
@@ -163,7 +153,7 @@ impl ClusterView {
         let name = before.name.clone();
         let now = self.member(&before.lease.id);
         match (&before.report, now.map(|now| &now.report)) {
-            (_, None) => Some((Subject::Node(name), "its lease is gone".to_owned())),
+            (_, None) => Some((Subject::Node(name), "its lease is removed".to_owned())),
             (Some(_), Some(None)) => Some((Subject::Node(name), "it no longer reports".to_owned())),
             (Some(before), Some(Some(now))) => {
                 Some((Subject::Probes(name), now.quality?.worse_than(before.quality?)?))

@@ -4,52 +4,50 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::iter::successors;
 
 use super::cluster::{ClusterView, Member};
-use super::options::{Order, Watching};
-use super::outcome::Outcome;
+use super::options::{Order, StageOptions, Start};
+use super::outcome::{Outcome, finished};
 use super::reachability::{Backends, Pair, pairs};
-use super::state::{Mixing, Note, Stage, Step, UnderWay};
+use super::state::{Note, Stage, Step, UnderWay};
 use crate::model::config::BackendType;
 use crate::model::report::NodeReport;
 use crate::operator::ExitStatus;
+use crate::operator::layout::counted;
 
 /// The next step of `order` in this state, or the outcome if there is none.
 pub(super) fn decide(order: &Order, view: &ClusterView) -> Result<Step, Outcome> {
-    match (order, &view.state.under_way) {
-        (Order::Start { to, watching, .. }, None) => begin(*to, order.stage(), watching, view),
-        (Order::Start { to, watching, .. }, Some(it)) => {
-            resume(*to, order.stage(), it, watching, view)
-        }
-        (Order::Finish { .. }, None) => settle(view),
-        (Order::Next { .. } | Order::Pause | Order::Rollback { .. }, None) => {
-            Err(refused("no migration is under way: tweedctl migrate start begins one"))
-        }
-        (Order::Next { percent, resume, watching }, Some(it)) => match &it.paused {
+    let Some(under_way) = &view.state.under_way else {
+        return match order {
+            Order::Start(start) => begin(start, view),
+            Order::Finish { .. } => settle(view),
+            Order::Next { .. } | Order::Pause | Order::Rollback { .. } => {
+                Err(refused("no migration is under way: tweedctl migrate start begins one"))
+            }
+        };
+    };
+    match order {
+        Order::Start(start) => resume(start, under_way, view),
+        Order::Next { percent, resume, options } => match &under_way.paused {
             Some(Note { at, by }) if !resume => Err(refused(format!(
-                "paused by {by} at {at}: tweedctl migrate next --resume goes on"
+                "paused by {by} at {at}: tweedctl migrate next --resume continues"
             ))),
-            Some(_) | None => advance(*percent, it, watching, view),
+            Some(_) | None => advance(*percent, under_way, options, view),
         },
-        (Order::Pause, Some(it)) => match &it.paused {
-            Some(Note { at, by }) => Err(done(format!("paused already, by {by} at {at}"))),
+        Order::Pause => match &under_way.paused {
+            Some(Note { at, by }) => Err(done(format!("already paused by {by} at {at}"))),
             None => Ok(Step::Pause),
         },
-        (Order::Rollback { one_stage: true, .. }, Some(it)) => go_back(before(it), it),
-        (Order::Rollback { one_stage: false, .. }, Some(it)) => go_back(Stage::default(), it),
-        (Order::Finish { .. }, Some(it)) => finish(it, view),
+        Order::Rollback { one_stage: true, .. } => go_back(before(under_way), under_way),
+        Order::Rollback { one_stage: false, .. } => go_back(Stage::default(), under_way),
+        Order::Finish { .. } => finish(under_way, view),
     }
 }
 
-fn begin(
-    to: BackendType,
-    stage: Option<Stage>,
-    watching: &Watching,
-    view: &ClusterView,
-) -> Result<Step, Outcome> {
-    let config = &view.state.config;
+fn begin(start: &Start, view: &ClusterView) -> Result<Step, Outcome> {
+    let (config, to) = (&view.state.config, start.to);
     if config.backend.kind == to {
-        return Err(done(format!("every node is told to be on {} already", to.as_str())));
+        return Err(done(format!("the config already selects {} for all nodes", to.as_str())));
     }
-    let stage = first_stage(to, stage, watching, view)?;
+    let stage = first_stage(start, view)?;
     if !config.mixed {
         return Ok(Step::Mix);
     }
@@ -59,45 +57,32 @@ fn begin(
 }
 
 /// A migration that was rolled back may start again; any operator may continue a running one.
-fn resume(
-    to: BackendType,
-    stage: Option<Stage>,
-    under_way: &UnderWay,
-    watching: &Watching,
-    view: &ClusterView,
-) -> Result<Step, Outcome> {
-    if under_way.to != to {
-        let to = under_way.to.as_str();
+fn resume(start: &Start, under_way: &UnderWay, view: &ClusterView) -> Result<Step, Outcome> {
+    let UnderWay { to, stage, .. } = under_way;
+    let kind = to.as_str();
+    if *to != start.to {
         return Err(refused(format!(
-            "a migration to {to} is under way: tweedctl migrate rollback takes it back"
+            "a migration to {kind} is under way: tweedctl migrate rollback reverts it"
         )));
     }
-    if !under_way.stage.is_empty() {
-        let (reached, to) = (&under_way.stage, to.as_str());
-        return Err(done(format!("started already: {reached} on {to}")));
+    if !stage.is_empty() {
+        return Err(done(format!("already started: {stage} on {kind}")));
     }
-    Ok(Step::Reach(first_stage(to, stage, watching, view)?))
+    Ok(Step::Reach(first_stage(start, view)?))
 }
 
-/// `stage`, or the default first stage, unless something prevents it.
-fn first_stage(
-    to: BackendType,
-    stage: Option<Stage>,
-    watching: &Watching,
-    view: &ClusterView,
-) -> Result<Stage, Outcome> {
-    let stage = stage.or_else(|| further(&Stage::default(), view)).unwrap_or_default();
-    let cuts: Vec<_> = pairs(view, Backends::All { kind: to, mixing: Mixing::On })
-        .filter(|pair| cut(pair).is_some())
-        .collect();
-    let mut obstacles = obstacles(view, to, &cuts);
+/// The stage that `start` names, or the default one, unless something prevents it.
+fn first_stage(start: &Start, view: &ClusterView) -> Result<Stage, Outcome> {
+    let stage = start.stage().or_else(|| further(&Stage::default(), view)).unwrap_or_default();
+    let pairs = pairs(view, Backends::All { kind: start.to, mixed: true });
+    let cuts: Vec<_> = pairs.filter(|pair| cut(pair).is_some()).collect();
+    let mut obstacles = obstacles(view, start.to, &cuts);
     obstacles.extend(unknown_nodes(view, &stage.nodes));
-    obstacles.retain(|it| !watching.force || it.forgivable == Forgivable::No);
-    let message = match obstacles.len() {
-        0 => return Ok(stage),
-        1 => "1 thing is in the way".to_owned(),
-        more => format!("{more} things are in the way"),
-    };
+    obstacles.retain(|it| !(start.options.force && it.is_forgivable));
+    if obstacles.is_empty() {
+        return Ok(stage);
+    }
+    let message = format!("blocked by {}", counted(obstacles.len(), "problem"));
     Err(refused(message).with(obstacles.into_iter().map(|it| it.text).collect()))
 }
 
@@ -116,34 +101,31 @@ fn further(stage: &Stage, view: &ClusterView) -> Option<Stage> {
 fn advance(
     percent: Option<u8>,
     under_way: &UnderWay,
-    watching: &Watching,
+    options: &StageOptions,
     view: &ClusterView,
 ) -> Result<Step, Outcome> {
     let stage = &under_way.stage;
-    let next = match percent {
-        Some(percent) if percent < stage.percent => {
-            return Err(refused(format!(
-                "{percent} % is not more than {stage}: tweedctl migrate rollback goes back"
-            )));
-        }
-        Some(percent) => Some(stage.at(percent)),
-        None => further(stage, view),
-    };
+    if let Some(percent) = percent.filter(|percent| *percent < stage.percent) {
+        return Err(refused(format!(
+            "{percent} % is less than {stage}: to go back, use tweedctl migrate rollback"
+        )));
+    }
+    let next = percent.map_or_else(|| further(stage, view), |percent| Some(stage.at(percent)));
     let Some(next) = next.filter(|next| next != stage || under_way.paused.is_some()) else {
         let next = stage.next_command();
-        return Err(done(format!("reached already: {stage}; next: {next}")));
+        return Err(done(format!("already reached: {stage}; next: {next}")));
     };
     all_follow(view)?;
     match view.troubles().first_key_value() {
-        Some((subject, why)) if !watching.force => Err(refused(format!(
-            "not all is well at this stage: {subject}: {why}; --force goes on nevertheless"
+        Some((subject, why)) if !options.force => Err(refused(format!(
+            "this stage has problems: {subject}: {why}; --force continues nevertheless"
         ))),
         _ => Ok(Step::Reach(next)),
     }
 }
 
 fn all_follow(view: &ClusterView) -> Result<(), Outcome> {
-    let refusal = |lag| refused(format!("not every node has taken the config in yet: {lag}"));
+    let refusal = |lag| refused(format!("not all nodes have applied the config: {lag}"));
     view.lags().first().map_or(Ok(()), |lag| Err(refusal(lag)))
 }
 
@@ -152,7 +134,9 @@ fn go_back(stage: Stage, under_way: &UnderWay) -> Result<Step, Outcome> {
         return Ok(Step::Reach(stage));
     }
     let from = under_way.from.as_str();
-    Err(done(format!("every node is told to be back on {from}; next: tweedctl migrate finish")))
+    Err(done(format!(
+        "the config already selects {from} for all nodes; next: tweedctl migrate finish"
+    )))
 }
 
 /// The stage before this one; the default one if none is recorded.
@@ -169,35 +153,32 @@ fn finish(under_way: &UnderWay, view: &ClusterView) -> Result<Step, Outcome> {
         stage if stage.is_empty() => under_way.from,
         stage => {
             return Err(refused(format!(
-                "half way, at {stage}: tweedctl migrate next or rollback comes first"
+                "not complete, at {stage}: run tweedctl migrate next or rollback first"
             )));
         }
     };
     all_follow(view)?;
-    Ok(Step::Finish { kind, mixing: still_mixing(view, kind) })
+    Ok(Step::Finish { kind, mixed: needs_mixed(view, kind) })
 }
 
 fn settle(view: &ClusterView) -> Result<Step, Outcome> {
     let config = &view.state.config;
     let kind = config.backend.kind;
-    if config.mixed && still_mixing(view, kind) == Mixing::Off {
-        return Ok(Step::Finish { kind, mixing: Mixing::Off });
+    if config.mixed && !needs_mixed(view, kind) {
+        return Ok(Step::Finish { kind, mixed: false });
     }
-    let mixed = if config.mixed { "; Mixed stays on, because pairs need it" } else { "" };
-    Err(done(format!("finished: every node is on {}{mixed}", kind.as_str())))
+    Err(done(finished(view)))
 }
 
 /// Whether a pair still needs `Mixed` once all nodes are on `kind`.
-fn still_mixing(view: &ClusterView, kind: BackendType) -> Mixing {
-    let needed = view.members.iter().any(|member| member.backend() != Some(kind))
+fn needs_mixed(view: &ClusterView, kind: BackendType) -> bool {
+    view.members.iter().any(|member| member.backend() != Some(kind))
         || !failing(view, kind).is_empty()
-        || pairs(view, Backends::All { kind, mixing: Mixing::Off })
-            .any(|pair| cut(&pair).is_some());
-    if needed { Mixing::On } else { Mixing::Off }
+        || pairs(view, Backends::All { kind, mixed: false }).any(|pair| cut(&pair).is_some())
 }
 
 fn done(message: String) -> Outcome {
-    Outcome::new(ExitStatus::Well, message)
+    Outcome::new(ExitStatus::Done, message)
 }
 
 fn refused(message: impl Into<String>) -> Outcome {
@@ -208,15 +189,9 @@ fn refused(message: impl Into<String>) -> Outcome {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Obstacle {
     pub(super) text: String,
-    pub(super) forgivable: Forgivable,
-}
-
-/// Whether `--force` accepts it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Forgivable {
-    /// The nodes concerned keep their state: one without a report, a pair that stays in the tunnel.
-    Yes,
-    No,
+    /// Whether `--force` accepts it: the nodes concerned keep their state. One sends no report, or
+    /// a pair keeps the tunnel.
+    pub(super) is_forgivable: bool,
 }
 
 /// What prevents a move to `kind`.
@@ -230,17 +205,20 @@ pub(super) fn obstacles(
 }
 
 /// The names in `nodes` that match no node.
-pub(super) fn unknown_nodes(view: &ClusterView, nodes: &[String]) -> Vec<Obstacle> {
+fn unknown_nodes(view: &ClusterView, nodes: &[String]) -> Vec<Obstacle> {
     let known: BTreeSet<String> = view.members.iter().flat_map(Member::names).collect();
     let unknown = nodes.iter().filter(|node| !known.contains(*node));
-    unknown.map(|node| Obstacle::fatal(format!("{node} is the public IP of no node"))).collect()
+    unknown
+        .map(|node| Obstacle::fatal(format!("no node has the public IP or name {node}")))
+        .collect()
 }
 
 fn of_node(member: &Member) -> Vec<Obstacle> {
     let node = &member.name;
     let Some(report) = &member.report else {
-        let text = format!("{node} sends no report: it runs flannel or an older tweedd, or none");
-        return vec![Obstacle { text, forgivable: Forgivable::Yes }];
+        let text =
+            format!("{node} sends no report: it runs flannel, an older tweedd, or no daemon");
+        return vec![Obstacle { text, is_forgivable: true }];
     };
     let invalid = report.invalid.iter().map(|why| format!("{node} cannot use the config: {why}"));
     let waits = report.pending.iter().map(|what| format!("{node} waits: {what}"));
@@ -249,47 +227,49 @@ fn of_node(member: &Member) -> Vec<Obstacle> {
 
 fn strict(node: &str, report: &NodeReport) -> Option<String> {
     let links: Vec<String> = report.strict_filters.iter().map(ToString::to_string).collect();
-    // With Mixed, tweedd has already loosened all filters that it may change.
-    let is_strict = report.mixed && !links.is_empty();
     let links = links.join(" and ");
-    is_strict
-        .then(|| format!("{node} filters strictly on {links}, and its tweedd may not change that"))
+    // With Mixed, tweedd has already loosened all filters that it may change.
+    (report.mixed && !links.is_empty()).then(|| {
+        format!(
+            "{node} has a strict reverse-path filter on {links}, and its tweedd may not change it"
+        )
+    })
 }
 
 /// The pairs on one link that would change to a direct path on which probes fail.
-pub(super) fn failing(view: &ClusterView, kind: BackendType) -> Vec<Obstacle> {
+fn failing(view: &ClusterView, kind: BackendType) -> Vec<Obstacle> {
     if kind != BackendType::HostGw {
         return Vec::new();
     }
+    // Of two leases with one first address, the earlier one counts.
     let subnets =
         view.members.iter().rev().flat_map(|member| {
             member.lease.subnets().map(move |subnet| (subnet.base(), &member.name))
         });
     let owners: BTreeMap<_, _> = subnets.collect();
-    let failing = view.reporting().flat_map(|(from, report)| {
-        let owners = &owners;
-        report.failing.iter().map(move |(peer, why)| {
+    let mut obstacles = Vec::new();
+    for (from, report) in view.reporting() {
+        for (peer, why) in &report.failing {
             let to = owners.get(peer).map_or_else(|| peer.to_string(), ToString::to_string);
             let text = format!("{} would stay in the tunnel to {to}: {why}", from.name);
-            Obstacle { text, forgivable: Forgivable::Yes }
-        })
-    });
-    failing.collect()
+            obstacles.push(Obstacle { text, is_forgivable: true });
+        }
+    }
+    obstacles
 }
 
 /// The obstacle of a pair that would lose its path.
-pub(super) fn cut(pair: &Pair<'_>) -> Option<Obstacle> {
+fn cut(pair: &Pair<'_>) -> Option<Obstacle> {
     if pair.now.is_none() || pair.then.is_some() {
         return None;
     }
     let why = pair.reason.as_deref().unwrap_or_default();
     let text = format!("{} would no longer reach {}: {why}", pair.from, pair.to);
-    let forgivable = if pair.both_report { Forgivable::No } else { Forgivable::Yes };
-    Some(Obstacle { text, forgivable })
+    Some(Obstacle { text, is_forgivable: !pair.both_report })
 }
 
 impl Obstacle {
     const fn fatal(text: String) -> Self {
-        Self { text, forgivable: Forgivable::No }
+        Self { text, is_forgivable: false }
     }
 }

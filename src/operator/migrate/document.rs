@@ -85,7 +85,6 @@ impl Document {
         self.parse_fields().unwrap_or_default()
     }
 
-    /// In the order of the text.
     fn parse_fields(&self) -> Result<Vec<Field>, NoObject> {
         let fields: Fields<&RawValue> = serde_json::from_str(&self.0)?;
         let mut end = 0;

@@ -22,9 +22,9 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use self::carry_out::carry_out;
-use self::options::{Command, Stores};
-use self::plan::{Plan, Rows};
-use self::status::Status;
+use self::options::{MigrateCommand, Stores};
+use self::plan::MigrationPlan;
+use self::status::MigrationStatus;
 use self::store::Author;
 use super::layout::Output;
 use super::{Error, ExitStatus, write};
@@ -48,18 +48,19 @@ pub(super) async fn run(
 
 async fn answer(
     store: &impl ClusterStore,
-    command: &Command,
+    command: &MigrateCommand,
     output: Output,
     out: &mut impl Write,
 ) -> Result<ExitStatus, Error> {
     let author = Author::here();
     match command {
-        Command::Plan { to, all } => {
-            let rows = if *all { Rows::All } else { Rows::Special };
-            write(out, output, &Plan::new(&self::store::read(store).await?, *to, rows))
+        MigrateCommand::Plan { to, all } => {
+            let view = self::store::read(store).await?;
+            let plan = MigrationPlan::new(&view, *to);
+            write(out, output, &if *all { plan.in_full() } else { plan })
         }
-        Command::Status { watch } => loop {
-            let status = Status::new(&self::store::read(store).await?, author.now());
+        MigrateCommand::Status { watch } => loop {
+            let status = MigrationStatus::new(&self::store::read(store).await?, author.now());
             let exit_status = write(out, output, &status)?;
             if !watch {
                 return Ok(exit_status);
@@ -67,7 +68,7 @@ async fn answer(
             sleep(INTERVAL).await;
             writeln!(out)?;
         },
-        Command::Order(order) => {
+        MigrateCommand::Order(order) => {
             let ended = match output {
                 Output::Text => carry_out(store, author, order, out).await?,
                 // Programs read only the final answer.

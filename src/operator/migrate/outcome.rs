@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::cluster::ClusterView;
-use super::state::{Mixing, Stage, Step};
+use super::state::{Note, Stage, Step};
 use crate::operator::layout::{counted, wrap};
 use crate::operator::{Answer, ExitStatus};
 
@@ -28,7 +28,6 @@ pub(super) struct Ended {
     pub(super) progress: Progress,
 }
 
-/// The progress of a migration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Progress {
     /// The revision of the config key.
@@ -58,11 +57,12 @@ impl Outcome {
     }
 
     /// The config changed since `before`, so this command ends.
-    pub(super) fn conflict(before: &ClusterView, now: &ClusterView, so: &str) -> Self {
-        let author = now.state.author(&before.state);
-        let author = author
-            .map_or_else(|| "somebody".to_owned(), |note| format!("{} at {}", note.by, note.at));
-        let message = format!("{author} has changed the config meanwhile; {so}");
+    pub(super) fn conflict(before: &ClusterView, now: &ClusterView, consequence: &str) -> Self {
+        let author = match now.state.author(&before.state) {
+            Some(Note { at, by }) => format!("{by} at {at}"),
+            None => "another client".to_owned(),
+        };
+        let message = format!("{author} has changed the config meanwhile; {consequence}");
         Self::new(ExitStatus::Conflict, message).with(now.state.changes(&before.state))
     }
 
@@ -76,7 +76,7 @@ impl Outcome {
             Step::Finish { .. } => pods_of_other_mtu(view).collect(),
             Step::Mix | Step::Begin { .. } | Step::Reach(_) | Step::Pause => Vec::new(),
         };
-        Self::new(ExitStatus::Well, completed(step, view) + &silent).with(pods)
+        Self::new(ExitStatus::Done, completed(step, view) + &silent).with(pods)
     }
 }
 
@@ -84,19 +84,17 @@ impl Outcome {
 pub(super) fn announced(step: &Step) -> String {
     match step {
         Step::Mix => "Mixed is turned on".to_owned(),
-        Step::Begin { to, stage } => format!("{} begins: {stage}", to.as_str()),
+        Step::Begin { to, stage } => format!("starting {}: {stage}", to.as_str()),
         Step::Reach(stage) => format!("now {stage}"),
         Step::Pause => "paused".to_owned(),
-        Step::Finish { mixing: Mixing::On, .. } => "Rollout is removed".to_owned(),
-        Step::Finish { mixing: Mixing::Off, .. } => "Mixed and Rollout are removed".to_owned(),
+        Step::Finish { mixed: true, .. } => "Rollout is removed".to_owned(),
+        Step::Finish { mixed: false, .. } => "Mixed and Rollout are removed".to_owned(),
     }
 }
 
 /// The text once a step is applied, with what comes next.
 fn completed(step: &Step, view: &ClusterView) -> String {
-    let nodes = view.reporting().count();
-    let config = &view.state.config;
-    let kind = config.backend.kind.as_str();
+    let (nodes, kind) = (view.reporting().count(), view.state.config.backend.kind.as_str());
     match step {
         Step::Mix => "Mixed is on".to_owned(),
         Step::Begin { stage, .. } | Step::Reach(stage) if stage.is_empty() => {
@@ -107,12 +105,15 @@ fn completed(step: &Step, view: &ClusterView) -> String {
             let (following, next) = (view.following(), stage.next_command());
             format!("{following} of {nodes} nodes on {kind} ({stage}); next: {next}")
         }
-        Step::Pause => "paused: tweedctl migrate next --resume goes on".to_owned(),
-        Step::Finish { .. } => {
-            let mixed = if config.mixed { "; Mixed stays on, because pairs need it" } else { "" };
-            format!("finished: all {nodes} nodes are on {kind}{mixed}")
-        }
+        Step::Pause => "paused: tweedctl migrate next --resume continues".to_owned(),
+        Step::Finish { .. } => finished(view),
     }
+}
+
+pub(super) fn finished(view: &ClusterView) -> String {
+    let (nodes, config) = (view.reporting().count(), &view.state.config);
+    let mixed = if config.mixed { "; Mixed stays on, because pairs need it" } else { "" };
+    format!("finished: all {nodes} nodes are on {}{mixed}", config.backend.kind.as_str())
 }
 
 /// A line for each node whose pods have an MTU other than that of new pods.
@@ -153,7 +154,7 @@ impl Progress {
     pub(super) fn bar(&self) -> String {
         const WIDTH: usize = 24;
         let Self { reporting, following, lagging, .. } = self;
-        let applied = format!("in force on {} of {reporting} nodes", reporting - lagging);
+        let applied = format!("applied on {} of {reporting} nodes", reporting - lagging);
         if self.from.is_none() {
             return applied;
         }
@@ -167,7 +168,7 @@ impl fmt::Display for Progress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mixed = if self.mixed { ", mixed" } else { "" };
         let Some((from, percent)) = self.from.zip(self.percent) else {
-            return write!(f, "none; the nodes are told to be on {}{mixed}", self.backend);
+            return write!(f, "none; the config selects {}{mixed}", self.backend);
         };
         let stage = Stage { percent, nodes: self.canaries.clone() };
         write!(f, "{from} → {}, {stage}{mixed}", self.backend)
@@ -189,7 +190,7 @@ impl fmt::Display for Ended {
         }
         match details.len().saturating_sub(SHOWN) {
             0 => Ok(()),
-            more => writeln!(f, "  and {more} more: -o json tells all"),
+            more => writeln!(f, "  and {more} more: -o json shows all"),
         }
     }
 }

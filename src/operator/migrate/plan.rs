@@ -7,23 +7,15 @@ use serde::Serialize;
 use super::cluster::ClusterView;
 use super::decision::{obstacles, stages};
 use super::reachability::{Backends, Pair, pairs};
-use super::state::{Mixing, Stage};
+use super::state::Stage;
 use crate::model::config::BackendType;
 use crate::model::path::Path;
 use crate::model::report::NodeReport;
-use crate::operator::layout::{Table, counted, listed, wrap};
+use crate::operator::layout::{Table, counted, listed, or_dash, wrap};
 use crate::operator::{Answer, ExitStatus};
 
-/// Which pairs the text shows; the JSON has all.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rows {
-    All,
-    /// The exceptions: pairs without the preferred path of the backend.
-    Special,
-}
-
 #[derive(Debug, Serialize)]
-pub(super) struct Plan<'a> {
+pub(super) struct MigrationPlan<'a> {
     to: &'static str,
     mixed: bool,
     nodes: usize,
@@ -44,8 +36,10 @@ pub(super) struct Plan<'a> {
     breaking: Vec<&'a str>,
     obstacles: Vec<String>,
     pairs: Vec<Pair<'a>>,
+    /// Whether the text shows all pairs, as the JSON does; otherwise those without the preferred
+    /// path of the backend.
     #[serde(skip)]
-    rows: Rows,
+    shows_all: bool,
 }
 
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -62,10 +56,9 @@ struct Share {
     nodes: usize,
 }
 
-impl<'a> Plan<'a> {
-    pub(super) fn new(view: &'a ClusterView, to: BackendType, rows: Rows) -> Self {
-        let pairs: Vec<Pair<'_>> =
-            pairs(view, Backends::All { kind: to, mixing: Mixing::On }).collect();
+impl<'a> MigrationPlan<'a> {
+    pub(super) fn new(view: &'a ClusterView, to: BackendType) -> Self {
+        let pairs: Vec<Pair<'_>> = pairs(view, Backends::All { kind: to, mixed: true }).collect();
         let reports = || view.reporting().map(|(_, report)| report);
         let nodes_where = |is: fn(&NodeReport) -> bool| -> Vec<&'a str> {
             let matching = view.reporting().filter(|(_, report)| is(report));
@@ -88,8 +81,12 @@ impl<'a> Plan<'a> {
             breaking: nodes_where(|report| !report.keeps_connections),
             obstacles: obstacles(view, to, &pairs).into_iter().map(|it| it.text).collect(),
             pairs,
-            rows,
+            shows_all: false,
         }
+    }
+
+    pub(super) fn in_full(self) -> Self {
+        Self { shows_all: true, ..self }
     }
 }
 
@@ -112,9 +109,9 @@ impl Counts {
     }
 }
 
-impl Answer for Plan<'_> {
+impl Answer for MigrationPlan<'_> {
     fn exit_status(&self) -> ExitStatus {
-        if self.obstacles.is_empty() { ExitStatus::Well } else { ExitStatus::Impossible }
+        if self.obstacles.is_empty() { ExitStatus::Done } else { ExitStatus::Impossible }
     }
 }
 
@@ -124,19 +121,19 @@ impl fmt::Display for Counts {
     }
 }
 
-impl fmt::Display for Plan<'_> {
+impl fmt::Display for MigrationPlan<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, value) in self.head() {
             writeln!(f, "{}", wrap(&format!("{name:12}{value}"), 12))?;
         }
-        let limit = if self.rows == Rows::All { usize::MAX } else { SHOWN };
-        let is_shown = |pair: &&Pair<'_>| self.rows == Rows::All || pair.is_special;
+        let limit = if self.shows_all { usize::MAX } else { SHOWN };
+        let is_shown = |pair: &&Pair<'_>| self.shows_all || pair.is_special;
         let count = self.pairs.iter().filter(is_shown).count();
         if count > 0 {
             write!(f, "\n{}", table(self.pairs.iter().filter(is_shown).take(limit)))?;
         }
         if !self.obstacles.is_empty() {
-            writeln!(f, "\nin the way:")?;
+            writeln!(f, "\nblocked by:")?;
         }
         for obstacle in self.obstacles.iter().take(limit) {
             writeln!(f, "{}", wrap(&format!("  {obstacle}"), 4))?;
@@ -154,14 +151,14 @@ const SHOWN: usize = 20;
 /// The number of nodes that a sentence names.
 const FEW: usize = 5;
 
-impl Plan<'_> {
+impl MigrationPlan<'_> {
     fn head(&self) -> Vec<(&'static str, String)> {
         let mixed = if self.mixed { "on" } else { "off; start turns it on first" };
         let nodes = counted(self.nodes, "node");
         let stage = |it: &Share| format!("{} at {} %", counted(it.nodes, "node"), it.percent);
         let stages: Vec<String> = self.stages.iter().map(stage).collect();
         let effort = format!(
-            "at most {} per node, each replaced in place; a stage takes seconds, and what you hold",
+            "at most {} per node, each replaced in place; a stage takes seconds, plus the time of --hold",
             counted(self.changes_per_node, "route")
         );
         let mut head = vec![
@@ -175,8 +172,8 @@ impl Plan<'_> {
             ("MTU", self.mtus()),
         ];
         if !self.strict.is_empty() {
-            let strict = listed(&self.strict, "");
-            head.push(("filters", format!("strict until Mixed is on: {strict}")));
+            let nodes = listed(&self.strict, "");
+            head.push(("filters", format!("strict until Mixed is on: {nodes}")));
         }
         if !self.breaking.is_empty() {
             let breaking = format!(
@@ -194,17 +191,18 @@ impl Plan<'_> {
         let mtus = self.pod_mtu.zip(self.underlay_mtu);
         let too_large = mtus.is_some_and(|((_, largest), (least, _))| largest >= least)
             && self.now.tunnel < self.then.tunnel;
-        let advice = if too_large { ": make pods anew, their packets are too large" } else { "" };
+        let advice =
+            if too_large { ": recreate the pods, their packets are too large" } else { "" };
         let (pods, below) = (bytes(self.pod_mtu), bytes(self.underlay_mtu));
-        format!("{pods} for pods, {below} below{advice}")
+        format!("{pods} for pods, {below} for interfaces{advice}")
     }
 }
 
 fn table<'a>(pairs: impl Iterator<Item = &'a Pair<'a>>) -> Table {
     let mut table = Table::new(&["FROM", "TO", "NOW", "THEN"]);
     for Pair { from, to, now, then, reason, .. } in pairs {
-        let path = |path: &Option<Path>| path.map_or("-", Path::as_str);
-        table.row(&[from, to, path(now), path(then)].map(str::to_owned), reason.clone());
+        let [now, then] = [now, then].map(|path| or_dash(path.map(Path::as_str)));
+        table.row(&[from, to, &now, &then], reason.clone());
     }
     table
 }

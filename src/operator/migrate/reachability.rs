@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::cluster::{ClusterView, Member};
-use super::state::Mixing;
 use crate::model::config::{BackendType, NetworkConfig};
 use crate::model::lease::{Lease, LeaseUpdate, Peers, Record, Vtep};
 use crate::model::local::Local;
@@ -13,14 +12,13 @@ use crate::model::node::{Node, Uplink};
 use crate::model::path::{Fallback, Fallbacks, Path};
 use crate::model::policy::Policy;
 use crate::model::prefix::Family;
-use crate::model::report::Exception;
 use crate::plan::backend;
 
 /// The backends of the nodes that report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Backends {
     AsReported,
-    All { kind: BackendType, mixing: Mixing },
+    All { kind: BackendType, mixed: bool },
 }
 
 /// The path of one node to one other in one address family.
@@ -117,19 +115,24 @@ impl<'a> Reachability<'a> {
             match self.peers.peer(&peer.lease.id) {
                 None => {}
                 Some(Ok(lease)) => {
-                    let planned =
-                        backend::plan_peer(&networks, lease, &fallbacks).paths.into_iter();
-                    let exception = exceptions.get(&lease.id).copied();
-                    reaches.extend(planned.map(|(family, planned)| {
-                        let (path, reason) = explained(family, planned, lease, &local.node);
-                        overruled(Reach { to, family, path, reason }, exception)
-                    }));
+                    let exception = exceptions.get(&lease.id);
+                    for (family, planned) in backend::plan_peer(&networks, lease, &fallbacks).paths
+                    {
+                        // What the node reports takes precedence over its computed plan.
+                        let reported =
+                            exception.filter(|it| it.family.is_none_or(|of| of == family));
+                        let (path, reason) = match reported {
+                            Some(it) => (it.path, Some(it.reason.clone())),
+                            None => explained(family, planned, lease, &local.node),
+                        };
+                        reaches.push(Reach { to, family, path, reason });
+                    }
                 }
                 Some(Err(rejected)) => reaches.push(Reach {
                     to,
                     family: local.node.uplinks.first().map_or(Family::V4, Uplink::family),
                     path: None,
-                    reason: Some(format!("set aside: {rejected}")),
+                    reason: Some(format!("rejected: {rejected}")),
                 }),
             }
         }
@@ -153,19 +156,19 @@ impl<'a> Reachability<'a> {
             BackendType::Vxlan => Path::Tunnel,
             BackendType::HostGw => Path::Direct,
         });
-        let others = self.view.members.iter().enumerate();
-        let others = others.filter(|(_, other)| other.lease.id != member.lease.id);
-        let reaches = others.flat_map(|(to, other)| {
+        let mut reaches = Vec::new();
+        for (to, other) in self.view.members.iter().enumerate() {
             let peer = self.peers.lease(&other.lease.id).unwrap_or(&other.lease);
-            peer.endpoints.iter().filter_map(move |endpoint| {
+            for endpoint in &peer.endpoints {
                 let family = endpoint.subnet.family();
-                let own = member.lease.endpoint(family)?;
+                let own = member.lease.endpoint(family);
+                let Some(own) = own.filter(|_| other.lease.id != member.lease.id) else { continue };
                 let path = path.filter(|_| own.backend == endpoint.backend);
                 let reason = || format!("flannel ignores a lease of {}", endpoint.backend.as_str());
-                Some(Reach { to, family, path, reason: path.is_none().then(reason) })
-            })
-        });
-        reaches.collect()
+                reaches.push(Reach { to, family, path, reason: path.is_none().then(reason) });
+            }
+        }
+        reaches
     }
 
     /// The plan's inputs of the node on these backends; none if it does not report.
@@ -173,7 +176,7 @@ impl<'a> Reachability<'a> {
         let report = member.report.as_ref()?;
         let mut config = NetworkConfig { rollout: None, ..self.view.state.config.clone() };
         (config.backend.kind, config.mixed) = match self.backends {
-            Backends::All { kind, mixing } => (kind, mixing == Mixing::On),
+            Backends::All { kind, mixed } => (kind, mixed),
             Backends::AsReported => (report.backend, report.mixed),
         };
         let vni = config.backend.tunnel.vni;
@@ -215,19 +218,10 @@ fn explained(
 ) -> (Option<Path>, Option<String>) {
     let planned = match planned {
         Ok(planned) => planned,
-        Err(why) => return (None, Some(format!("left out: {why}"))),
+        Err(why) => return (None, Some(format!("skipped: {why}"))),
     };
     let gateway = lease.endpoint(family).map(|endpoint| endpoint.public_ip);
     let distant = gateway.filter(|ip| planned.path == Path::Tunnel && !node.is_adjacent(*ip));
     let distant = distant.map(|ip| format!("{ip} is not on the link of {}", node.interface));
     (Some(planned.path), planned.fallback.map(|fallback| fallback.to_string()).or(distant))
-}
-
-/// What the node reports takes precedence over its computed plan.
-fn overruled(reach: Reach, exception: Option<&Exception>) -> Reach {
-    let applies = |it: &&Exception| it.family.is_none_or(|family| family == reach.family);
-    match exception.filter(applies) {
-        Some(it) => Reach { path: it.path, reason: Some(it.reason.clone()), ..reach },
-        None => reach,
-    }
 }

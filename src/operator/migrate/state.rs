@@ -73,18 +73,11 @@ pub(super) enum Step {
     /// Any stage, forward or back; this ends a pause.
     Reach(Stage),
     Pause,
-    /// All nodes are on `kind`, permanently.
+    /// All nodes are on `kind`, permanently, with or without `Mixed`.
     Finish {
         kind: BackendType,
-        mixing: Mixing,
+        mixed: bool,
     },
-}
-
-/// Whether nodes route to peers of another backend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mixing {
-    On,
-    Off,
 }
 
 /// The number of stages that the config keeps.
@@ -114,7 +107,7 @@ impl MigrationState {
     /// The config after `step`; `before` is the loss and latency before the step.
     pub(super) fn after(&self, step: &Step, note: &Note, before: Option<Quality>) -> Document {
         let document = &self.document;
-        let rollout = || document.object("Rollout").unwrap_or_default();
+        let rollout = document.object("Rollout").unwrap_or_default();
         match step {
             Step::Mix => document.with("Mixed", "true"),
             Step::Begin { to, stage } => {
@@ -124,16 +117,16 @@ impl MigrationState {
                 with_backend(document, *to).with("Rollout", rollout.text())
             }
             Step::Reach(stage) => {
-                let rollout = self.reached(&rollout().without("Paused"), stage, note, before);
+                let rollout = self.reached(&rollout.without("Paused"), stage, note, before);
                 document.with("Rollout", rollout.text())
             }
             Step::Pause => {
-                let rollout = rollout().with("Paused", &json!(note).to_string());
+                let rollout = rollout.with("Paused", &json!(note).to_string());
                 document.with("Rollout", rollout.text())
             }
-            Step::Finish { kind, mixing } => {
+            Step::Finish { kind, mixed } => {
                 let document = with_backend(document, *kind).without("Rollout");
-                if *mixing == Mixing::On { document } else { document.without("Mixed") }
+                if *mixed { document } else { document.without("Mixed") }
             }
         }
     }
@@ -146,14 +139,14 @@ impl MigrationState {
         note: &Note,
         before: Option<Quality>,
     ) -> Document {
-        let (note, nodes) = (note.clone(), stage.nodes.len());
-        let reached = Reached { note, percent: stage.percent, nodes, before };
+        let Stage { percent, nodes } = stage;
+        let reached = Reached { note: note.clone(), percent: *percent, nodes: nodes.len(), before };
         let recorded = self.under_way.as_ref().map_or(&[][..], |it| &it.history);
         let dropped = recorded.len().saturating_sub(HISTORY - 1);
         let history: Vec<&Reached> = recorded.iter().skip(dropped).chain([&reached]).collect();
         rollout
-            .with("Percent", &stage.percent.to_string())
-            .with("Nodes", &json!(stage.nodes).to_string())
+            .with("Percent", &percent.to_string())
+            .with("Nodes", &json!(nodes).to_string())
             .with("History", &json!(history).to_string())
     }
 
@@ -165,15 +158,13 @@ impl MigrationState {
     }
 
     /// The operator that changed `before` to this config, if the config names one.
-    pub(super) fn author(&self, before: &Self) -> Option<Note> {
+    pub(super) fn author(&self, before: &Self) -> Option<&Note> {
         let (now, known) = (self.under_way.as_ref()?, before.under_way.as_ref());
-        let paused = now.paused.clone().filter(|_| known.is_none_or(|it| it.paused.is_none()));
-        let last = || {
-            let reached = now.history.last()?;
-            let is_new = known.is_none_or(|known| !known.history.contains(reached));
-            is_new.then(|| reached.note.clone())
-        };
-        paused.or_else(last)
+        let paused = now.paused.as_ref();
+        let paused = paused.filter(|_| known.is_none_or(|it| it.paused.is_none()));
+        let last = now.history.last();
+        let last = last.filter(|last| known.is_none_or(|it| !it.history.contains(last)));
+        paused.or(last.map(|reached| &reached.note))
     }
 }
 
@@ -224,7 +215,7 @@ impl fmt::Display for Stage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let nodes = self.nodes.join(", ");
         match (self.percent, nodes.as_str()) {
-            (0, "") => f.write_str("nobody"),
+            (0, "") => f.write_str("no node"),
             (0, nodes) => f.write_str(nodes),
             (ALL.., _) => f.write_str("all nodes"),
             (percent, "") => write!(f, "{percent} %"),

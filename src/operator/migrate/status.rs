@@ -12,11 +12,11 @@ use super::state::{Note, Reached};
 use crate::model::config::BackendType;
 use crate::model::path::Path;
 use crate::model::report::{NodeReport, Quality};
-use crate::operator::layout::{Table, wrap};
+use crate::operator::layout::{Table, or_dash, wrap};
 use crate::operator::{Answer, ExitStatus};
 
 #[derive(Debug, Serialize)]
-pub(super) struct Status {
+pub(super) struct MigrationStatus {
     #[serde(flatten)]
     progress: Progress,
     paused: Option<Note>,
@@ -33,14 +33,14 @@ pub(super) struct Status {
     /// None if the nodes do not probe.
     quality: Option<Quality>,
     /// Empty in a large cluster.
-    matrix: Vec<Row>,
+    matrix: Vec<MatrixRow>,
     #[serde(skip)]
     now: Timestamp,
 }
 
 /// The path of one node to each node, itself included: `=` direct, `o` by tunnel, `x` none.
 #[derive(Debug, Serialize)]
-struct Row {
+struct MatrixRow {
     node: String,
     backend: &'static str,
     paths: String,
@@ -52,7 +52,7 @@ const WIDEST: usize = 32;
 /// The maximum number of lines of each kind in the text; the JSON has all.
 const SHOWN: usize = 20;
 
-impl Status {
+impl MigrationStatus {
     pub(super) fn new(view: &ClusterView, now: Timestamp) -> Self {
         let under_way = view.state.under_way.as_ref();
         let troubles = view.troubles();
@@ -78,7 +78,7 @@ impl Status {
     }
 }
 
-fn matrix(view: &ClusterView) -> Vec<Row> {
+fn matrix(view: &ClusterView) -> Vec<MatrixRow> {
     let members = Reachability::new(view, Backends::AsReported).of_members().enumerate();
     let rows = members.map(|(from, (member, reaches))| {
         let paths = (0..view.members.len()).map(|to| match worst(&reaches, to) {
@@ -87,7 +87,7 @@ fn matrix(view: &ClusterView) -> Vec<Row> {
             None => 'x',
         });
         let backend = member.backend().map_or("other", BackendType::as_str);
-        Row { node: member.name.clone(), backend, paths: paths.collect() }
+        MatrixRow { node: member.name.clone(), backend, paths: paths.collect() }
     });
     rows.collect()
 }
@@ -102,13 +102,13 @@ fn worst(reaches: &[Reach], to: usize) -> Option<char> {
     reaches.iter().filter(|reach| reach.to == to).map(mark).max()
 }
 
-impl Answer for Status {
+impl Answer for MigrationStatus {
     fn exit_status(&self) -> ExitStatus {
-        if self.troubles.is_empty() { ExitStatus::Well } else { ExitStatus::Degraded }
+        if self.troubles.is_empty() { ExitStatus::Done } else { ExitStatus::Degraded }
     }
 }
 
-impl fmt::Display for Status {
+impl fmt::Display for MigrationStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, value) in self.head() {
             writeln!(f, "{}", wrap(&format!("{name:10}{value}"), 10))?;
@@ -118,8 +118,8 @@ impl fmt::Display for Status {
         }
         if !self.matrix.is_empty() {
             let mut table = Table::new(&["NODE", "BACKEND", "PATHS"]);
-            for Row { node, backend, paths } in &self.matrix {
-                table.row(&[node.clone(), (*backend).to_owned(), paths.clone()], None);
+            for MatrixRow { node, backend, paths } in &self.matrix {
+                table.row(&[node, backend, paths], None);
             }
             writeln!(f, "\n{table}= direct  o by tunnel  x no path, in the order of the rows")?;
         }
@@ -127,11 +127,11 @@ impl fmt::Display for Status {
     }
 }
 
-impl Status {
+impl MigrationStatus {
     fn head(&self) -> Vec<(&'static str, String)> {
         let Self { progress, direct, tunnel, left_out, set_aside, .. } = self;
         let pairs = format!(
-            "{direct} direct, {tunnel} by tunnel, {left_out} left out, {set_aside} set aside"
+            "{direct} direct, {tunnel} by tunnel, {left_out} skipped, {set_aside} rejected"
         );
         let mut head = vec![
             ("migration", progress.to_string()),
@@ -144,7 +144,7 @@ impl Status {
             self.silent.iter().map(|node| format!("{node} sends no report")).collect();
         for (name, lines) in [
             ("waiting", &self.lags),
-            ("wrong", &self.troubles),
+            ("problem", &self.troubles),
             ("unknown", &silent),
             ("pods", &self.pods),
         ] {
@@ -156,23 +156,17 @@ impl Status {
     /// Each stage with its loss and latency; the first row is before all stages.
     fn history(&self) -> Table {
         let mut table = Table::new(&["STAGE", "SINCE", "FOR", "LOSS", "LATENCY", "BY"]);
-        let none = || "-".to_owned();
         if let Some(it) = self.stages.first().and_then(|first| first.before) {
-            let cells = ["before".to_owned(), none(), none(), it.loss(), it.latency(), none()];
-            table.row(&cells, None);
+            table.row(&[&"before", &"-", &"-", &it.loss(), &it.latency(), &"-"], None);
         }
         let later = self.stages.iter().skip(1).map(|reached| (reached.note.at, reached.before));
         let ends = later.chain([(self.now, self.quality)]);
         for (reached, (end, quality)) in self.stages.iter().zip(ends) {
             let Note { at, by } = &reached.note;
-            let cells = [
-                stage(reached),
-                at.to_string(),
-                elapsed(*at, end),
-                quality.map_or_else(none, Quality::loss),
-                quality.map_or_else(none, Quality::latency),
-                by.clone(),
-            ];
+            let [loss, latency] =
+                [Quality::loss, Quality::latency].map(|of| or_dash(quality.map(of)));
+            let cells: [&dyn fmt::Display; 6] =
+                [&stage(reached), at, &elapsed(*at, end), &loss, &latency, by];
             table.row(&cells, None);
         }
         table
@@ -181,7 +175,7 @@ impl Status {
 
 fn stage(reached: &Reached) -> String {
     match (reached.percent, reached.nodes) {
-        (0, 0) => "nobody".to_owned(),
+        (0, 0) => "no node".to_owned(),
         (0, nodes) => format!("{nodes} named"),
         (percent, 0) => format!("{percent} %"),
         (percent, nodes) => format!("{percent} % and {nodes} named"),

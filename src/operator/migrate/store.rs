@@ -38,14 +38,13 @@ fn unusable(store: &impl ClusterStore, Unavailable(why): &Unavailable) -> Error 
 /// The operator, with a clock.
 #[derive(Clone, Debug)]
 pub(super) struct Author {
-    by: String,
-    started: Timestamp,
+    started: Note,
     since: Instant,
 }
 
 impl Author {
-    pub(super) fn new(Note { at, by }: Note) -> Self {
-        Self { by, started: at, since: Instant::now() }
+    pub(super) fn new(started: Note) -> Self {
+        Self { started, since: Instant::now() }
     }
 
     /// This user on this host.
@@ -57,12 +56,12 @@ impl Author {
     /// In whole seconds.
     pub(super) fn now(&self) -> Timestamp {
         let passed = self.since.elapsed().as_secs();
-        let seconds = self.started.as_second().saturating_add_unsigned(passed);
-        Timestamp::from_second(seconds).unwrap_or(self.started)
+        let seconds = self.started.at.as_second().saturating_add_unsigned(passed);
+        Timestamp::from_second(seconds).unwrap_or(self.started.at)
     }
 
     pub(super) fn note(&self) -> Note {
-        Note { at: self.now(), by: self.by.clone() }
+        Note { at: self.now(), by: self.started.by.clone() }
     }
 }
 

@@ -15,7 +15,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::layout::{listed, wrap, wrap_entry};
-use super::{Answer, Error, ExitStatus};
+use super::{Answer, Error};
 use crate::model::config::NetworkConfig;
 use crate::model::entry::{Entry, LinkName};
 use crate::model::lease::{Lease, LeaseId, LeaseUpdate, Peers, Record};
@@ -30,39 +30,39 @@ use crate::plan::desired::{Desired, LeasePlan};
 #[derive(Debug, Args)]
 #[command(after_help = LEASES)]
 pub(super) struct PlanOptions {
-    /// The network config, in JSON
+    /// File with the network config, in JSON
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// The leases, as said below; - is stdin
+    /// File with the leases, in a format below; - is stdin
     #[arg(long, value_name = "FILE")]
     leases: PathBuf,
-    /// The node's public IP; with two families, once for each
+    /// Public IP of the node; one for each address family
     #[arg(long = "public-ip", value_name = "IP", required = true)]
     public_ips: Vec<IpAddr>,
-    /// The node's interface towards its peers
+    /// Interface of the node towards its peers
     #[arg(long, value_name = "NAME", default_value = "eth0")]
     interface: String,
-    /// Of that interface, in bytes
+    /// MTU of that interface, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 1500)]
     mtu: u32,
-    /// Who is on its link [default: the /24 or /64 around it]
+    /// Prefix on its link [default: the /24 or /64 of the public IP]
     #[arg(long, value_name = "PREFIX")]
     on_link: Vec<Prefix>,
-    /// Plan for a daemon with this flag
+    /// Plan for a daemon with --ip-masq
     #[arg(long)]
     ip_masq: bool,
-    /// Likewise
+    /// Plan for a daemon with --iptables
     #[arg(long)]
     iptables: bool,
 }
 
 const LEASES: &str = "\
-The leases are a JSON object {key: value}, or what this prints:
+Format of the leases: a JSON object {key: value}, or the output of
   etcdctl get --prefix /coreos.com/network/subnets";
 
 /// The entries that the node would program, and the peers that get none.
 #[derive(Debug, Serialize)]
-pub(super) struct Plan {
+pub(super) struct NodePlan {
     backend: &'static str,
     mixed: bool,
     node: Node,
@@ -85,7 +85,7 @@ struct Unrouted {
     reason: String,
 }
 
-pub(super) fn answer(options: &PlanOptions) -> Result<Plan, Error> {
+pub(super) fn answer(options: &PlanOptions) -> Result<NodePlan, Error> {
     let wrong = |path: &Path, error: &dyn fmt::Display| {
         Error::Usage(format!("{}: {error}", path.display()))
     };
@@ -97,22 +97,22 @@ pub(super) fn answer(options: &PlanOptions) -> Result<Plan, Error> {
 }
 
 fn read(path: &Path) -> Result<String, Error> {
-    let text = if path == Path::new("-") {
-        io::read_to_string(io::stdin())
-    } else {
-        fs::read_to_string(path)
-    };
-    text.map_err(|error| Error::CannotTell(format!("{} cannot be read: {error}", path.display())))
+    let is_stdin = path == Path::new("-");
+    let text = if is_stdin { io::read_to_string(io::stdin()) } else { fs::read_to_string(path) };
+    text.map_err(|error| Error::Unavailable(format!("{} cannot be read: {error}", path.display())))
 }
 
-fn plan(config: NetworkConfig, records: Vec<Record>, options: &PlanOptions) -> Result<Plan, Error> {
+fn plan(
+    config: NetworkConfig,
+    records: Vec<Record>,
+    options: &PlanOptions,
+) -> Result<NodePlan, Error> {
     let leases = records.iter().filter_map(|record| record.lease.as_ref().ok());
     let own = leases.into_iter().find(|lease| is_at(lease, &options.public_ips)).cloned();
     let node = node(&config, own.as_ref(), options)?;
     // Nodes with names are shown by name.
     let name = own.as_ref().map(|own| own.id.to_string());
     let config = config.on_node(node.names().chain(name));
-    let policy = policy(options);
     let local = Local {
         macs: macs(own.as_ref()),
         config,
@@ -120,12 +120,12 @@ fn plan(config: NetworkConfig, records: Vec<Record>, options: &PlanOptions) -> R
         own,
         strict: [].into(),
         leaving: [].into(),
-        policy,
+        policy: policy(options),
     };
     let mut peers = Peers::default();
     peers.apply(LeaseUpdate::Snapshot(records));
     let desired = Desired::plan(&local, &mut peers, &Fallbacks::new());
-    Ok(Plan {
+    Ok(NodePlan {
         backend: local.config.backend.kind.as_str(),
         mixed: local.config.mixed,
         on_link_assumed: options.on_link.is_empty(),
@@ -166,29 +166,26 @@ fn node(config: &NetworkConfig, own: Option<&Lease>, options: &PlanOptions) -> R
         let family = Family::of(*ip);
         return Err(Error::Usage(format!("--public-ip {ip}: the config does not enable {family}")));
     }
-    let uplinks = families
-        .into_iter()
-        .map(|family| {
-            let given = options.public_ips.iter().copied().find(|ip| Family::of(*ip) == family);
-            let leased = || Some(own?.endpoint(family)?.public_ip);
-            let missing = || {
-                Error::Usage(format!("the config enables {family}: give such a --public-ip too"))
-            };
-            let public_ip = given.or_else(leased).ok_or_else(missing)?;
-            Ok(Uplink { address: public_ip, public_ip, source: public_ip, others: Vec::new() })
-        })
-        .collect::<Result<Vec<_>, Error>>()?;
+    let uplink = |family| {
+        let given = options.public_ips.iter().copied().find(|ip| Family::of(*ip) == family);
+        let public_ip =
+            given.or_else(|| Some(own?.endpoint(family)?.public_ip)).ok_or_else(|| {
+                Error::Usage(format!(
+                    "the config enables {family}: add a --public-ip of that family"
+                ))
+            })?;
+        Ok(Uplink { address: public_ip, public_ip, source: public_ip, others: Vec::new() })
+    };
+    let uplinks = families.into_iter().map(uplink).collect::<Result<Vec<_>, Error>>()?;
     let around = uplinks.iter().filter_map(|uplink| usual_link(uplink.public_ip));
     let on_link =
         if options.on_link.is_empty() { around.collect() } else { options.on_link.clone() };
-    let interface = LinkName::new(options.interface.as_str());
-    let (mtu, firewalls) = (options.mtu, Firewalls::default());
     Ok(Node {
-        interface,
-        mtu,
+        interface: LinkName::new(options.interface.as_str()),
+        mtu: options.mtu,
         layer2: true,
         nexthops: true,
-        firewalls,
+        firewalls: Firewalls::default(),
         sysctls: Sysctls::default(),
         spoils_checksums: false,
         on_link,
@@ -214,34 +211,28 @@ fn macs(own: Option<&Lease>) -> BTreeMap<Family, crate::mac::MacAddr> {
 fn without_path(desired: &Desired, peers: &Peers) -> Vec<Unrouted> {
     let unrouted = |(id, lease_plan): (&LeaseId, &LeasePlan)| {
         let address = |family: Option<Family>| {
-            let endpoints = &peers.lease(id)?.endpoints;
-            let mut of_family = endpoints
-                .iter()
-                .filter(|endpoint| family.is_none_or(|family| endpoint.subnet.family() == family));
-            of_family.next().map(|endpoint| endpoint.public_ip)
+            let mut endpoints = peers.lease(id)?.endpoints.iter();
+            let found = endpoints.find(|it| family.is_none_or(|of| it.subnet.family() == of));
+            found.map(|endpoint| endpoint.public_ip)
         };
         let unrouted = |public_ip, reason| Unrouted { lease: id.clone(), public_ip, reason };
         match lease_plan {
             LeasePlan::Rejected(reason) => {
-                vec![unrouted(address(None), format!("set aside: {reason}"))]
+                vec![unrouted(address(None), format!("rejected: {reason}"))]
             }
             LeasePlan::Accepted(_, PeerPlan { paths, .. }) => paths
                 .iter()
-                .filter_map(|(family, path)| Some((family, path.as_ref().err()?)))
-                .map(|(family, why)| unrouted(address(Some(*family)), format!("left out: {why}")))
+                .filter_map(|(family, planned)| Some((family, planned.as_ref().err()?)))
+                .map(|(family, why)| unrouted(address(Some(*family)), format!("skipped: {why}")))
                 .collect(),
         }
     };
     desired.peers().iter().flat_map(unrouted).collect()
 }
 
-impl Answer for Plan {
-    fn exit_status(&self) -> ExitStatus {
-        ExitStatus::Well
-    }
-}
+impl Answer for NodePlan {}
 
-impl fmt::Display for Plan {
+impl fmt::Display for NodePlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, value) in self.head() {
             writeln!(f, "{}", wrap(&format!("{name:10}{value}"), 10))?;
@@ -257,18 +248,18 @@ impl fmt::Display for Plan {
     }
 }
 
-impl Plan {
+impl NodePlan {
     /// The inputs of the plan.
     fn head(&self) -> [(&'static str, String); 4] {
         let Node { interface, mtu, uplinks, on_link, .. } = &self.node;
         let public_ips: Vec<IpAddr> = uplinks.iter().map(|uplink| uplink.public_ip).collect();
         let mixed = if self.mixed { ", mixed" } else { "" };
-        let assumed = if self.on_link_assumed { " (assumed; --on-link says it)" } else { "" };
+        let assumed = if self.on_link_assumed { " (assumed; set it with --on-link)" } else { "" };
         let no_lease = || "none has this public IP: planned without a subnet".to_owned();
         [
             ("node", format!("{} on {interface}, MTU {mtu}", listed(&public_ips, "unknown"))),
             ("backend", format!("{}{mixed}; pod MTU {}", self.backend, self.pod_mtu)),
-            ("on link", format!("{}{assumed}", listed(on_link, "nobody"))),
+            ("on link", format!("{}{assumed}", listed(on_link, "nothing"))),
             ("lease", self.own.as_ref().map_or_else(no_lease, ToString::to_string)),
         ]
     }

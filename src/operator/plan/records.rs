@@ -10,7 +10,7 @@ use crate::store::etcd::value::{self, Origin};
 /// The text is in neither form.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NotLeases {
-    #[error("no JSON object {{key: value}}: {0}")]
+    #[error("not a JSON object {{key: value}}: {0}")]
     Json(String),
     #[error("key {0:?} has no value on the next line")]
     NoValue(String),

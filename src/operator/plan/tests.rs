@@ -24,7 +24,7 @@ no JSON
 "#;
 
 /// The plan of `config`, a network config without its outer braces, for a node with these options.
-fn planned(config: &str, leases: &str, options: &str) -> Result<Plan, Error> {
+fn planned(config: &str, leases: &str, options: &str) -> Result<NodePlan, Error> {
     let line = format!("tweedctl plan --config - --leases - {options}");
     let arguments = Arguments::try_parse_from(line.split_whitespace()).unwrap();
     let Command::Plan(options) = arguments.command else { unreachable!() };
@@ -54,7 +54,7 @@ fn a_vxlan_node_skips_host_gw_peers() {
         &expect![[r"
             node      172.16.0.5 on eth0, MTU 1500
             backend   vxlan; pod MTU 1450
-            on link   172.16.0.0/24 (assumed; --on-link says it)
+            on link   172.16.0.0/24 (assumed; set it with --on-link)
             lease     10.244.1.0-24
             + link flannel.1 up mtu 1450 address 0a:00:00:00:00:05 type vxlan id 1 local
                 172.16.0.5 dev eth0 dstport 8472 nolearning
@@ -69,13 +69,13 @@ fn a_vxlan_node_skips_host_gw_peers() {
             + neigh 10.244.3.0 lladdr 0a:00:00:00:00:09 dev flannel.1
             + nexthop id 4029403148 via 10.244.3.0 dev flannel.1 onlink
             + route 10.244.3.0/24 nhid 4029403148 via 10.244.3.0 dev flannel.1 onlink
-              10.244.4.0-24 at 172.16.0.10 left out: its backend is host-gw, ours is vxlan,
+              10.244.4.0-24 at 172.16.0.10 skipped: its backend is host-gw, ours is vxlan,
                 and Mixed is off
-              10.244.5.0-24 at 172.17.0.11 left out: its backend is host-gw, ours is vxlan,
+              10.244.5.0-24 at 172.17.0.11 skipped: its backend is host-gw, ours is vxlan,
                 and Mixed is off
-              10.244.7.0-24 set aside: its record cannot be read: its value is no JSON
+              10.244.7.0-24 rejected: its record cannot be read: its value is no JSON
                 object: expected ident at line 1 column 2
-              10.245.6.0-24 at 172.16.0.12 set aside: subnet 10.245.6.0/24 is not inside the
+              10.245.6.0-24 at 172.16.0.12 rejected: subnet 10.245.6.0/24 is not inside the
                 network
         "]],
     );
@@ -90,7 +90,7 @@ fn a_mixed_node_reaches_all_that_it_can() {
         &expect![[r"
             node      172.16.0.5 on ens3, MTU 9000
             backend   host-gw, mixed; pod MTU 8950
-            on link   172.16.0.0/24 (assumed; --on-link says it)
+            on link   172.16.0.0/24 (assumed; set it with --on-link)
             lease     10.244.1.0-24
             + link flannel.1 up mtu 8950 address 0a:00:00:00:00:05 type vxlan id 1 local
                 172.16.0.5 dev ens3 dstport 8472 nolearning
@@ -121,11 +121,11 @@ fn a_mixed_node_reaches_all_that_it_can() {
             + route 10.244.3.0/24 nhid 4096512012 via 172.16.0.9 dev ens3
             + route 10.244.3.0/32 dev flannel.1
             + route 10.244.4.0/24 nhid 4096512016 via 172.16.0.10 dev ens3
-              10.244.5.0-24 at 172.17.0.11 left out: gateway 172.17.0.11 is not on the link
+              10.244.5.0-24 at 172.17.0.11 skipped: gateway 172.17.0.11 is not on the link
                 of ens3, and it published no VTEP
-              10.244.7.0-24 set aside: its record cannot be read: its value is no JSON
+              10.244.7.0-24 rejected: its record cannot be read: its value is no JSON
                 object: expected ident at line 1 column 2
-              10.245.6.0-24 at 172.16.0.12 set aside: subnet 10.245.6.0/24 is not inside the
+              10.245.6.0-24 at 172.16.0.12 rejected: subnet 10.245.6.0/24 is not inside the
                 network
         "]],
     );
@@ -173,9 +173,9 @@ fn prefixes_on_the_link_can_be_given() {
             + route 10.244.3.0/32 dev flannel.1
             + route 10.244.4.0/24 nhid 4096512016 via 172.16.0.10 dev eth0
             + route 10.244.5.0/24 nhid 4096512020 via 172.17.0.11 dev eth0
-              10.244.7.0-24 set aside: its record cannot be read: its value is no JSON
+              10.244.7.0-24 rejected: its record cannot be read: its value is no JSON
                 object: expected ident at line 1 column 2
-              10.245.6.0-24 at 172.16.0.12 set aside: subnet 10.245.6.0/24 is not inside the
+              10.245.6.0-24 at 172.16.0.12 rejected: subnet 10.245.6.0/24 is not inside the
                 network
         "]],
     );
@@ -198,7 +198,7 @@ fn both_families_are_planned_from_one_lease() {
         &expect![[r"
             node      172.16.0.5, fd00:172::5 on eth0, MTU 1500
             backend   vxlan; pod MTU 1430
-            on link   172.16.0.0/24, fd00:172::/64 (assumed; --on-link says it)
+            on link   172.16.0.0/24, fd00:172::/64 (assumed; set it with --on-link)
             lease     10.244.1.0-24&fd00:10:244:1::-64
             + link flannel-v6.1 up mtu 1430 address 0a:00:00:00:06:05 type vxlan id 1 local
                 fd00:172::5 dev eth0 dstport 8472 nolearning
@@ -229,7 +229,7 @@ fn both_families_are_planned_from_one_lease() {
             + route 10.244.4.0/24 nhid 4029403152 via 10.244.4.0 dev flannel.1 onlink
             + route fd00:10:244:3::/64 nhid 4206362627 via fd00:10:244:3:: dev flannel-v6.1
                 onlink
-              10.244.4.0-24&fd00:10:244:4::-64 at fd00:172::a left out: its VTEP has VNI 2,
+              10.244.4.0-24&fd00:10:244:4::-64 at fd00:172::a skipped: its VTEP has VNI 2,
                 ours has 1
         "]],
     );
@@ -246,7 +246,7 @@ fn a_node_that_masquerades_has_a_table() {
         &expect![[r"
             node      172.16.0.5 on eth0, MTU 1500
             backend   host-gw; pod MTU 1500
-            on link   172.16.0.0/24 (assumed; --on-link says it)
+            on link   172.16.0.0/24 (assumed; set it with --on-link)
             lease     10.244.1.0-24
             + table ip tweed.1 { chain fixed-source { type nat hook postrouting priority
                 srcnat - 1;
@@ -285,7 +285,7 @@ fn a_node_without_a_lease_is_planned_without_a_subnet() {
         &expect![[r"
             node      172.16.0.77 on eth0, MTU 1500
             backend   vxlan; pod MTU 1450
-            on link   172.16.0.0/24 (assumed; --on-link says it)
+            on link   172.16.0.0/24 (assumed; set it with --on-link)
             lease     none has this public IP: planned without a subnet
             + link flannel.1 up mtu 1450 address f2:72:cd:c1:76:74 type vxlan id 1 local
                 172.16.0.77 dev eth0 dstport 8472 nolearning
@@ -299,7 +299,7 @@ fn a_node_without_a_lease_is_planned_without_a_subnet() {
 #[test]
 fn addresses_and_config_must_agree_on_the_families() {
     let missing = planned(DUAL, "", "--public-ip 172.16.0.5").unwrap_err();
-    assert_eq!(missing.to_string(), "the config enables IPv6: give such a --public-ip too");
+    assert_eq!(missing.to_string(), "the config enables IPv6: add a --public-ip of that family");
     let foreign = planned(VXLAN, "", "--public-ip 172.16.0.5 --public-ip fd00::5").unwrap_err();
     assert_eq!(foreign.to_string(), "--public-ip fd00::5: the config does not enable IPv6");
 }

@@ -9,25 +9,25 @@ use crate::model::path::Path;
 use crate::operator::ExitStatus;
 
 use super::super::decision::decide;
-use super::super::options::{Order, Waiting, Watching};
+use super::super::options::{Order, StageOptions, Start, WaitOptions};
 use super::super::state::{Stage, Step};
 use super::world::{Listens, MIXED, Runs, VXLAN, World, named, start, step};
 
 fn next() -> Order {
-    Order::Next { percent: None, resume: false, watching: Watching::default() }
+    Order::Next { percent: None, resume: false, options: StageOptions::default() }
 }
 
 fn rollback(one_stage: bool) -> Order {
-    Order::Rollback { one_stage, waiting: Waiting::default() }
+    Order::Rollback { one_stage, wait: WaitOptions::default() }
 }
 
 fn finish() -> Order {
-    Order::Finish { waiting: Waiting::default() }
+    Order::Finish { wait: WaitOptions::default() }
 }
 
 fn forced(mut order: Order) -> Order {
-    if let Order::Start { watching, .. } | Order::Next { watching, .. } = &mut order {
-        watching.force = true;
+    if let Order::Start(Start { options, .. }) | Order::Next { options, .. } = &mut order {
+        options.force = true;
     }
     order
 }
@@ -37,14 +37,14 @@ fn check(worlds: &[(&str, World)], orders: &[Order], expected: &Expect) {
     let mut lines = String::new();
     for (name, world) in worlds {
         for order in orders {
-            let told = match decide(order, &world.view()) {
+            let found = match decide(order, &world.view()) {
                 Ok(step) => format!("{step:?}"),
-                Err(outcome) if outcome.exit_status == ExitStatus::Well => {
+                Err(outcome) if outcome.exit_status == ExitStatus::Done => {
                     format!("nothing: {}", outcome.message)
                 }
                 Err(outcome) => format!("refused: {}", outcome.message),
             };
-            writeln!(lines, "{name}, {}: {told}", command_name(order)).unwrap();
+            writeln!(lines, "{name}, {}: {found}", command_name(order)).unwrap();
         }
     }
     expected.assert_eq(&lines);
@@ -52,7 +52,7 @@ fn check(worlds: &[(&str, World)], orders: &[Order], expected: &Expect) {
 
 fn command_name(order: &Order) -> &'static str {
     match order {
-        Order::Start { .. } => "start",
+        Order::Start(_) => "start",
         Order::Next { .. } => "next",
         Order::Pause => "pause",
         Order::Rollback { one_stage: true, .. } => "rollback --one-stage",
@@ -98,43 +98,43 @@ fn every_order_has_an_answer_in_every_state() {
             vxlan, pause: refused: no migration is under way: tweedctl migrate start begins one
             vxlan, rollback --one-stage: refused: no migration is under way: tweedctl migrate start begins one
             vxlan, rollback: refused: no migration is under way: tweedctl migrate start begins one
-            vxlan, finish: nothing: finished: every node is on vxlan
+            vxlan, finish: nothing: finished: all 4 nodes are on vxlan
             mixed, start: Begin { to: HostGw, stage: Stage { percent: 25, nodes: [] } }
             mixed, next: refused: no migration is under way: tweedctl migrate start begins one
             mixed, pause: refused: no migration is under way: tweedctl migrate start begins one
             mixed, rollback --one-stage: refused: no migration is under way: tweedctl migrate start begins one
             mixed, rollback: refused: no migration is under way: tweedctl migrate start begins one
-            mixed, finish: Finish { kind: Vxlan, mixing: Off }
-            canary, start: nothing: started already: 172.16.0.1 on host-gw
+            mixed, finish: Finish { kind: Vxlan, mixed: false }
+            canary, start: nothing: already started: 172.16.0.1 on host-gw
             canary, next: Reach(Stage { percent: 50, nodes: ["172.16.0.1"] })
             canary, pause: Pause
             canary, rollback --one-stage: Reach(Stage { percent: 0, nodes: [] })
             canary, rollback: Reach(Stage { percent: 0, nodes: [] })
-            canary, finish: refused: half way, at 172.16.0.1: tweedctl migrate next or rollback comes first
-            25 %, start: nothing: started already: 25 % on host-gw
+            canary, finish: refused: not complete, at 172.16.0.1: run tweedctl migrate next or rollback first
+            25 %, start: nothing: already started: 25 % on host-gw
             25 %, next: Reach(Stage { percent: 50, nodes: [] })
             25 %, pause: Pause
             25 %, rollback --one-stage: Reach(Stage { percent: 0, nodes: [] })
             25 %, rollback: Reach(Stage { percent: 0, nodes: [] })
-            25 %, finish: refused: half way, at 25 %: tweedctl migrate next or rollback comes first
-            paused, start: nothing: started already: 25 % on host-gw
-            paused, next: refused: paused by root@n1 at 2026-11-21T14:02:00Z: tweedctl migrate next --resume goes on
-            paused, pause: nothing: paused already, by root@n1 at 2026-11-21T14:02:00Z
+            25 %, finish: refused: not complete, at 25 %: run tweedctl migrate next or rollback first
+            paused, start: nothing: already started: 25 % on host-gw
+            paused, next: refused: paused by root@n1 at 2026-11-21T14:02:00Z: tweedctl migrate next --resume continues
+            paused, pause: nothing: already paused by root@n1 at 2026-11-21T14:02:00Z
             paused, rollback --one-stage: Reach(Stage { percent: 0, nodes: [] })
             paused, rollback: Reach(Stage { percent: 0, nodes: [] })
-            paused, finish: refused: half way, at 25 %: tweedctl migrate next or rollback comes first
-            100 %, start: nothing: started already: all nodes on host-gw
-            100 %, next: nothing: reached already: all nodes; next: tweedctl migrate finish
+            paused, finish: refused: not complete, at 25 %: run tweedctl migrate next or rollback first
+            100 %, start: nothing: already started: all nodes on host-gw
+            100 %, next: nothing: already reached: all nodes; next: tweedctl migrate finish
             100 %, pause: Pause
             100 %, rollback --one-stage: Reach(Stage { percent: 25, nodes: [] })
             100 %, rollback: Reach(Stage { percent: 0, nodes: [] })
-            100 %, finish: Finish { kind: HostGw, mixing: Off }
+            100 %, finish: Finish { kind: HostGw, mixed: false }
             back, start: Reach(Stage { percent: 25, nodes: [] })
             back, next: Reach(Stage { percent: 50, nodes: [] })
             back, pause: Pause
-            back, rollback --one-stage: nothing: every node is told to be back on vxlan; next: tweedctl migrate finish
-            back, rollback: nothing: every node is told to be back on vxlan; next: tweedctl migrate finish
-            back, finish: Finish { kind: Vxlan, mixing: Off }
+            back, rollback --one-stage: nothing: the config already selects vxlan for all nodes; next: tweedctl migrate finish
+            back, rollback: nothing: the config already selects vxlan for all nodes; next: tweedctl migrate finish
+            back, finish: Finish { kind: Vxlan, mixed: false }
         "#]],
     );
 }
@@ -142,19 +142,20 @@ fn every_order_has_an_answer_in_every_state() {
 #[test]
 fn a_migration_in_the_other_direction_is_refused_during_one() {
     let world = after(MIXED, &[begin(Stage::percent(25))]);
-    let watching = Watching { force: true, ..Watching::default() };
-    let order = Order::Start { to: BackendType::Vxlan, canary: vec![], percent: None, watching };
+    let options = StageOptions { force: true, ..StageOptions::default() };
+    let to = BackendType::Vxlan;
+    let order = Order::Start(Start { to, canary: vec![], percent: None, options });
     let refusal = decide(&order, &world.view()).unwrap_err();
     assert_eq!(
         refusal.message,
-        "a migration to host-gw is under way: tweedctl migrate rollback takes it back"
+        "a migration to host-gw is under way: tweedctl migrate rollback reverts it"
     );
 }
 
 #[test]
 fn next_with_resume_ends_a_pause() {
     let world = after(MIXED, &[begin(Stage::percent(25)), Step::Pause]);
-    let order = Order::Next { percent: None, resume: true, watching: Watching::default() };
+    let order = Order::Next { percent: None, resume: true, options: StageOptions::default() };
     assert_eq!(decide(&order, &world.view()), Ok(Step::Reach(Stage::percent(50))));
 }
 
@@ -173,8 +174,8 @@ fn mixed_stays_on_if_a_router_separates_nodes() {
         &[("100 %", world)],
         &[finish()],
         &expect![[r"
-        100 %, finish: Finish { kind: HostGw, mixing: On }
-    "]],
+            100 %, finish: Finish { kind: HostGw, mixed: true }
+        "]],
     );
 }
 
@@ -187,8 +188,8 @@ fn mixed_stays_on_if_a_direct_path_fails() {
         &[("100 %", world)],
         &[finish()],
         &expect![[r"
-        100 %, finish: Finish { kind: HostGw, mixing: On }
-    "]],
+            100 %, finish: Finish { kind: HostGw, mixed: true }
+        "]],
     );
 }
 
@@ -198,11 +199,11 @@ fn flannel_nodes_prevent_a_start_without_force() {
     world.nodes[2].runs = Runs::Flannel;
     let order = start(Stage::percent(25));
     let refusal = decide(&order, &world.view()).unwrap_err();
-    assert_eq!(refusal.message, "3 things are in the way");
+    assert_eq!(refusal.message, "blocked by 3 problems");
     assert!(decide(&forced(order.clone()), &world.view()).is_ok());
     world.nodes[1].strict = true;
     let refusal = decide(&forced(order), &world.view()).unwrap_err();
-    assert_eq!(refusal.message, "1 thing is in the way");
+    assert_eq!(refusal.message, "blocked by 1 problem");
 }
 
 #[test]
@@ -214,19 +215,19 @@ fn next_is_refused_while_nodes_lag_or_report_troubles() {
         &[("lagging", world.clone())],
         &[next(), finish()],
         &expect![[r"
-        lagging, next: refused: not every node has taken the config in yet: 172.16.0.2 has not seen the config yet
-        lagging, finish: refused: half way, at 25 %: tweedctl migrate next or rollback comes first
-    "]],
+            lagging, next: refused: not all nodes have applied the config: 172.16.0.2 has not seen the config yet
+            lagging, finish: refused: not complete, at 25 %: run tweedctl migrate next or rollback first
+        "]],
     );
     world.nodes[1].listens = Listens::Yes;
     world.follow();
-    world.tells(1, 2, Some(Path::Tunnel), "its direct path did not answer");
+    world.reports_path(1, 2, Some(Path::Tunnel), "its direct path did not answer");
     check(
         &[("fallen back", world.clone())],
         &[next()],
         &expect![[r"
-        fallen back, next: refused: not all is well at this stage: 172.16.0.1 → 172.16.0.2, by tunnel: its direct path did not answer; --force goes on nevertheless
-    "]],
+            fallen back, next: refused: this stage has problems: 172.16.0.1 → 172.16.0.2, by tunnel: its direct path did not answer; --force continues nevertheless
+        "]],
     );
     assert!(decide(&forced(next()), &world.view()).is_ok());
 }
@@ -267,5 +268,5 @@ fn a_stage_that_adds_no_node_is_skipped() {
 fn an_unknown_canary_is_refused() {
     let world = World::new(MIXED, 3, 0);
     let refusal = decide(&forced(start(named("172.16.0.99"))), &world.view()).unwrap_err();
-    assert_eq!(refusal.details[0], "172.16.0.99 is the public IP of no node");
+    assert_eq!(refusal.details[0], "no node has the public IP or name 172.16.0.99");
 }

@@ -11,17 +11,17 @@ async fn a_stage_that_harms_a_pair_stops_by_itself() {
         &lines,
         &expect![[r"
             # start --to host-gw --canary 172.16.0.1 --hold 10m
-            14:02:00  in force on 3 of 3 nodes
-            14:02:00  host-gw begins: 172.16.0.1
-            14:02:00  in force on 3 of 3 nodes
-            14:02:00  watching for 10m; all is well
-            worse off than before, at 172.16.0.1; tweedctl migrate rollback takes it back
+            14:02:00  applied on 3 of 3 nodes
+            14:02:00  starting host-gw: 172.16.0.1
+            14:02:00  applied on 3 of 3 nodes
+            14:02:00  observing for 10m; no problems
+            possible regression at 172.16.0.1; tweedctl migrate rollback reverts it
               172.16.0.1 → 172.16.0.2, by tunnel: its direct path did not answer
             Degraded
             # next
-            14:02:00  in force on 3 of 3 nodes
-            not all is well at this stage: 172.16.0.1 → 172.16.0.2, by tunnel: its direct
-              path did not answer; --force goes on nevertheless
+            14:02:00  applied on 3 of 3 nodes
+            this stage has problems: 172.16.0.1 → 172.16.0.2, by tunnel: its direct path did
+              not answer; --force continues nevertheless
             Impossible
         "]],
     )
@@ -37,14 +37,14 @@ async fn auto_rollback_takes_back_a_stage_that_harms_a_pair() {
         &lines,
         &expect![[r"
             # start --to host-gw --canary 172.16.0.1 --hold 10m --auto-rollback
-            14:02:00  in force on 3 of 3 nodes
-            14:02:00  host-gw begins: 172.16.0.1
-            14:02:00  in force on 3 of 3 nodes
-            14:02:00  watching for 10m; all is well
-            14:02:30  now nobody
-            14:02:30  in force on 3 of 3 nodes
-            worse off than before, and so taken back: all 3 nodes are back on vxlan; next:
-              tweedctl migrate finish
+            14:02:00  applied on 3 of 3 nodes
+            14:02:00  starting host-gw: 172.16.0.1
+            14:02:00  applied on 3 of 3 nodes
+            14:02:00  observing for 10m; no problems
+            14:02:30  now no node
+            14:02:30  applied on 3 of 3 nodes
+            possible regression, rolled back: all 3 nodes are back on vxlan; next: tweedctl
+              migrate finish
               172.16.0.1 → 172.16.0.2, by tunnel: its direct path did not answer
             Degraded
         "]],
@@ -65,14 +65,14 @@ async fn temporary_troubles_do_not_stop_a_stage() {
         World::new(MIXED, 3, 0),
         &lines,
         &expect![[r"
-        # start --to host-gw --canary 172.16.0.1 --hold 1m
-        14:02:00  in force on 3 of 3 nodes
-        14:02:00  host-gw begins: 172.16.0.1
-        14:02:00  in force on 3 of 3 nodes
-        14:02:00  watching for 1m; all is well
-        1 of 3 nodes on host-gw (172.16.0.1); next: tweedctl migrate next
-        Well
-    "]],
+            # start --to host-gw --canary 172.16.0.1 --hold 1m
+            14:02:00  applied on 3 of 3 nodes
+            14:02:00  starting host-gw: 172.16.0.1
+            14:02:00  applied on 3 of 3 nodes
+            14:02:00  observing for 1m; no problems
+            1 of 3 nodes on host-gw (172.16.0.1); next: tweedctl migrate next
+            Done
+        "]],
     )
     .await;
 }
@@ -94,11 +94,11 @@ async fn a_stage_in_which_probes_are_lost_stops_by_itself() {
         &lines,
         &expect![[r"
             # start --to host-gw --canary 172.16.0.1 --hold 1m
-            14:02:00  in force on 2 of 2 nodes
-            14:02:00  host-gw begins: 172.16.0.1
-            14:02:00  in force on 2 of 2 nodes
-            14:02:00  watching for 1m; all is well
-            worse off than before, at 172.16.0.1; tweedctl migrate rollback takes it back
+            14:02:00  applied on 2 of 2 nodes
+            14:02:00  starting host-gw: 172.16.0.1
+            14:02:00  applied on 2 of 2 nodes
+            14:02:00  observing for 1m; no problems
+            possible regression at 172.16.0.1; tweedctl migrate rollback reverts it
               172.16.0.2: it loses 5 %, 0 % before
             Degraded
         "]],

@@ -21,10 +21,10 @@ use expect_test::{Expect, expect};
 
 use self::world::{Listens, MIXED, Runs, VXLAN, World, note, step};
 use super::carry_out::carry_out;
-use super::options::{Command, Order};
-use super::plan::{Plan, Rows};
+use super::options::{MigrateCommand, Order};
+use super::plan::MigrationPlan;
 use super::state::{Note, Stage, Step};
-use super::status::Status;
+use super::status::MigrationStatus;
 use super::store::{self, Author};
 use crate::model::config::BackendType;
 use crate::model::path::Path;
@@ -77,7 +77,7 @@ fn order(line: &str) -> Order {
     let words = ["tweedctl", "migrate"].into_iter().chain(line.split(' '));
     match Arguments::try_parse_from(words).unwrap().command {
         options::Command::Migrate(options) => match options.command {
-            Command::Order(order) => order,
+            MigrateCommand::Order(order) => order,
             other => panic!("{other:?}"),
         },
         other => panic!("{other:?}"),
@@ -87,7 +87,7 @@ fn order(line: &str) -> Order {
 /// Runs the orders one after the other, each as a new process, and compares all output.
 async fn check(world: World, lines: &[(&str, &[Event])], expected: &Expect) -> World {
     let mut world = world;
-    let mut said = String::new();
+    let mut output = String::new();
     for (line, events) in lines {
         let memory =
             Memory { world: RefCell::new(world), reads: RefCell::new(0), events: events.to_vec() };
@@ -95,21 +95,21 @@ async fn check(world: World, lines: &[(&str, &[Event])], expected: &Expect) -> W
         let mut progress = Vec::new();
         let ended = carry_out(&memory, author, &order(line), &mut progress).await.unwrap();
         let progress = String::from_utf8(progress).unwrap();
-        writeln!(said, "# {line}\n{progress}{ended}{:?}", ended.exit_status()).unwrap();
+        writeln!(output, "# {line}\n{progress}{ended}{:?}", ended.exit_status()).unwrap();
         world = memory.world.into_inner();
     }
-    assert!(said.lines().all(|line| line.chars().count() <= 80), "{said}");
-    expected.assert_eq(&said);
+    assert!(output.lines().all(|line| line.chars().count() <= 80), "{output}");
+    expected.assert_eq(&output);
     world
 }
 
 fn falls_back(world: &mut World) {
-    world.tells(1, 2, Some(Path::Tunnel), "its direct path did not answer");
+    world.reports_path(1, 2, Some(Path::Tunnel), "its direct path did not answer");
 }
 
 #[test]
 fn times_are_read_as_people_write_them() {
-    let hold = |text: &str| order(&format!("next --hold {text}")).watching().hold;
+    let hold = |text: &str| order(&format!("next --hold {text}")).options().hold;
     assert_eq!(hold("90"), Duration::from_secs(90));
     assert_eq!(hold("90s"), Duration::from_secs(90));
     assert_eq!(hold("10m"), Duration::from_secs(600));

@@ -37,44 +37,44 @@ async fn no_operator_overwrites_another_and_each_may_continue() {
         &lines,
         &expect![[r"
             # start --to host-gw --percent 25 --hold 1m
-            14:02:00  in force on 3 of 3 nodes
-            14:02:00  host-gw begins: 25 %
-            14:02:00  in force on 3 of 3 nodes
-            14:02:00  watching for 1m; all is well
-            somebody has changed the config meanwhile; this command no longer watches
+            14:02:00  applied on 3 of 3 nodes
+            14:02:00  starting host-gw: 25 %
+            14:02:00  applied on 3 of 3 nodes
+            14:02:00  observing for 1m; no problems
+            another client has changed the config meanwhile; this command stops observing
               Rollout.Percent: 25 → 40
             Conflict
             # next --hold 1m
-            14:02:00  in force on 3 of 3 nodes
+            14:02:00  applied on 3 of 3 nodes
             14:02:00  now all nodes
-            14:02:00  in force on 3 of 3 nodes
-            14:02:00  watching for 1m; all is well
+            14:02:00  applied on 3 of 3 nodes
+            14:02:00  observing for 1m; no problems
             root@n1 at 2026-11-21T14:02:05Z has changed the config meanwhile; this command
-              no longer watches
+              stops observing
             Conflict
             # next
-            14:02:00  in force on 3 of 3 nodes
-            paused by root@n1 at 2026-11-21T14:02:05Z: tweedctl migrate next --resume goes
-              on
+            14:02:00  applied on 3 of 3 nodes
+            paused by root@n1 at 2026-11-21T14:02:05Z: tweedctl migrate next --resume
+              continues
             Impossible
             # pause
-            paused already, by root@n1 at 2026-11-21T14:02:05Z
-            Well
+            already paused by root@n1 at 2026-11-21T14:02:05Z
+            Done
             # next --resume
-            14:02:00  in force on 3 of 3 nodes
-            reached already: all nodes; next: tweedctl migrate finish
-            Well
+            14:02:00  applied on 3 of 3 nodes
+            already reached: all nodes; next: tweedctl migrate finish
+            Done
             # next --percent 60
-            14:02:00  in force on 3 of 3 nodes
-            paused by root@n1 at 2026-11-21T14:02:05Z: tweedctl migrate next --resume goes
-              on
+            14:02:00  applied on 3 of 3 nodes
+            paused by root@n1 at 2026-11-21T14:02:05Z: tweedctl migrate next --resume
+              continues
             Impossible
             # start --to host-gw --hold 3s
-            14:02:00  in force on 3 of 3 nodes
-            14:02:00  started already: all nodes on host-gw
-            14:02:00  watching for 3s; all is well
-            started already: all nodes on host-gw
-            Well
+            14:02:00  applied on 3 of 3 nodes
+            14:02:00  already started: all nodes on host-gw
+            14:02:00  observing for 3s; no problems
+            already started: all nodes on host-gw
+            Done
         "]],
     )
     .await;
@@ -110,22 +110,22 @@ async fn a_node_that_does_not_follow_is_named() {
         &expect![[r"
             # start --to host-gw --timeout 10s
             14:02:00  Mixed is turned on
-            14:02:00  in force on 2 of 3 nodes
-            not every node does yet what is written: tweedctl migrate status tells when
+            14:02:00  applied on 2 of 3 nodes
+            not all nodes have applied the config; tweedctl migrate status lists them
               172.16.0.2 has not seen the config yet
             Late
             # start --to host-gw --timeout 10s
-            14:02:00  in force on 2 of 3 nodes
-            not every node does yet what is written: tweedctl migrate status tells when
+            14:02:00  applied on 2 of 3 nodes
+            not all nodes have applied the config; tweedctl migrate status lists them
               172.16.0.2 has not seen the config yet
             Late
             # start --to host-gw --timeout 10s
-            14:02:00  in force on 2 of 3 nodes
-            14:02:03  in force on 3 of 3 nodes
-            14:02:03  host-gw begins: all nodes
-            14:02:03  in force on 3 of 3 nodes
+            14:02:00  applied on 2 of 3 nodes
+            14:02:03  applied on 3 of 3 nodes
+            14:02:03  starting host-gw: all nodes
+            14:02:03  applied on 3 of 3 nodes
             3 of 3 nodes on host-gw (all nodes); next: tweedctl migrate finish
-            Well
+            Done
         "]],
     )
     .await;
@@ -142,21 +142,21 @@ async fn obstacles_are_reported_before_any_write() {
         &lines,
         &expect![[r"
             # start --to host-gw
-            14:02:00  in force on 2 of 2 nodes
-            3 things are in the way
-              172.16.0.3 sends no report: it runs flannel or an older tweedd, or none
+            14:02:00  applied on 2 of 2 nodes
+            blocked by 3 problems
+              172.16.0.3 sends no report: it runs flannel, an older tweedd, or no daemon
               172.16.0.3 would no longer reach 172.16.0.1: flannel ignores a lease of
                 host-gw
               172.16.0.3 would no longer reach 172.16.0.2: flannel ignores a lease of
                 host-gw
             Impossible
             # start --to host-gw --canary 172.16.0.1 --force
-            14:02:00  in force on 2 of 2 nodes
-            14:02:00  host-gw begins: 172.16.0.1
-            14:02:00  in force on 2 of 2 nodes
+            14:02:00  applied on 2 of 2 nodes
+            14:02:00  starting host-gw: 172.16.0.1
+            14:02:00  applied on 2 of 2 nodes
             1 of 2 nodes on host-gw (172.16.0.1); next: tweedctl migrate next; 1 node
               without a report
-            Well
+            Done
         "]],
     )
     .await;

@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn check_plan(world: &World, rows: Rows, expected: &Expect) {
-    let text = Plan::new(&world.view(), BackendType::HostGw, rows).to_string();
+fn check_plan(plan: &MigrationPlan<'_>, expected: &Expect) {
+    let text = plan.to_string();
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     expected.assert_eq(&text);
 }
@@ -11,8 +11,7 @@ fn check_plan(world: &World, rows: Rows, expected: &Expect) {
 #[test]
 fn a_plan_shows_changes_and_exceptions() {
     check_plan(
-        &World::new(VXLAN, 2, 1),
-        Rows::Special,
+        &MigrationPlan::new(&World::new(VXLAN, 2, 1).view(), BackendType::HostGw),
         &expect![[r"
             to          host-gw, of 3 nodes
             Mixed       off; start turns it on first
@@ -21,8 +20,8 @@ fn a_plan_shows_changes_and_exceptions() {
             then        2 direct, 4 by tunnel, 0 without a path
             stages      1 node at 50 %, 3 nodes at 100 %
             effort      at most 1 route per node, each replaced in place; a stage takes
-                        seconds, and what you hold
-            MTU         1450 for pods, 1500 below
+                        seconds, plus the time of --hold
+            MTU         1450 for pods, 1500 for interfaces
 
             FROM        TO          NOW     THEN
             172.16.0.1  172.16.1.3  tunnel  tunnel
@@ -39,9 +38,9 @@ fn a_plan_shows_changes_and_exceptions() {
 
 #[test]
 fn a_plan_with_all_shows_every_pair() {
+    let view = World::new(VXLAN, 2, 0).view();
     check_plan(
-        &World::new(VXLAN, 2, 0),
-        Rows::All,
+        &MigrationPlan::new(&view, BackendType::HostGw).in_full(),
         &expect![[r"
             to          host-gw, of 2 nodes
             Mixed       off; start turns it on first
@@ -50,8 +49,8 @@ fn a_plan_with_all_shows_every_pair() {
             then        2 direct, 0 by tunnel, 0 without a path
             stages      2 nodes at 100 %
             effort      at most 1 route per node, each replaced in place; a stage takes
-                        seconds, and what you hold
-            MTU         1450 for pods, 1500 below
+                        seconds, plus the time of --hold
+            MTU         1450 for pods, 1500 for interfaces
 
             FROM        TO          NOW     THEN
             172.16.0.1  172.16.0.2  tunnel  direct
@@ -66,8 +65,7 @@ fn a_plan_shows_obstacles() {
     world.nodes[0].strict = true;
     world.nodes[1].runs = Runs::Flannel;
     check_plan(
-        &world,
-        Rows::Special,
+        &MigrationPlan::new(&world.view(), BackendType::HostGw),
         &expect![[r"
             to          host-gw, of 2 nodes
             Mixed       on
@@ -76,8 +74,8 @@ fn a_plan_shows_obstacles() {
             then        0 direct, 1 by tunnel, 1 without a path
             stages      1 node at 100 %
             effort      at most 1 route per node, each replaced in place; a stage takes
-                        seconds, and what you hold
-            MTU         1450 for pods, 1500 below
+                        seconds, plus the time of --hold
+            MTU         1450 for pods, 1500 for interfaces
 
             FROM        TO          NOW     THEN
             172.16.0.1  172.16.0.2  tunnel  tunnel
@@ -86,9 +84,10 @@ fn a_plan_shows_obstacles() {
             172.16.0.2  172.16.0.1  tunnel  -
                 flannel ignores a lease of host-gw
 
-            in the way:
-              172.16.0.1 filters strictly on eth0, and its tweedd may not change that
-              172.16.0.2 sends no report: it runs flannel or an older tweedd, or none
+            blocked by:
+              172.16.0.1 has a strict reverse-path filter on eth0, and its tweedd may not
+                change it
+              172.16.0.2 sends no report: it runs flannel, an older tweedd, or no daemon
               172.16.0.2 would no longer reach 172.16.0.1: flannel ignores a lease of
                 host-gw
         "]],
@@ -99,29 +98,29 @@ fn a_plan_shows_obstacles() {
 fn about_connections(nodes: u8, breaking: usize) -> Option<String> {
     let mut world = World::new(VXLAN, nodes, 0);
     world.nodes.iter_mut().take(breaking).for_each(|node| node.keeps_connections = false);
-    let text = Plan::new(&world.view(), BackendType::HostGw, Rows::Special).to_string();
-    let (_, said) = text.split_once("NAT ")?;
-    Some(said.split_whitespace().collect::<Vec<_>>().join(" "))
+    let text = MigrationPlan::new(&world.view(), BackendType::HostGw).to_string();
+    let (_, output) = text.split_once("NAT ")?;
+    Some(output.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
 #[test]
 fn nodes_that_do_not_keep_connections_are_named() {
-    let said = |nodes: &str| {
+    let output = |nodes: &str| {
         format!(
             "each change of path may end masqueraded connections on {nodes}: tweedd keeps them \
              with --ip-masq, by nftables or iptables"
         )
     };
     assert_eq!(about_connections(2, 0), None);
-    assert!(about_connections(2, 1).unwrap().starts_with(&said("172.16.0.1")));
+    assert!(about_connections(2, 1).unwrap().starts_with(&output("172.16.0.1")));
     let few = "172.16.0.1, 172.16.0.2, 172.16.0.3, 172.16.0.4, 172.16.0.5 and 2 more nodes";
-    assert!(about_connections(9, 7).unwrap().starts_with(&said(few)));
+    assert!(about_connections(9, 7).unwrap().starts_with(&output(few)));
 }
 
 #[test]
 fn a_large_plan_is_a_summary() {
     let view = World::new(VXLAN, 100, 100).view();
-    let text = Plan::new(&view, BackendType::HostGw, Rows::Special).to_string();
+    let text = MigrationPlan::new(&view, BackendType::HostGw).to_string();
     assert!(text.lines().count() < 60, "{text}");
     assert!(text.ends_with("more: --all or -o json\n"), "{text}");
 }

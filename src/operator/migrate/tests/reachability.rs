@@ -8,15 +8,15 @@ use crate::model::config::BackendType;
 use crate::model::path::Path;
 
 use super::super::cluster::ClusterView;
-use super::super::decision::{self, Forgivable, Obstacle};
+use super::super::decision::{self, Obstacle};
 use super::super::reachability::{Backends, Reachability, pairs};
-use super::super::state::{Mixing, Stage, Step};
+use super::super::state::{Stage, Step};
 use super::world::{Listens, MIXED, Runs, VXLAN, World, named, step};
 
-const THEN: Backends = Backends::All { kind: BackendType::HostGw, mixing: Mixing::On };
+const THEN: Backends = Backends::All { kind: BackendType::HostGw, mixed: true };
 
 fn obstacles(view: &ClusterView, kind: BackendType) -> Vec<Obstacle> {
-    let pairs: Vec<_> = pairs(view, Backends::All { kind, mixing: Mixing::On }).collect();
+    let pairs: Vec<_> = pairs(view, Backends::All { kind, mixed: true }).collect();
     decision::obstacles(view, kind, &pairs)
 }
 
@@ -86,13 +86,13 @@ fn during_a_migration_each_node_has_its_own_backend() {
 
 #[test]
 fn without_mixed_a_node_behind_a_router_would_be_cut_off() {
-    let then = Backends::All { kind: BackendType::HostGw, mixing: Mixing::Off };
+    let then = Backends::All { kind: BackendType::HostGw, mixed: false };
     check(
         &World::new(MIXED, 1, 1).view(),
         then,
         &expect![[r"
-        172.16.0.1 → 172.16.1.2 nothing (left out: gateway 172.16.1.2 is not on the link of eth0)
-        172.16.1.2 → 172.16.0.1 nothing (left out: gateway 172.16.0.1 is not on the link of eth0)
+        172.16.0.1 → 172.16.1.2 nothing (skipped: gateway 172.16.1.2 is not on the link of eth0)
+        172.16.1.2 → 172.16.0.1 nothing (skipped: gateway 172.16.0.1 is not on the link of eth0)
     "]],
     );
 }
@@ -109,18 +109,19 @@ fn flannel_stays_as_it_is_and_ignores_the_new_backend() {
         172.16.0.2 → 172.16.0.1 nothing (flannel ignores a lease of host-gw)
     "]],
     );
-    let told: Vec<_> = obstacles(&world.view(), BackendType::HostGw);
-    let told: Vec<_> = told.iter().map(|it| format!("{} [{:?}]", it.text, it.forgivable)).collect();
+    let found = obstacles(&world.view(), BackendType::HostGw);
+    let texts: Vec<_> =
+        found.iter().map(|it| format!("{} [{}]", it.text, it.is_forgivable)).collect();
     expect![[r"
-        172.16.0.2 sends no report: it runs flannel or an older tweedd, or none [Yes]
-        172.16.0.2 would no longer reach 172.16.0.1: flannel ignores a lease of host-gw [Yes]"]]
-    .assert_eq(&told.join("\n"));
+        172.16.0.2 sends no report: it runs flannel, an older tweedd, or no daemon [true]
+        172.16.0.2 would no longer reach 172.16.0.1: flannel ignores a lease of host-gw [true]"]]
+    .assert_eq(&texts.join("\n"));
 }
 
 #[test]
 fn what_a_node_reports_precedes_its_computed_plan() {
     let mut world = begun(World::new(MIXED, 2, 0));
-    world.tells(1, 2, Some(Path::Tunnel), "its direct path did not answer");
+    world.reports_path(1, 2, Some(Path::Tunnel), "its direct path did not answer");
     check(
         &world.view(),
         Backends::AsReported,
@@ -143,12 +144,13 @@ fn a_failing_direct_path_is_an_obstacle_before_any_node_takes_it() {
         172.16.0.2 → 172.16.0.1 direct
     "]],
     );
-    let told = |kind| obstacles(&world.view(), kind);
-    let told_of = told(BackendType::HostGw).iter().map(|it| it.text.clone()).collect::<Vec<_>>();
+    let found = |kind| obstacles(&world.view(), kind);
+    let texts: Vec<_> =
+        found(BackendType::HostGw).iter().map(|it| it.text.clone()).collect::<Vec<_>>();
     expect![[r"172.16.0.1 would stay in the tunnel to 172.16.0.2: its direct path fails: probes through the tunnel are answered, direct ones are not"]]
-    .assert_eq(&told_of.join("\n"));
-    assert_eq!(told(BackendType::HostGw)[0].forgivable, Forgivable::Yes);
-    assert_eq!(told(BackendType::Vxlan), []);
+    .assert_eq(&texts.join("\n"));
+    assert!(found(BackendType::HostGw)[0].is_forgivable);
+    assert_eq!(found(BackendType::Vxlan), []);
 }
 
 #[test]
@@ -165,8 +167,8 @@ fn a_node_that_has_not_followed_lags_with_a_reason() {
     let mut world = World::new(MIXED, 3, 0);
     world.nodes[1].listens = Listens::No;
     step(&mut world, &Step::Begin { to: BackendType::HostGw, stage: Stage::percent(100) });
-    let told = world.view().lags();
-    assert_eq!(told, ["172.16.0.2 has not seen the config yet"]);
+    let lags = world.view().lags();
+    assert_eq!(lags, ["172.16.0.2 has not seen the config yet"]);
     world.follow();
     world.nodes[1].listens = Listens::Yes;
     world.follow();
@@ -176,28 +178,28 @@ fn a_node_that_has_not_followed_lags_with_a_reason() {
 #[test]
 fn a_stage_is_not_applied_while_probes_are_awaited() {
     let mut world = begun(World::new(MIXED, 3, 0));
-    world.tells(1, 2, Some(Path::Tunnel), "its direct path is not verified yet");
+    world.reports_path(1, 2, Some(Path::Tunnel), "its direct path is not verified yet");
     world.nodes[0].exceptions[0].probing = true;
-    let told = world.view().lags();
+    let lags = world.view().lags();
     let expected =
         "172.16.0.1 still uses the tunnel to 10.244.2.0-24: its direct path is not verified yet";
-    assert_eq!((told, world.view().troubles().len()), (vec![expected.to_owned()], 0));
+    assert_eq!((lags, world.view().troubles().len()), (vec![expected.to_owned()], 0));
 }
 
 #[test]
 fn only_new_troubles_are_regressions() {
     let mut world = World::new(MIXED, 3, 0);
-    world.tells(3, 1, None, "left out: long ago");
+    world.reports_path(3, 1, None, "skipped: long ago");
     let before = world.view();
     assert_eq!(before.troubles().len(), 1);
     let mut world = begun(world);
-    world.tells(1, 2, Some(Path::Tunnel), "its direct path did not answer");
+    world.reports_path(1, 2, Some(Path::Tunnel), "its direct path did not answer");
     let mut now = world.view();
     now.members.pop();
     let worse = now.degraded(&before);
-    let told: Vec<_> = worse.iter().map(|(subject, why)| format!("{subject}: {why}")).collect();
+    let texts: Vec<_> = worse.iter().map(|(subject, why)| format!("{subject}: {why}")).collect();
     expect![[r"
         172.16.0.1 → 172.16.0.2, by tunnel: its direct path did not answer
-        172.16.0.3: its lease is gone"]]
-    .assert_eq(&told.join("\n"));
+        172.16.0.3: its lease is removed"]]
+    .assert_eq(&texts.join("\n"));
 }

@@ -21,38 +21,38 @@ async fn a_cluster_moves_stage_by_stage() {
         &expect![[r"
             # start --to host-gw --canary 172.16.0.1 --hold 2m
             14:02:00  Mixed is turned on
-            14:02:00  in force on 4 of 4 nodes
-            14:02:00  host-gw begins: 172.16.0.1
-            14:02:00  in force on 4 of 4 nodes
-            14:02:00  watching for 2m; all is well
-            14:03:00  watching for 1m; all is well
+            14:02:00  applied on 4 of 4 nodes
+            14:02:00  starting host-gw: 172.16.0.1
+            14:02:00  applied on 4 of 4 nodes
+            14:02:00  observing for 2m; no problems
+            14:03:00  observing for 1m; no problems
             1 of 4 nodes on host-gw (172.16.0.1); next: tweedctl migrate next
-            Well
+            Done
             # next
-            14:02:00  in force on 4 of 4 nodes
+            14:02:00  applied on 4 of 4 nodes
             14:02:00  now 50 % and 172.16.0.1
-            14:02:00  in force on 4 of 4 nodes
+            14:02:00  applied on 4 of 4 nodes
             2 of 4 nodes on host-gw (50 % and 172.16.0.1); next: tweedctl migrate next
-            Well
+            Done
             # next --percent 100
-            14:02:00  in force on 4 of 4 nodes
+            14:02:00  applied on 4 of 4 nodes
             14:02:00  now all nodes
-            14:02:00  in force on 4 of 4 nodes
+            14:02:00  applied on 4 of 4 nodes
             4 of 4 nodes on host-gw (all nodes); next: tweedctl migrate finish
-            Well
+            Done
             # next
-            14:02:00  in force on 4 of 4 nodes
-            reached already: all nodes; next: tweedctl migrate finish
-            Well
+            14:02:00  applied on 4 of 4 nodes
+            already reached: all nodes; next: tweedctl migrate finish
+            Done
             # finish
-            14:02:00  in force on 4 of 4 nodes
+            14:02:00  applied on 4 of 4 nodes
             14:02:00  Mixed and Rollout are removed
-            14:02:00  in force on 4 of 4 nodes
+            14:02:00  applied on 4 of 4 nodes
             finished: all 4 nodes are on host-gw
-            Well
+            Done
             # finish
-            finished: every node is on host-gw
-            Well
+            finished: all 4 nodes are on host-gw
+            Done
         "]],
     )
     .await;
@@ -75,36 +75,36 @@ async fn rollback_from_any_stage_restores_the_config() {
         &expect![[r"
             # start --to host-gw
             14:02:00  Mixed is turned on
-            14:02:00  in force on 8 of 8 nodes
-            14:02:00  host-gw begins: 25 %
-            14:02:00  in force on 8 of 8 nodes
+            14:02:00  applied on 8 of 8 nodes
+            14:02:00  starting host-gw: 25 %
+            14:02:00  applied on 8 of 8 nodes
             2 of 8 nodes on host-gw (25 %); next: tweedctl migrate next
-            Well
+            Done
             # next
-            14:02:00  in force on 8 of 8 nodes
+            14:02:00  applied on 8 of 8 nodes
             14:02:00  now 50 %
-            14:02:00  in force on 8 of 8 nodes
+            14:02:00  applied on 8 of 8 nodes
             4 of 8 nodes on host-gw (50 %); next: tweedctl migrate next
-            Well
+            Done
             # rollback --one-stage
             14:02:00  now 25 %
-            14:02:00  in force on 8 of 8 nodes
+            14:02:00  applied on 8 of 8 nodes
             2 of 8 nodes on host-gw (25 %); next: tweedctl migrate next
-            Well
+            Done
             # rollback
-            14:02:00  now nobody
-            14:02:00  in force on 8 of 8 nodes
+            14:02:00  now no node
+            14:02:00  applied on 8 of 8 nodes
             all 8 nodes are back on vxlan; next: tweedctl migrate finish
-            Well
+            Done
             # rollback
-            every node is told to be back on vxlan; next: tweedctl migrate finish
-            Well
+            the config already selects vxlan for all nodes; next: tweedctl migrate finish
+            Done
             # finish
-            14:02:00  in force on 8 of 8 nodes
+            14:02:00  applied on 8 of 8 nodes
             14:02:00  Mixed and Rollout are removed
-            14:02:00  in force on 8 of 8 nodes
+            14:02:00  applied on 8 of 8 nodes
             finished: all 8 nodes are on vxlan
-            Well
+            Done
         "]],
     )
     .await;
@@ -119,17 +119,17 @@ async fn mixed_stays_on_if_pairs_need_it() {
         &lines,
         &expect![[r"
             # start --to host-gw --percent 100
-            14:02:00  in force on 3 of 3 nodes
-            14:02:00  host-gw begins: all nodes
-            14:02:00  in force on 3 of 3 nodes
+            14:02:00  applied on 3 of 3 nodes
+            14:02:00  starting host-gw: all nodes
+            14:02:00  applied on 3 of 3 nodes
             3 of 3 nodes on host-gw (all nodes); next: tweedctl migrate finish
-            Well
+            Done
             # finish
-            14:02:00  in force on 3 of 3 nodes
+            14:02:00  applied on 3 of 3 nodes
             14:02:00  Rollout is removed
-            14:02:00  in force on 3 of 3 nodes
+            14:02:00  applied on 3 of 3 nodes
             finished: all 3 nodes are on host-gw; Mixed stays on, because pairs need it
-            Well
+            Done
         "]],
     )
     .await;
@@ -145,23 +145,23 @@ async fn finish_names_pods_that_keep_another_mtu() {
         world,
         &lines,
         &expect![[r"
-        # start --to host-gw --percent 100
-        14:02:00  Mixed is turned on
-        14:02:00  in force on 2 of 2 nodes
-        14:02:00  host-gw begins: all nodes
-        14:02:00  in force on 2 of 2 nodes
-        2 of 2 nodes on host-gw (all nodes); next: tweedctl migrate finish
-        Well
-        # finish
-        14:02:00  in force on 2 of 2 nodes
-        14:02:00  Mixed and Rollout are removed
-        14:02:00  in force on 2 of 2 nodes
-        finished: all 2 nodes are on host-gw
-          172.16.0.2: new pods get MTU 1450; these keep theirs: shop/web-0 (1400),
-            shop/web-1 (1400), shop/web-2 (1400), shop/web-3 (1400), shop/web-4 (1400)
-            and 2 more
-        Well
-    "]],
+            # start --to host-gw --percent 100
+            14:02:00  Mixed is turned on
+            14:02:00  applied on 2 of 2 nodes
+            14:02:00  starting host-gw: all nodes
+            14:02:00  applied on 2 of 2 nodes
+            2 of 2 nodes on host-gw (all nodes); next: tweedctl migrate finish
+            Done
+            # finish
+            14:02:00  applied on 2 of 2 nodes
+            14:02:00  Mixed and Rollout are removed
+            14:02:00  applied on 2 of 2 nodes
+            finished: all 2 nodes are on host-gw
+              172.16.0.2: new pods get MTU 1450; these keep theirs: shop/web-0 (1400),
+                shop/web-1 (1400), shop/web-2 (1400), shop/web-3 (1400), shop/web-4 (1400)
+                and 2 more
+            Done
+        "]],
     )
     .await;
 }

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::model::config::BackendType;
 
-use super::super::state::{MigrationState, Mixing, Note, Stage, Step};
+use super::super::state::{MigrationState, Note, Stage, Step};
 use super::world::{named, note};
 
 fn check(text: &str, steps: &[Step], expected: &Expect) {
@@ -70,7 +70,7 @@ fn a_pause_records_its_author() {
 
 #[test]
 fn rollback_and_finish_restore_the_config() {
-    let back = Step::Finish { kind: BackendType::Vxlan, mixing: Mixing::Off };
+    let back = Step::Finish { kind: BackendType::Vxlan, mixed: false };
     let steps = [Step::Mix, begin(), Step::Reach(Stage::default()), back];
     check(
         OPERATORS,
@@ -86,7 +86,7 @@ fn rollback_and_finish_restore_the_config() {
 fn a_config_without_a_backend_gets_one() {
     check(
         r#"{"Network":"10.244.0.0/16"}"#,
-        &[Step::Finish { kind: BackendType::HostGw, mixing: Mixing::On }],
+        &[Step::Finish { kind: BackendType::HostGw, mixed: true }],
         &expect![[r#"{"Network":"10.244.0.0/16","Backend":{"Type": "host-gw"}}"#]],
     );
 }
@@ -124,14 +124,14 @@ fn changes_of_other_operators_are_listed_by_field() {
         Mixed: nothing → true
         Rollout: nothing → {"From":{"Type":"vxlan"},"Percent":0,"Nodes":["172.16.0.1"],"History":[{"At":"2026-11-21T14:02:01Z","By":"root@n1","Nodes":1,"Percent":0}]}"#]]
     .assert_eq(&after.changes(&before).join("\n"));
-    assert_eq!(after.author(&before), Some(note(1)));
+    assert_eq!(after.author(&before), Some(&note(1)));
     let later = after.after(&Step::Reach(Stage::percent(25)), &note(2), None);
     let later = MigrationState::parse(later.text(), 4).unwrap();
     assert_eq!(
         later.changes(&after),
         ["Rollout.Percent: 0 → 25", r#"Rollout.Nodes: ["172.16.0.1"] → []"#]
     );
-    assert_eq!(later.author(&after), Some(note(2)));
+    assert_eq!(later.author(&after), Some(&note(2)));
     assert_eq!(after.author(&later), None);
 }
 
@@ -160,7 +160,7 @@ fn rollback_ends_with_no_node() {
     let back = std::iter::successors(Some(all), |stage| {
         Some(stage.previous()).filter(|_| !stage.is_empty())
     });
-    assert_eq!(shown(back), ["all nodes", "50 % and n", "25 % and n", "n", "nobody"]);
+    assert_eq!(shown(back), ["all nodes", "50 % and n", "25 % and n", "n", "no node"]);
 }
 
 fn read(at: &str) -> Result<Note, serde_json::Error> {

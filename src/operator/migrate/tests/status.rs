@@ -3,7 +3,7 @@
 use super::*;
 
 fn check_status(world: &World, expected: &Expect) {
-    let text = Status::new(&world.view(), note(100).at).to_string();
+    let text = MigrationStatus::new(&world.view(), note(100).at).to_string();
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     expected.assert_eq(&text);
 }
@@ -13,17 +13,17 @@ fn a_status_without_a_migration_shows_the_nodes() {
     check_status(
         &World::new(MIXED, 3, 1),
         &expect![[r"
-        migration none; the nodes are told to be on vxlan, mixed
-        progress  in force on 4 of 4 nodes
-        pairs     0 direct, 0 by tunnel, 0 left out, 0 set aside
+            migration none; the config selects vxlan, mixed
+            progress  applied on 4 of 4 nodes
+            pairs     0 direct, 0 by tunnel, 0 skipped, 0 rejected
 
-        NODE        BACKEND  PATHS
-        172.16.0.1  vxlan    .ooo
-        172.16.0.2  vxlan    o.oo
-        172.16.0.3  vxlan    oo.o
-        172.16.1.4  vxlan    ooo.
-        = direct  o by tunnel  x no path, in the order of the rows
-    "]],
+            NODE        BACKEND  PATHS
+            172.16.0.1  vxlan    .ooo
+            172.16.0.2  vxlan    o.oo
+            172.16.0.3  vxlan    oo.o
+            172.16.1.4  vxlan    ooo.
+            = direct  o by tunnel  x no path, in the order of the rows
+        "]],
     );
 }
 
@@ -43,7 +43,7 @@ fn a_status_compares_loss_and_latency_with_those_before() {
         [(10, 0, 480, begin), (40, 1, 190, Step::Reach(Stage::percent(100)))]
     {
         measured(&mut world, lost, round_trip);
-        let document = world.view().after(&step, &note(second));
+        let document = world.state().after(&step, &note(second), world.view().quality());
         world.put(document.text());
         world.follow();
     }
@@ -51,20 +51,20 @@ fn a_status_compares_loss_and_latency_with_those_before() {
     check_status(
         &world,
         &expect![[r"
-        migration vxlan → host-gw, all nodes, mixed
-        progress  [########################] 2 of 2; in force on 2 of 2 nodes
-        pairs     0 direct, 0 by tunnel, 0 left out, 0 set aside
+            migration vxlan → host-gw, all nodes, mixed
+            progress  [########################] 2 of 2; applied on 2 of 2 nodes
+            pairs     0 direct, 0 by tunnel, 0 skipped, 0 rejected
 
-        STAGE    SINCE                 FOR    LOSS   LATENCY  BY
-        before   -                     -      0 %    500 us   -
-        1 named  2026-11-21T14:02:10Z  30s    0.1 %  200 us   root@n1
-        100 %    2026-11-21T14:02:40Z  1m 0s  0 %    100 us   root@n1
+            STAGE    SINCE                 FOR    LOSS   LATENCY  BY
+            before   -                     -      0 %    500 us   -
+            1 named  2026-11-21T14:02:10Z  30s    0.1 %  200 us   root@n1
+            100 %    2026-11-21T14:02:40Z  1m 0s  0 %    100 us   root@n1
 
-        NODE        BACKEND  PATHS
-        172.16.0.1  host-gw  .=
-        172.16.0.2  host-gw  =.
-        = direct  o by tunnel  x no path, in the order of the rows
-    "]],
+            NODE        BACKEND  PATHS
+            172.16.0.1  host-gw  .=
+            172.16.0.2  host-gw  =.
+            = direct  o by tunnel  x no path, in the order of the rows
+        "]],
     );
 }
 
@@ -90,11 +90,11 @@ fn a_status_shows_stages_nodes_pairs_and_troubles() {
         &world,
         &expect![[r"
             migration vxlan → host-gw, all nodes, mixed
-            progress  [########################] 3 of 3; in force on 2 of 3 nodes
-            pairs     0 direct, 0 by tunnel, 0 left out, 0 set aside
+            progress  [########################] 3 of 3; applied on 2 of 3 nodes
+            pairs     0 direct, 0 by tunnel, 0 skipped, 0 rejected
             paused    by root@n1 at 2026-11-21T14:03:30Z
             waiting   172.16.0.2 has not seen the config yet
-            wrong     172.16.0.1 → 172.16.0.2, by tunnel: its direct path did not answer
+            problem   172.16.0.1 → 172.16.0.2, by tunnel: its direct path did not answer
             unknown   172.16.0.3 sends no report
 
             STAGE    SINCE                 FOR    LOSS  LATENCY  BY

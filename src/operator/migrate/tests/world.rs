@@ -14,7 +14,7 @@ use crate::model::report::{Exception, NodeReport, OtherMtu, Quality};
 use crate::model::status::PeerCounts;
 
 use super::super::cluster::{ClusterView, Member};
-use super::super::options::{Order, Watching};
+use super::super::options::{Order, StageOptions, Start};
 use super::super::state::{MigrationState, Note, Stage, Step};
 
 pub(super) const VXLAN: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
@@ -120,7 +120,13 @@ impl World {
     }
 
     /// Node `from` reports this path to node `to`, and why.
-    pub(super) fn tells(&mut self, from: usize, to: usize, path: Option<Path>, reason: &str) {
+    pub(super) fn reports_path(
+        &mut self,
+        from: usize,
+        to: usize,
+        path: Option<Path>,
+        reason: &str,
+    ) {
         let lease = self.nodes[to - 1].id();
         let (family, reason) = (Some(Family::V4), reason.to_owned());
         let exception = Exception { lease, family, path, reason, probing: false };
@@ -211,9 +217,9 @@ pub(super) fn step(world: &mut World, step: &Step) {
 }
 
 pub(super) fn start(stage: Stage) -> Order {
-    let (to, watching) = (BackendType::HostGw, Watching::default());
+    let (to, options) = (BackendType::HostGw, StageOptions::default());
     let percent = Some(stage.percent).filter(|percent| *percent > 0);
-    Order::Start { to, canary: stage.nodes, percent, watching }
+    Order::Start(Start { to, canary: stage.nodes, percent, options })
 }
 
 pub(super) fn named(node: &str) -> Stage {
