@@ -28,7 +28,7 @@ fn run() -> Result<String, Error> {
     if variable("CNI_COMMAND") == "DEL" {
         return host_local::release(&config.location, &attachment, None).map(|()| String::new());
     }
-    let addresses = host_local::allocate(&config, &attachment, None, |_| Ok(()))?.addresses;
+    let addresses = host_local::allocate(&config, &attachment, || Ok(None), |_| Ok(()))?.addresses;
     let texts = addresses.iter().map(|one| one.address.to_string());
     Ok(texts.collect::<Vec<_>>().join("\n"))
 }

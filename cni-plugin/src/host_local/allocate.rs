@@ -39,19 +39,20 @@ type Chosen<'a> = (&'a Range, IpAddr);
 
 /// Reserves one address of each range set for `attachment`, which must hold none of them yet.
 ///
-/// `expected` is what the record of `attachment` names: `None` if it names nothing. `keep` puts the
+/// `recall` reads what the record of `attachment` names: `None` if it names nothing. `keep` puts the
 /// addresses into that record before they are reserved: so a process that is killed leaves no
-/// reservation without a record.
+/// reservation without a record. Both are called while the store is locked: of two processes with
+/// one attachment, the second sees what the first has written.
 pub fn allocate(
     config: &Config,
     attachment: &Attachment,
-    expected: Option<&[IpAddr]>,
+    recall: impl FnOnce() -> Result<Option<Vec<IpAddr>>, Error>,
     keep: impl FnOnce(&[IpAddr]) -> Result<(), Error>,
 ) -> Result<Allocation, Error> {
     let requested = assign(config)?;
     let dns = read_dns(config)?;
     let reservations = Reservations::open(&config.location)?;
-    let mut held = make_way(config, &reservations, attachment, expected)?;
+    let mut held = make_way(config, &reservations, attachment, recall()?.as_deref())?;
     let chosen = choose(config, &requested, &reservations)?;
     held.extend(chosen.iter().map(|(_, address)| *address));
     keep(&held)?;

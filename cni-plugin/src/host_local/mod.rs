@@ -65,15 +65,21 @@ pub fn release(
     held.iter().map(|entry| reservations.free(entry)).fold(Ok(()), Result::and)
 }
 
-/// Frees what `allocation` gave to `attachment`, and nothing that it held before.
+/// Frees what `allocated` gave to `attachment`, and nothing that it held before; if it then holds no
+/// address, calls `forget` before another process can reserve one for it.
 pub fn give_back(
     location: &Location,
     attachment: &Attachment,
-    allocation: &Allocation,
+    allocated: &[Allocated],
+    forget: impl FnOnce(),
 ) -> Result<(), Error> {
     let reservations = Reservations::open(location)?;
-    let given = allocation.addresses.iter().map(|one| Entry::from(one.address.ip()));
-    given.map(|entry| reservations.free_of(&entry, attachment)).fold(Ok(()), Result::and)
+    let given = allocated.iter().map(|one| Entry::from(one.address.ip()));
+    given.map(|entry| reservations.free_of(&entry, attachment)).fold(Ok(()), Result::and)?;
+    if reservations.held_by(attachment, None)?.is_empty() {
+        forget();
+    }
+    Ok(())
 }
 
 /// Fails unless `attachment` holds an address.

@@ -72,7 +72,7 @@ impl Home {
 
 /// As a caller without records of attachments.
 fn allocate(config: &Config, attachment: &Attachment) -> Result<Allocation, Error> {
-    super::allocate(config, attachment, None, |_| Ok(()))
+    super::allocate(config, attachment, || Ok(None), |_| Ok(()))
 }
 
 fn names_in(directory: &Path) -> Vec<String> {

@@ -1,5 +1,6 @@
 //! ADD: a container gets its interface.
 
+use std::cell::Cell;
 use std::net::IpAddr;
 
 use super::{Call, Worker};
@@ -40,27 +41,32 @@ fn by_bridge(
     config: &Object,
 ) -> Result<String, Error> {
     let (attachment, states) = (&sandbox.attachment, call.states());
-    let record = states.recall(attachment)?;
-    let expected = match &record {
-        StoredConfig::Config(kept) => host_local::reserved(kept),
-        // The record is written first: without it, nothing is reserved.
-        StoredConfig::Absent => Some(Vec::new()),
-        StoredConfig::Damaged => None,
+    let (was_absent, is_kept) = (Cell::new(false), Cell::new(false));
+    let recall = || {
+        let record = states.recall(attachment)?;
+        was_absent.set(record == StoredConfig::Absent);
+        Ok(match &record {
+            StoredConfig::Config(kept) => host_local::reserved(kept),
+            // The record is written first: without it, nothing is reserved.
+            StoredConfig::Absent => Some(Vec::new()),
+            StoredConfig::Damaged => None,
+        })
     };
-    let keep = |held: &[IpAddr]| states.keep(attachment, &host_local::with_reserved(config, held));
-    let allocated = host_local::allocate(&bridge.pool, attachment, expected.as_deref(), keep);
-    let (made, is_clean) = match allocated {
-        Err(error) => (Err(error), true),
-        Ok(allocation) => {
-            let made = bridge.connect(sandbox, netns, allocation.clone(), call.config.version);
-            let is_clean = made.is_err()
-                && host_local::give_back(&bridge.pool.location, attachment, &allocation).is_ok();
-            (made, is_clean)
-        }
+    let keep = |held: &[IpAddr]| {
+        is_kept.set(true);
+        states.keep(attachment, &host_local::with_reserved(config, held))
     };
-    // What cannot be taken back now is left to the runtime's DEL, with its record.
-    if is_clean && record == StoredConfig::Absent {
-        let _ = states.forget(attachment);
+    let allocation = host_local::allocate(&bridge.pool, attachment, recall, keep);
+    let allocated = allocation.as_ref().map_or(Vec::new(), |it| it.addresses.clone());
+    let made = allocation.and_then(|it| bridge.connect(sandbox, netns, it, call.config.version));
+    if made.is_err() && is_kept.get() {
+        let forget = || {
+            if was_absent.get() {
+                let _ = states.forget(attachment);
+            }
+        };
+        // What cannot be taken back now is left to the runtime's DEL, with its record.
+        let _ = host_local::give_back(&bridge.pool.location, attachment, &allocated, forget);
     }
     made
 }

@@ -57,9 +57,11 @@ impl Network {
         let attachment = attachment(container, interface);
         match program {
             Program::Go => self.run("ADD", &attachment),
-            Program::Ours => host_local::allocate(&self.parse()?, &attachment, None, |_| Ok(()))
-                .map(|allocation| result(&allocation))
-                .map_err(|error| error.to_string()),
+            Program::Ours => {
+                host_local::allocate(&self.parse()?, &attachment, || Ok(None), |_| Ok(()))
+                    .map(|allocation| result(&allocation))
+                    .map_err(|error| error.to_string())
+            }
         }
     }
 

@@ -2,15 +2,19 @@
 
 use std::collections::BTreeSet;
 use std::env;
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::Child;
 use std::thread;
 
+use nix::fcntl::{Flock, FlockArg};
 use serde_json::{Value, json};
+use tweed_lab::eventually;
 
 use crate::harness::kernel::Place;
-use crate::harness::{Answer, DUAL, Disk, Node, Pod};
+use crate::harness::{Answer, DUAL, Disk, IPV4, Node, PATIENCE, Pod};
 
 const POD_STORM: usize = 200;
 /// Of these, so many are left to one GC.
@@ -56,6 +60,47 @@ fn two_hundred_pods_come_and_go_at_once() {
     assert_eq!(node.reservations(), []);
     assert_eq!(node.states(), Vec::<String>::new());
     assert!(!node.exec("nft list table inet cni_plugins_masquerade").1.contains("net: cbr0"));
+}
+
+/// Waits until `count` processes wait for the lock on `path`.
+fn are_waiting(count: usize, path: &Path) {
+    let inode = format!(":{} ", fs::metadata(path).unwrap().ino());
+    let waits = |line: &&str| line.contains("-> FLOCK") && line.contains(&inode);
+    let waiting = || fs::read_to_string("/proc/locks").unwrap().lines().filter(waits).count();
+    eventually(PATIENCE, || waiting() == count).unwrap();
+}
+
+#[test]
+fn of_two_adds_of_one_attachment_the_second_fails_and_takes_nothing_from_the_first() {
+    let node = Node::new(IPV4);
+    let config = node.config("1.1.0");
+    // It creates the store.
+    let other = node.pod();
+    let _ = node.add(&other, &config).result();
+    node.del(&other, &config).is_silent();
+    let pod = node.pod();
+    // Both begin while the store is locked.
+    let lock = node.store().join("lock");
+    let locked = Flock::lock(File::open(&lock).unwrap(), FlockArg::LockExclusive).unwrap();
+    let both = [node.call("ADD", &pod, &config).start(), node.call("ADD", &pod, &config).start()];
+    are_waiting(2, &lock);
+    drop(locked);
+    let (added, failed): (Vec<_>, Vec<_>) =
+        both.map(finish).into_iter().partition(|answer| answer.status == 0);
+    assert_eq!((added.len(), failed.len()), (1, 1), "{added:?} {failed:?}");
+    let (_, told) = failed[0].error();
+    assert!(told.contains("duplicate allocation is not allowed"), "{told}");
+    let address = added[0].address();
+    let held = address.split('/').next().unwrap();
+    let reserved: Vec<_> = node.reservations().into_iter().map(|(name, _)| name).collect();
+    assert_eq!(reserved, [held]);
+    let record = fs::read(node.state_dir().join(format!("{}:eth0", pod.id))).unwrap();
+    let record: Value = serde_json::from_slice(&record).unwrap();
+    assert_eq!(record["reservedAddresses"], json!([held]));
+    assert!(pod.pings("10.244.7.1"));
+    node.del(&pod, &config).is_silent();
+    assert_eq!(node.reservations(), []);
+    assert_eq!(node.states(), Vec::<String>::new());
 }
 
 /// Kills the plugin after about so many microseconds of its life.

@@ -37,7 +37,7 @@ fuzz_target!(|files: Vec<(u8, &str, &[u8])>| {
     let ours = Attachment { container_id: "abc".into(), interface: "eth0".into() };
     host_local::release(&config.location, &ours, None).unwrap();
     assert!(host_local::check(&config.location, &ours).is_err());
-    if let Ok(allocation) = host_local::allocate(&config, &ours, None, |_| Ok(())) {
+    if let Ok(allocation) = host_local::allocate(&config, &ours, || Ok(None), |_| Ok(())) {
         for allocated in &allocation.addresses {
             let path = directory.join(allocated.address.ip().to_string());
             assert_eq!(fs::read(path).unwrap(), b"abc\r\neth0");

@@ -141,7 +141,8 @@ fn the_addresses_are_kept_before_they_are_reserved() {
         assert_eq!(home.addresses(), Vec::<String>::new());
         Err(Error::failed(format!("{kept:?}")))
     };
-    let refused = super::super::allocate(&home.config, &attachment("a"), None, reserved_at_keep);
+    let refused =
+        super::super::allocate(&home.config, &attachment("a"), || Ok(None), reserved_at_keep);
     assert_eq!(msg(refused), "[10.0.0.2, fd00::2]");
     assert_eq!(home.addresses(), Vec::<String>::new());
 }
@@ -159,7 +160,7 @@ fn what_is_held_of_other_ranges_is_kept_as_well() {
         kept = addresses.to_vec();
         Ok(())
     };
-    super::super::allocate(&moved, &attachment("a"), None, keep).unwrap();
+    super::super::allocate(&moved, &attachment("a"), || Ok(None), keep).unwrap();
     release(&moved.location, &attachment("a"), Some(&kept)).unwrap();
     assert_eq!(home.addresses(), Vec::<String>::new());
 }

@@ -56,7 +56,7 @@ fn a_record_without_content_is_freed() {
 fn a_full_range_set_frees_records_without_content() {
     let home = Home::small();
     let add = |container| {
-        let known = Some(&[][..]);
+        let known = || Ok(Some(Vec::new()));
         let allocation =
             super::super::allocate(&home.config, &attachment(container), known, |_| Ok(()));
         allocation.map(|allocation| allocation.addresses[0].address.to_string())
@@ -124,12 +124,23 @@ fn what_failed_gives_back_its_own_addresses_and_no_others() {
     };
     let second = allocate(&moved, &attachment("a")).unwrap();
     assert_eq!(home.addresses(), ["10.0.0.2", "10.9.0.2"]);
-    give_back(&moved.location, &attachment("a"), &second).unwrap();
+    let mut forgotten = 0;
+    let mut give_back = |of: &Allocation| {
+        let location = &moved.location;
+        super::super::give_back(location, &attachment("a"), &of.addresses, || forgotten += 1)
+            .unwrap();
+        forgotten
+    };
+    assert_eq!(give_back(&second), 0);
     assert_eq!(home.addresses(), ["10.0.0.2"]);
     // Meanwhile another has it.
     fs::write(home.path("10.9.0.2"), "b\r\neth0").unwrap();
-    give_back(&moved.location, &attachment("a"), &second).unwrap();
+    assert_eq!(give_back(&second), 0);
     assert_eq!(home.addresses(), ["10.0.0.2", "10.9.0.2"]);
+    // The record is of no use once nothing is held.
+    let first = Allocated { address: "10.0.0.2/29".parse().unwrap(), gateway: None };
+    assert_eq!(give_back(&Allocation { addresses: vec![first], ..second.clone() }), 1);
+    assert_eq!(home.addresses(), ["10.9.0.2"]);
 }
 
 #[test]
