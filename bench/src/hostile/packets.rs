@@ -1,7 +1,7 @@
 //! Floods of packets at the probe port: garbage, and probes of a peer that were recorded.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
@@ -27,37 +27,42 @@ const RECORDING: Duration = Duration::from_secs(3);
 const LOOK_UP: i64 = 100_000;
 const FRAME: usize = 1 << 16;
 
-/// With the first bytes of a probe, so that the victim computes its seal. Returns how many were sent.
+/// With the first bytes of a probe, so that the victim verifies the seal of each packet that its queue
+/// accepts. Returns how many packets were sent.
 pub(super) fn garbage(scene: &Scene, lasting: Duration) -> Result<u64> {
-    let target = SocketAddr::new(scene.victim.address(Family::V4)?, Probe::DEFAULT_PORT);
-    let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
-    let socket = scene.unknown.namespace().within(|| UdpSocket::bind(any))??;
+    let socket = socket_of_peer(scene)?;
     let mut bytes = [b"tw\x01".as_slice(), &[0; SHORTEST]].concat();
     let mut number = 0_u64;
     Ok(flood(lasting, || {
         number += 1;
         bytes.iter_mut().rev().zip(number.to_be_bytes()).for_each(|(byte, new)| *byte = new);
-        socket.send_to(&bytes, target).map(drop)
+        socket.send(&bytes).map(drop)
     }))
 }
 
-/// Probes of the peer to the victim, byte for byte, with the address of the peer's pods for their
-/// source. Returns how many were sent.
+/// Probes of the peer to the victim, byte for byte. Returns how many were sent.
 pub(super) fn replays(scene: &Scene, lasting: Duration) -> Result<u64> {
     let recorded = record(&scene.victim)?;
     ensure!(!recorded.is_empty(), "the peer has sent no probe");
+    let socket = socket_of_peer(scene)?;
+    let mut probes = recorded.iter().cycle();
+    Ok(flood(lasting, || match probes.next() {
+        Some(probe) => socket.send(probe).map(drop),
+        None => Ok(()),
+    }))
+}
+
+/// To the probe port of the victim, with the address of the peer's pods as the source: the guard of
+/// the port drops packets from any address that no peer has.
+fn socket_of_peer(scene: &Scene) -> Result<UdpSocket> {
     let [victim, peer] = Scene::bases();
     scene.unknown.ip(format!("route add local {peer} dev lo"))?;
     let gateway = scene.victim.address(Family::V4)?;
     scene.unknown.ip(format!("route add {victim} via {gateway}"))?;
     let source = SocketAddr::new(peer, Probe::DEFAULT_PORT);
     let socket = scene.unknown.namespace().within(|| UdpSocket::bind(source))??;
-    let target = SocketAddr::new(victim, Probe::DEFAULT_PORT);
-    let mut probes = recorded.iter().cycle();
-    Ok(flood(lasting, || match probes.next() {
-        Some(probe) => socket.send_to(probe, target).map(drop),
-        None => Ok(()),
-    }))
+    socket.connect((victim, Probe::DEFAULT_PORT))?;
+    Ok(socket)
 }
 
 /// The probes of the peer that arrive by the direct path.
