@@ -1,5 +1,7 @@
 //! GC: whatever belongs to no attachment that the runtime knows goes.
 
+use std::collections::HashSet;
+
 use serde_json::{Value, json};
 
 use super::del::{Deletion, presumed};
@@ -87,12 +89,11 @@ fn stale(
     network: &str,
     valid: &[Attachment],
 ) -> Result<Vec<(Owner, Object)>, Error> {
-    let is_valid = |owner: &Owner| {
-        valid.iter().any(|attachment| {
-            let interface = owner.interface.as_ref();
-            attachment.container_id == owner.container_id
-                && interface.is_none_or(|interface| *interface == attachment.interface)
-        })
+    let containers: HashSet<_> = valid.iter().map(|one| one.container_id.as_str()).collect();
+    let attachments: HashSet<_> = valid.iter().collect();
+    let is_valid = |owner: &Owner| match owner.interface {
+        Some(_) => attachments.contains(&owner.clone().into_attachment()),
+        None => containers.contains(owner.container_id.as_str()),
     };
     let kept = states.all()?.into_iter().filter_map(|(owner, record)| match record {
         StoredConfig::Config(config) if is_of(network, &config) && !is_valid(&owner) => {

@@ -1,5 +1,6 @@
 //! Masquerading by iptables, as the CNI plugins do it that know nothing else.
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::process::{Command, Stdio};
@@ -46,7 +47,7 @@ pub(super) fn remove(identity: &Identity) -> Result<(), Error> {
 }
 
 pub(super) fn collect(network: &str, valid: &[Attachment]) -> Result<(), Error> {
-    let lives: Vec<_> = valid.iter().map(|one| one.container_id.as_str()).collect();
+    let lives: HashSet<_> = valid.iter().map(|one| one.container_id.as_str()).collect();
     remove_chains(|rules| stale_chains(rules, network, &lives))
 }
 
@@ -114,7 +115,8 @@ fn script_of(chain: &str, comment: &str, addresses: &[IpNetwork]) -> String {
 
 /// Takes away `chains` and whatever leads to them, in this listing of rules.
 fn removal(rules: &str, chains: &[String]) -> String {
-    let leads = |rule: &str| chains.iter().any(|chain| target(rule) == Some(chain.as_str()));
+    let removed: HashSet<_> = chains.iter().map(String::as_str).collect();
+    let leads = |rule: &str| target(rule).is_some_and(|chain| removed.contains(chain));
     let mut script = String::from("*nat\n");
     for rule in rules.lines().filter(|rule| leads(rule)) {
         if let Some(rule) = rule.strip_prefix("-A ") {
@@ -132,11 +134,11 @@ fn has_chain(rules: &str, chain: &str) -> bool {
 }
 
 /// Chains of containers of `network` other than `lives`, by the comments of what leads to them.
-fn stale_chains(rules: &str, network: &str, lives: &[&str]) -> Vec<String> {
+fn stale_chains(rules: &str, network: &str, lives: &HashSet<&str>) -> Vec<String> {
     let mut stale: Vec<_> = rules
         .lines()
         .filter(|rule| rule.starts_with("-A POSTROUTING "))
-        .filter(|rule| container_of(rule, network).is_some_and(|id| !lives.contains(&id.as_str())))
+        .filter(|rule| container_of(rule, network).is_some_and(|id| !lives.contains(id.as_str())))
         .filter_map(target)
         .filter(|chain| chain.starts_with("CNI-"))
         .map(str::to_owned)
@@ -193,8 +195,8 @@ mod tests {
 
     #[test]
     fn only_chains_of_this_network_whose_container_is_gone_are_stale() {
-        assert_eq!(stale_chains(LISTED, "cbr0", &["two"]), ["CNI-aaa"]);
-        assert_eq!(stale_chains(LISTED, "other", &[]), Vec::<String>::new());
+        assert_eq!(stale_chains(LISTED, "cbr0", &HashSet::from(["two"])), ["CNI-aaa"]);
+        assert_eq!(stale_chains(LISTED, "other", &HashSet::new()), Vec::<String>::new());
         assert!(has_chain(LISTED, "CNI-bbb"));
         assert!(!has_chain(LISTED, "CNI-b"));
     }

@@ -1,5 +1,6 @@
 //! Masquerading in nftables, in the table that the CNI plugins share.
 
+use std::collections::HashSet;
 use std::io;
 
 use ipnetwork::IpNetwork;
@@ -48,12 +49,12 @@ pub(super) fn remove(identity: &Identity) -> Result<bool, Error> {
 
 pub(super) fn collect(network: &str, valid: &[Attachment]) -> Result<(), Error> {
     let Some(mut socket) = open_if_there()? else { return Ok(()) };
-    let lives: Vec<_> = valid
+    let lives: HashSet<_> = valid
         .iter()
         .map(|attachment| names::of_attachment(&Identity::new(network, attachment)))
         .collect();
     let mut rules = rules_of(&mut socket, &names::of_network(network))?;
-    let is_valid = |comment: &str| lives.iter().any(|key| comment.starts_with(key.as_str()));
+    let is_valid = |comment: &str| comment.split(',').next().is_some_and(|key| lives.contains(key));
     rules.retain(|rule| !rule.comment.as_deref().is_some_and(is_valid));
     delete(&mut socket, &rules)
 }
