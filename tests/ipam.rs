@@ -23,8 +23,8 @@ impl Node {
         {
             let path = node.0.path().join("networks/cbr0").join(name);
             fs::write(&path, content).unwrap();
-            // As the plugins leave them.
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+            // As the plugin creates them.
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o1600)).unwrap();
         }
         let cached = r#"{"kind": "cniCacheV1", "containerId": "known", "ifName": "eth0",
             "networkName": "cbr0", "result": {"ips": [{"address": "10.0.0.2/24"}]}}"#;

@@ -21,6 +21,9 @@ use crate::protocol::request::Attachment;
 
 const DIRECTORY_MODE: u32 = 0o755;
 const FILE_MODE: u32 = 0o600;
+/// The sticky bit means nothing on a file, and no umask and no other program sets it: it marks records
+/// that this plugin created.
+const RECORD_MODE: u32 = 0o1000 | FILE_MODE;
 const LOCK: &str = "lock";
 const LOCK_MODE: u32 = 0o750;
 
@@ -122,7 +125,7 @@ impl Store {
 
     fn link_nameless(&self, path: &Path, content: &str) -> io::Result<()> {
         let mut options = OpenOptions::new();
-        options.write(true).mode(FILE_MODE).custom_flags(OFlag::O_TMPFILE.bits());
+        options.write(true).mode(RECORD_MODE).custom_flags(OFlag::O_TMPFILE.bits());
         let mut file = options.open(&self.directory)?;
         file.write_all(content.as_bytes())?;
         let nameless = format!("/proc/self/fd/{}", file.as_raw_fd());
@@ -135,7 +138,7 @@ impl Store {
         // A crash may have left one that is a record by now: not to be written to.
         remove(&waiting)?;
         let mut options = OpenOptions::new();
-        let mut file = options.write(true).create_new(true).mode(FILE_MODE).open(&waiting)?;
+        let mut file = options.write(true).create_new(true).mode(RECORD_MODE).open(&waiting)?;
         let linked =
             file.write_all(content.as_bytes()).and_then(|()| fs::hard_link(&waiting, path));
         remove(&waiting)?;
@@ -240,14 +243,17 @@ fn lacks_nameless_files(error: &io::Error) -> bool {
     unsupported.contains(&error.kind())
 }
 
-/// A file without content is damaged only where a plugin made it: its mode shows that.
+/// An empty file is damaged only if this plugin created it; else a person may block the address with it.
 fn read(path: &Path) -> io::Result<Record> {
     let mut content = [0; LONGEST_RECORD];
     let mut file = plain_file::open(path, File::options().read(true))?;
     // A file of a disk comes in one piece: to ask for its end would cost as much again.
     let length = file.read(&mut content)?;
-    let record = Record::parse(content.get(..length).unwrap_or_default());
-    if record == Record::Damaged && file.metadata()?.permissions().mode() & 0o777 != FILE_MODE {
+    let content = content.get(..length).unwrap_or_default();
+    let record = Record::parse(content);
+    // Only a power failure leaves zeros.
+    let is_blank = record == Record::Damaged && !content.contains(&0);
+    if is_blank && file.metadata()?.permissions().mode() & 0o7777 != RECORD_MODE {
         return Ok(Record::Foreign);
     }
     Ok(record)

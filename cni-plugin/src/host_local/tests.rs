@@ -49,10 +49,10 @@ impl Home {
         self.config.location.directory().join(name)
     }
 
-    /// As a plugin leaves it, and not a person.
+    /// As this plugin creates it.
     fn write_by_plugin(&self, name: &str, content: &str) {
         let mut options = File::options();
-        let file = options.write(true).create_new(true).mode(0o600).open(self.path(name));
+        let file = options.write(true).create_new(true).mode(0o1600).open(self.path(name));
         file.unwrap().write_all(content.as_bytes()).unwrap();
     }
 

@@ -15,7 +15,7 @@ fn the_store_holds_what_host_local_would_have_written() {
     assert_eq!(home.read("last_reserved_ip.0"), "10.0.0.2");
     assert_eq!(home.read("last_reserved_ip.1"), "fd00::2");
     assert_eq!(home.read("lock"), "");
-    for (name, mode) in [("10.0.0.2", 0o600), ("last_reserved_ip.0", 0o600), ("lock", 0o750)] {
+    for (name, mode) in [("10.0.0.2", 0o1600), ("last_reserved_ip.0", 0o600), ("lock", 0o750)] {
         let found = fs::metadata(home.path(name)).unwrap().permissions().mode() & 0o7777;
         assert_eq!(found, mode, "{name}");
     }

@@ -25,7 +25,7 @@ impl Home {
         for (name, content) in records {
             let path = store.directory().join(name);
             fs::write(&path, content).unwrap();
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o1600)).unwrap();
         }
         Self { _directory: directory, location, store }
     }

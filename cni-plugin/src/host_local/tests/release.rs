@@ -109,9 +109,17 @@ fn an_address_that_is_blocked_by_hand_stays_blocked() {
     home.add("a").unwrap();
     fs::write(home.path("10.0.0.3"), "printer").unwrap();
     fs::write(home.path("10.0.0.4"), "").unwrap();
-    assert_eq!(home.add("b").unwrap(), ["10.0.0.5/29"]);
+    // Under the umask 077, as root often has it.
+    fs::write(home.path("10.0.0.5"), "").unwrap();
+    fs::set_permissions(home.path("10.0.0.5"), fs::Permissions::from_mode(0o600)).unwrap();
+    assert_eq!(home.add("b").unwrap(), ["10.0.0.6/29"]);
+    assert!(home.add("c").is_err());
     assert_eq!(collect(&home.config.location, &[]).unwrap(), [attachment("a"), attachment("b")]);
-    assert_eq!(home.addresses(), ["10.0.0.3", "10.0.0.4"]);
+    assert_eq!(home.addresses(), ["10.0.0.3", "10.0.0.4", "10.0.0.5"]);
+    for finding in audit(&home.config.location, Repair::Free).unwrap() {
+        assert_eq!((finding.classification.kind, finding.freed), (Kind::Foreign, false));
+    }
+    assert_eq!(home.addresses().len(), 3);
 }
 
 #[test]
