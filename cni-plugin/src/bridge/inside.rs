@@ -118,13 +118,13 @@ fn write_settings(name: &str, settings: &Settings, plan: &Plan) -> Result<(), Er
     if !plan.has_ipv6() {
         return Ok(());
     }
-    for (link, setting, value) in
-        [("lo", "disable_ipv6", "0"), (name, "disable_ipv6", "0"), (name, "keep_addr_on_down", "1")]
-    {
-        let path = format!("ipv6/conf/{link}/{setting}");
-        netns::ensure_setting(&path, value)
+    for link in ["lo", name] {
+        let path = format!("ipv6/conf/{link}/disable_ipv6");
+        netns::ensure_setting(&path, "0")
             .map_err(|error| failure(name, &format!("net/{path}: {error}")))?;
     }
+    // Without it, only a pod that sets its own link down loses its IPv6 addresses.
+    let _ = netns::ensure_setting(&format!("ipv6/conf/{name}/keep_addr_on_down"), "1");
     Ok(())
 }
 

@@ -1,5 +1,7 @@
 //! What a plugin printed.
 
+use std::process::Child;
+
 use serde_json::Value;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,6 +12,17 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
+    /// Waits until `call` ends.
+    pub(crate) fn of(call: Child) -> Self {
+        let output = call.wait_with_output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Self {
+            status: output.status.code().unwrap_or(-1),
+            stdout: text(output.stdout),
+            stderr: text(output.stderr),
+        }
+    }
+
     /// The result of a call that succeeded.
     #[track_caller]
     pub(crate) fn result(&self) -> Value {

@@ -73,13 +73,7 @@ impl<'a> Call<'a> {
     }
 
     pub(crate) fn run(self) -> Answer {
-        let output = self.start().wait_with_output().unwrap();
-        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-        Answer {
-            status: output.status.code().unwrap_or(-1),
-            stdout: text(output.stdout),
-            stderr: text(output.stderr),
-        }
+        Answer::of(self.start())
     }
 
     /// The process is the plugin itself.

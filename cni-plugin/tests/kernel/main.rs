@@ -8,6 +8,7 @@ mod bridge;
 mod chain;
 mod delegation;
 mod interchange;
+mod ipv6;
 mod protocol;
 mod reboot;
 mod storm;
