@@ -3,9 +3,10 @@
 use std::fs;
 
 use serde_json::{Value, json};
+use tweed_lab::eventually;
 
 use crate::harness::kernel::Place;
-use crate::harness::{DUAL, IPV4, Node, PLUGINS, Pod, write_program};
+use crate::harness::{Answer, DUAL, IPV4, Node, PLUGINS, Pod, TIMEOUT, write_program};
 
 /// A plugin that writes down how it was called; `script` is what it does then.
 fn fake(node: &Node, name: &str, script: &str) {
@@ -40,7 +41,7 @@ fn config_of(node: &Node, kind: &str) -> Value {
     config
 }
 
-fn run(node: &Node, command: &str, pod: &Pod, config: &Value) -> crate::harness::Answer {
+fn run(node: &Node, command: &str, pod: &Pod, config: &Value) -> Answer {
     node.call(command, pod, config).with("CNI_PATH", &path(node)).run()
 }
 
@@ -212,6 +213,28 @@ fn check_status_and_gc_reach_the_delegate() {
     assert_eq!(all[4].1["cni.dev/valid-attachments"], config["cni.dev/valid-attachments"]);
     assert_eq!(all[5].0, format!("DEL {} eth0 []", stale.id));
     assert_eq!(node.states(), [pod.id.clone(), format!("{}:eth0", pod.id)]);
+}
+
+#[test]
+fn an_add_does_not_wait_for_another_plugin_that_a_gc_calls() {
+    let node = Node::new(IPV4);
+    let (stale, pod) = (node.pod(), node.pod());
+    // Its GC and DEL last until there is a file.
+    let wait =
+        "case $CNI_COMMAND in GC|DEL) until [ -e ${0%/*}/added ]; do sleep 0.05; done;; esac";
+    fake(&node, "mine", wait);
+    let config = config_of(&node, "mine");
+    run(&node, "ADD", &stale, &config);
+    let mut native = node.config("1.1.0");
+    native["cni.dev/valid-attachments"] = json!([]);
+    let gc = node.call("GC", &pod, &native).with("CNI_PATH", &path(&node)).start();
+    let is_called = || calls(&node).iter().any(|(call, _)| call.starts_with("DEL"));
+    eventually(TIMEOUT, is_called).unwrap();
+    let _ = node.add(&pod, &native).result();
+    fs::write(node.home.path().join("added"), "").unwrap();
+    Answer::of(gc).is_silent();
+    assert!(pod.pings("10.244.7.1"));
+    assert_eq!(node.states().len(), 2);
 }
 
 #[test]

@@ -10,15 +10,21 @@ use std::process::Child;
 use std::thread;
 
 use nix::fcntl::{Flock, FlockArg};
+use nix::sys::socket::{setsockopt, sockopt};
 use serde_json::{Value, json};
 use tweed_lab::eventually;
+use tweed_netlink::rtnl::link;
+use tweed_netlink::{Frame, Socket};
 
 use crate::harness::kernel::Place;
-use crate::harness::{Answer, DUAL, Disk, IPV4, Node, PATIENCE, Pod};
+use crate::harness::{Answer, DUAL, Disk, IPV4, Node, Pod, TIMEOUT};
 
 const POD_STORM: usize = 200;
 /// Of these, so many are left to one GC.
 const STALE: usize = 150;
+/// Of these, so many are removed in one batch, for which the kernel waits only once: one by one, each
+/// of them would take as long as the batch, and every ADD would wait for all of them.
+const BATCH: usize = 50;
 
 /// How many processes are killed: `TWEED_KILLS`, or enough to see that it works.
 fn kills() -> usize {
@@ -27,16 +33,7 @@ fn kills() -> usize {
 
 fn all_at_once(node: &Node, command: &str, pods: &[Pod], config: &Value) -> Vec<Answer> {
     let children: Vec<_> = pods.iter().map(|pod| node.call(command, pod, config).start()).collect();
-    children.into_iter().map(finish).collect()
-}
-
-fn finish(child: Child) -> Answer {
-    let output = child.wait_with_output().unwrap();
-    Answer {
-        status: output.status.code().unwrap_or(-1),
-        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
-        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
-    }
+    children.into_iter().map(Answer::of).collect()
 }
 
 #[test]
@@ -55,11 +52,36 @@ fn two_hundred_pods_come_and_go_at_once() {
     }
     assert_eq!(node.links().len(), STALE + 1);
     config["cni.dev/valid-attachments"] = json!([]);
+    let mut listener = node.namespace().within(Socket::listen).unwrap().unwrap();
+    setsockopt(&listener, sockopt::RcvBufForce, &(16 << 20)).unwrap();
     node.call("GC", &stale[0], &config).run().is_silent();
+    // The kernel sets all links of a batch down before it removes the first.
+    let batch = down_before_the_first_removal(&mut listener).len();
+    assert!(batch >= BATCH, "only {batch} links were removed together");
     assert_eq!(node.links(), ["cni0"]);
     assert_eq!(node.reservations(), []);
     assert_eq!(node.states(), Vec::<String>::new());
     assert!(!node.exec("nft list table inet cni_plugins_masquerade").1.contains("net: cbr0"));
+}
+
+/// The names of links that have been set down before the first of `ports` was removed, by the messages
+/// to `listener`.
+fn down_before_the_first_removal(listener: &mut Socket) -> BTreeSet<String> {
+    const REMOVED: u16 = 17;
+    let (mut down, mut is_over) = (BTreeSet::new(), false);
+    loop {
+        let read = |frame: &Frame<'_>| Some((frame.kind, link::read(frame)?));
+        let changes = listener.receive_changes(read).unwrap().expect("no message is lost");
+        if changes.is_empty() {
+            return down;
+        }
+        for (kind, port) in changes {
+            is_over |= kind == REMOVED && port.kind == "veth";
+            if !is_over && !port.is_up {
+                down.insert(port.name);
+            }
+        }
+    }
 }
 
 /// Waits until `count` processes wait for the lock on `path`.
@@ -67,7 +89,7 @@ fn are_waiting(count: usize, path: &Path) {
     let inode = format!(":{} ", fs::metadata(path).unwrap().ino());
     let waits = |line: &&str| line.contains("-> FLOCK") && line.contains(&inode);
     let waiting = || fs::read_to_string("/proc/locks").unwrap().lines().filter(waits).count();
-    eventually(PATIENCE, || waiting() == count).unwrap();
+    eventually(TIMEOUT, || waiting() == count).unwrap();
 }
 
 #[test]
@@ -86,7 +108,7 @@ fn of_two_adds_of_one_attachment_the_second_fails_and_takes_nothing_from_the_fir
     are_waiting(2, &lock);
     drop(locked);
     let (added, failed): (Vec<_>, Vec<_>) =
-        both.map(finish).into_iter().partition(|answer| answer.status == 0);
+        both.map(Answer::of).into_iter().partition(|answer| answer.status == 0);
     assert_eq!((added.len(), failed.len()), (1, 1), "{added:?} {failed:?}");
     let (_, told) = failed[0].error();
     assert!(told.contains("duplicate allocation is not allowed"), "{told}");
