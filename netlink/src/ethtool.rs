@@ -37,7 +37,8 @@ const BIT_VALUE: u16 = 3;
 
 impl Ethtool {
     /// # Errors
-    /// The kernel does not speak of features over netlink: it is older than 5.6.
+    /// The kernel has no netlink interface of ethtool: it is older than 5.6. Features can be set
+    /// since 5.7.
     pub fn open() -> io::Result<Self> {
         let mut socket = Socket::open(Protocol::Generic)?;
         let question = request(word(GENL_ID_CTRL), byte(CTRL_CMD_GETFAMILY))

@@ -189,7 +189,7 @@ fn a_flip_waits_for_a_filter_that_the_daemon_may_not_loosen() {
     let waits = || {
         let response = cluster.daemons[0].get("/readyz")?;
         ensure!(response.status == 200, "{}", response.body);
-        ensure!(response.body.contains("staying on vxlan until net.ipv4.conf.eth0.rp_filter"));
+        ensure!(response.body.contains("staying on vxlan until net/ipv4/conf/eth0/rp_filter"));
         ensure!(response.body.contains("net/ipv4/conf/eth0/rp_filter cannot be written"));
         Ok(())
     };
@@ -200,7 +200,7 @@ fn a_flip_waits_for_a_filter_that_the_daemon_may_not_loosen() {
     cluster.daemons[0].restart().unwrap();
     eventually(PATIENCE, || {
         let response = cluster.daemons[0].get("/readyz")?;
-        ensure!(response.body.contains("staying on vxlan until net.ipv4.conf.eth0.rp_filter"));
+        ensure!(response.body.contains("staying on vxlan until net/ipv4/conf/eth0/rp_filter"));
         Ok(())
     })
     .unwrap();

@@ -146,7 +146,7 @@ impl Inputs {
     /// A description of the part of the latest config that waits, and the reason.
     pub fn pending(&self) -> Option<String> {
         let filter = |kind: BackendType| {
-            let name = |link: &LinkName| format!("net.ipv4.conf.{link}.rp_filter");
+            let name = |link: &LinkName| format!("net/ipv4/conf/{link}/rp_filter");
             let names = self.strict_now.iter().map(name).collect::<Vec<_>>().join(" and ");
             format!("staying on {} until {names} is loose: set it to 2", kind.as_str())
         };

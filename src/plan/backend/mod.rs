@@ -98,7 +98,7 @@ impl PeerPlan {
     }
 }
 
-/// The networks of this node, one per enabled family. Only this function selects code by backend.
+/// The networks of this node, one per enabled family. Only this function chooses an implementation by backend.
 pub fn networks(local: &Local) -> Vec<Box<dyn Network>> {
     let network = |uplink: &Uplink| -> Box<dyn Network> {
         let direct = HostGwNetwork::new(local, uplink);
