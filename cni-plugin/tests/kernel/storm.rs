@@ -110,8 +110,8 @@ fn of_two_adds_of_one_attachment_the_second_fails_and_takes_nothing_from_the_fir
     let (added, failed): (Vec<_>, Vec<_>) =
         both.map(Answer::of).into_iter().partition(|answer| answer.status == 0);
     assert_eq!((added.len(), failed.len()), (1, 1), "{added:?} {failed:?}");
-    let (_, told) = failed[0].error();
-    assert!(told.contains("duplicate allocation is not allowed"), "{told}");
+    let (_, message) = failed[0].error();
+    assert!(message.contains("duplicate allocation is not allowed"), "{message}");
     let address = added[0].address();
     let held = address.split('/').next().unwrap();
     let reserved: Vec<_> = node.reservations().into_iter().map(|(name, _)| name).collect();
