@@ -43,7 +43,7 @@ fn check_plan(local: &Local, peers: &[&str], expected: Expect) {
         }
         for (family, path) in &plan.paths {
             if let Err(reason) = path {
-                writeln!(text, "{family} left out: {reason}").unwrap();
+                writeln!(text, "{family} skipped: {reason}").unwrap();
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What the loop does, told in scripts: `tests/scenarios/*.txt`. See `tests/scenarios/README.md`.
+//! The behaviour of the loop, as scripts: `tests/scenarios/*.txt`. See `tests/scenarios/README.md`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -86,101 +86,101 @@ macro_rules! scenarios {
 }
 
 scenarios! {
-    a_bridge_of_a_former_subnet_is_named
-    a_broken_conversation_with_the_kernel_is_taken_up_again
-    a_busy_store_does_not_put_off_a_withdrawal
-    a_checkpoint_is_of_the_moment_it_was_asked_for
-    a_config_that_cannot_be_used_changes_nothing
-    a_deleted_device_comes_back_with_everything_on_it
+    a_bridge_of_a_former_subnet_is_reported
+    an_interrupted_dump_is_repeated
+    a_busy_store_does_not_delay_a_withdrawal
+    a_checkpoint_has_the_state_at_its_request
+    an_invalid_config_changes_nothing
+    a_deleted_device_is_recreated_with_its_entries
     a_device_is_kept_while_a_peer_may_send_to_it
-    a_device_of_another_shape_is_not_removed
-    a_device_that_cannot_be_corrected_is_made_anew
-    a_device_that_was_down_gets_its_routes_back
-    a_direct_path_that_fails_is_left_for_the_tunnel
-    a_filter_that_may_not_be_loosened_is_told
+    a_device_with_other_attributes_is_not_removed
+    a_device_that_cannot_be_corrected_is_recreated
+    a_device_that_was_down_gets_its_routes_again
+    a_direct_path_that_fails_is_replaced_by_the_tunnel
+    a_filter_that_cannot_be_loosened_is_reported
     a_flip_loosens_filters_before_it_replaces_routes
     a_flip_replaces_the_route_and_removes_the_tunnel_later
-    a_flip_taken_back_in_time_removes_nothing
-    a_flip_waits_for_the_answers_of_peers_that_can_give_them
+    a_flip_that_is_reverted_in_time_removes_nothing
+    a_flip_waits_for_answers_of_peers_that_answer_probes
     a_flip_waits_until_filters_are_loose
-    a_host_without_an_interface_is_waited_for
-    a_kernel_that_cannot_guard_lets_everybody_in
-    a_lease_lost_as_the_store_goes_is_judged_when_it_is_back
-    a_link_that_cannot_be_made_is_tried_ever_later
-    a_lease_that_is_set_aside_changes_no_path
+    a_start_waits_for_an_interface
+    a_kernel_without_nftables_does_not_protect_the_tunnel
+    a_lease_lost_before_an_outage_is_evaluated_after_it
+    a_link_that_cannot_be_created_is_retried_with_backoff
+    a_rejected_lease_changes_no_path
     a_lost_lease_is_held_again
-    a_mac_that_another_lease_has_is_given_up
-    a_network_around_the_underlay_is_named
+    a_mac_of_another_lease_is_replaced
+    a_network_that_contains_the_underlay_is_reported
     a_new_address_of_the_underlay_is_published
     a_node_flips_its_own_backend_live
-    a_node_with_our_public_ip_is_named
+    a_node_with_our_public_ip_is_reported
     a_node_that_is_deleted_is_withdrawn_at_once
     a_node_that_replaces_another_is_routed_at_once
-    a_nexthop_number_that_is_taken_meanwhile_is_left_alone
-    a_peer_that_cannot_be_reached_is_left_out_with_its_reason
-    a_peer_that_changes_is_followed
+    a_nexthop_id_that_another_program_takes_is_not_touched
+    an_unreachable_peer_is_skipped_with_its_reason
+    a_changed_peer_is_planned_again
     a_peer_that_leaves_is_removed_soon
     a_peer_removed_alone_is_withdrawn_at_once
-    a_public_ip_that_is_no_gateway_is_named
-    a_reboot_without_the_store_forwards_from_what_was_known
-    a_reboot_without_the_store_guards_the_tunnel_by_what_was_known
-    a_record_that_cannot_be_read_takes_no_route_away
+    a_public_ip_that_is_no_gateway_is_reported
+    a_reboot_without_the_store_forwards_by_the_checkpoint
+    a_reboot_without_the_store_guards_the_tunnel_by_the_checkpoint
+    an_unreadable_record_removes_no_route
     a_refusal_delays_no_other_entry
-    a_refused_entry_is_tried_again_ever_later
+    a_refused_entry_is_retried_with_backoff
     a_refused_report_delays_no_removal
-    a_refused_table_keeps_no_route_back
-    a_removal_under_way_waits_for_the_store
+    a_refused_table_delays_no_route
+    a_delayed_removal_waits_for_the_store
     a_restart_changes_nothing
-    a_restart_from_memory_keeps_the_tunnel_until_probes_are_answered
+    a_start_from_a_checkpoint_keeps_the_tunnel_until_probes_are_answered
     a_restart_keeps_the_tunnel_until_probes_are_answered
     a_restart_leaves_the_tables_as_they_are
-    a_restart_without_a_config_goes_on_with_the_last_one
-    a_rollout_takes_nodes_one_after_the_other
+    a_restart_without_a_config_uses_the_last_one
+    a_rollout_includes_nodes_one_after_the_other
     a_route_that_cannot_be_replaced_keeps_its_nexthop
     a_route_through_a_former_peer_is_foreign
     a_second_family_gets_a_device_of_its_own
-    a_setting_that_cannot_be_written_and_does_no_harm_is_not_desired
-    a_socket_that_stays_broken_does_not_keep_us_busy
+    a_harmless_setting_that_cannot_be_written_is_skipped
+    a_broken_socket_causes_no_busy_loop
     a_start_from_an_older_checkpoint_replaces_nothing
-    a_source_that_no_node_can_have_is_not_let_in
-    a_start_from_what_was_known_keeps_the_brake
-    a_subnet_that_moves_to_another_lease_is_probed_on
-    a_wiped_store_takes_no_route_away
-    after_a_mass_a_single_loss_is_followed_soon
-    an_adopted_device_keeps_its_address_over_a_reboot
-    an_audit_finds_what_nobody_told
-    an_overrun_is_answered_by_a_dump
-    an_underlay_that_was_down_gets_its_routes_back
-    another_address_beside_ours_changes_nothing
-    another_firewall_takes_over_before_the_first_goes
+    an_invalid_tunnel_source_is_not_accepted
+    a_start_from_a_checkpoint_keeps_the_removal_limit
+    a_subnet_that_moves_to_another_lease_is_still_probed
+    a_wiped_store_removes_no_route
+    after_a_mass_removal_a_single_removal_has_no_extra_delay
+    an_adopted_device_keeps_its_mac_after_a_reboot
+    an_audit_finds_changes_without_notifications
+    an_overrun_causes_a_dump
+    an_underlay_that_was_down_gets_its_routes_again
+    another_address_next_to_ours_changes_nothing
+    another_firewall_is_complete_before_the_first_is_removed
     another_subnet_of_ours_moves_the_address
-    another_vni_makes_another_device
-    each_entry_that_drifts_is_put_right
+    another_vni_creates_another_device
+    each_entry_that_drifts_is_repaired
     facts_that_could_not_be_read_are_read_again
     flannels_routes_are_adopted
     foreign_entries_are_not_touched
-    hostile_leases_are_set_aside
-    many_looks_do_not_multiply_retries
-    many_refusals_are_told_in_few_words
-    mixed_and_another_backend_in_one_edit_come_one_after_the_other
+    hostile_leases_are_rejected
+    other_events_cause_no_extra_retries
+    many_refusals_are_reported_in_one_line
+    mixed_and_another_backend_in_one_edit_are_applied_in_two_steps
     mixed_loosens_strict_filters_and_restores_them
-    mixed_removed_before_the_leases_are_read_stays_till_then
-    mixed_stays_until_nobody_would_be_left_out
+    mixed_stays_until_the_leases_are_read
+    mixed_stays_until_no_peer_would_be_skipped
     mixed_twice_restores_the_filter_of_each_device
     nothing_is_removed_before_the_first_snapshot
-    nodes_deleted_one_by_one_do_not_need_the_brake
-    overruns_in_a_row_share_their_dumps
-    peers_known_from_a_checkpoint_alone_do_not_need_the_brake
-    programs_that_hang_hold_up_no_route
-    rules_of_flanneld_go_once_ours_are_in_place
-    silence_before_an_edit_says_nothing_of_after_it
-    the_absence_of_the_store_changes_nothing
+    nodes_deleted_one_by_one_do_not_reach_the_removal_limit
+    repeated_overruns_share_their_dumps
+    peers_of_a_checkpoint_do_not_count_for_the_removal_limit
+    programs_that_hang_delay_no_route
+    rules_of_flanneld_are_removed_after_ours_exist
+    a_silent_peer_is_probed_again_after_an_edit
+    an_unreachable_store_changes_nothing
     the_address_of_the_tunnel_outlives_a_restart_without_mixed
     the_address_of_the_tunnel_stays_until_another_subnet
-    the_brake_ends_after_an_hour_in_which_the_store_names_us
-    the_brake_holds_when_most_peers_vanish
-    the_brake_is_off_as_soon_as_all_are_back
-    packets_of_pods_are_let_through_where_forward_drops
+    the_removal_limit_ends_after_an_hour_with_our_lease_listed
+    the_removal_limit_keeps_routes_when_most_leases_vanish
+    the_removal_limit_ends_when_all_leases_are_back
+    packets_of_pods_are_accepted_where_forward_drops
     the_chains_of_iptables_are_kept_as_planned
     the_device_follows_the_mtu_of_the_underlay
     the_first_snapshot_programs_every_peer
@@ -188,17 +188,17 @@ scenarios! {
     the_mtu_changes_while_pods_run
     the_only_peer_of_a_wiped_store_keeps_its_route
     the_tables_are_kept_as_planned
-    the_tunnel_goes_with_mixed_once_nobody_uses_it
-    the_tunnel_lets_in_who_holds_a_lease
-    two_families_come_and_go_together
+    the_tunnel_is_removed_with_mixed_when_no_node_uses_it
+    the_tunnel_accepts_packets_of_accepted_peers
+    two_families_are_added_and_removed_together
     two_leases_of_one_address_share_its_admission
-    two_leases_of_one_address_share_the_end_of_the_tunnel
-    unused_addresses_of_our_subnet_are_refused
-    what_a_node_reports_names_who_is_not_reached
-    what_a_reachable_store_has_not_is_told
-    what_must_be_saved_is_told
-    who_comes_back_late_to_a_wiped_store_keeps_its_route
-    without_a_brake_every_loss_is_believed
+    two_leases_of_one_address_share_the_forwarding_entry
+    unused_addresses_of_our_subnet_are_unreachable
+    a_report_lists_the_unreachable_peers
+    missing_values_of_a_reachable_store_are_reported
+    a_changed_checkpoint_is_reported
+    a_late_peer_of_a_wiped_store_keeps_its_route
+    without_a_removal_limit_every_removal_is_applied
     without_config_reload_an_edit_waits
     without_masquerading_an_old_table_is_removed
     without_mixed_another_backend_waits_for_the_next_start

@@ -46,7 +46,7 @@ fn check_admitted(backend: &str, keys: &str, peers: &[&str], expected: Expect) {
 }
 
 #[test]
-fn peers_are_let_in_and_nobody_else_and_other_tunnels_are_left_alone() {
+fn only_peers_are_accepted_and_other_tunnels_are_not_affected() {
     check_tables(
         "",
         VXLAN,
@@ -217,7 +217,7 @@ fn port_and_vni_are_those_of_the_config() {
 }
 
 #[test]
-fn checksums_are_computed_where_the_kernel_would_spoil_them_or_somebody_asks() {
+fn checksums_are_computed_where_the_kernel_would_corrupt_them_or_on_request() {
     let computed = |flags: &str, spoils: bool| {
         let mut local = guarded(flags, VXLAN, "");
         local.node.spoils_checksums = spoils;
@@ -245,7 +245,7 @@ fn without_a_tunnel_or_with_all_switches_off_there_is_nothing_to_guard() {
 }
 
 #[test]
-fn every_believed_peer_is_let_in_whatever_way_leads_there() {
+fn every_accepted_peer_is_let_in_by_every_path() {
     let host_gw = format!("{NEAR} host-gw");
     check_admitted(
         VXLAN,
@@ -275,7 +275,7 @@ fn every_believed_peer_is_let_in_whatever_way_leads_there() {
 }
 
 #[test]
-fn who_sends_from_another_address_than_its_public_ip_says_so_and_is_let_in_by_both() {
+fn a_peer_with_another_source_address_is_accepted_from_both() {
     check_admitted(
         VXLAN,
         "",

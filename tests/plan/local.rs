@@ -1,4 +1,4 @@
-//! What a node needs for its own sake, and what it tells its peers.
+//! The entries of a node itself, and what it publishes.
 
 use tweed::model::lease::Vtep;
 

@@ -1,4 +1,4 @@
-//! Which packets get another source, rule by rule beside those that flannel writes.
+//! Which packets get another source: each rule next to that of flannel.
 
 use std::fmt::Write;
 
@@ -165,7 +165,7 @@ fn ranges_are_spared_in_their_own_family_before_anything_is_masqueraded() {
 }
 
 #[test]
-fn without_the_flag_there_is_no_table_whatever_the_others_say() {
+fn without_the_flag_there_is_no_table_with_any_other_flag() {
     check_tables("--iptables-forward-rules=true", r#","EnableNFTables":true"#, expect![""]);
 }
 

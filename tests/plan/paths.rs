@@ -1,4 +1,4 @@
-//! Which way leads to each kind of peer.
+//! The path to each kind of peer.
 
 use super::*;
 
@@ -86,14 +86,14 @@ fn direct_routing_spares_the_tunnel_on_our_link() {
 }
 
 #[test]
-fn vxlan_to_host_gw_is_left_out_without_mixed() {
+fn vxlan_to_host_gw_is_skipped_without_mixed() {
     let peer = format!("{NEAR} host-gw");
     check_plan(
         &node(VXLAN, ""),
         &[&peer],
         expect![[r"
-        IPv4 left out: its backend is host-gw, ours is vxlan, and Mixed is off
-        IPv6 left out: its backend is host-gw, ours is vxlan, and Mixed is off
+        IPv4 skipped: its backend is host-gw, ours is vxlan, and Mixed is off
+        IPv6 skipped: its backend is host-gw, ours is vxlan, and Mixed is off
     "]],
     );
     let peer = format!("{NEAR} host-gw vtep");
@@ -101,8 +101,8 @@ fn vxlan_to_host_gw_is_left_out_without_mixed() {
         &node(VXLAN, ""),
         &[&peer],
         expect![[r"
-        IPv4 left out: its backend is host-gw, ours is vxlan, and Mixed is off
-        IPv6 left out: its backend is host-gw, ours is vxlan, and Mixed is off
+        IPv4 skipped: its backend is host-gw, ours is vxlan, and Mixed is off
+        IPv6 skipped: its backend is host-gw, ours is vxlan, and Mixed is off
     "]],
     );
 }
@@ -154,8 +154,8 @@ fn vxlan_to_host_gw_behind_a_router_needs_its_vtep() {
         &node(VXLAN, MIXED),
         &[&peer],
         expect![[r"
-            IPv4 left out: gateway 172.17.0.9 is not on the link of eth0, and it published no VTEP
-            IPv6 left out: gateway fd00:17::9 is not on the link of eth0, and it published no VTEP
+            IPv4 skipped: gateway 172.17.0.9 is not on the link of eth0, and it published no VTEP
+            IPv6 skipped: gateway fd00:17::9 is not on the link of eth0, and it published no VTEP
         "]],
     );
 }
@@ -186,14 +186,14 @@ fn host_gw_to_host_gw_goes_direct_on_our_link() {
 }
 
 #[test]
-fn host_gw_to_host_gw_behind_a_router_is_left_out_without_mixed() {
+fn host_gw_to_host_gw_behind_a_router_is_skipped_without_mixed() {
     let peer = format!("{FAR} host-gw vtep");
     check_plan(
         &node(HOST_GW, ""),
         &[&peer],
         expect![[r"
-        IPv4 left out: gateway 172.17.0.9 is not on the link of eth0
-        IPv6 left out: gateway fd00:17::9 is not on the link of eth0
+        IPv4 skipped: gateway 172.17.0.9 is not on the link of eth0
+        IPv6 skipped: gateway fd00:17::9 is not on the link of eth0
     "]],
     );
 }
@@ -220,22 +220,22 @@ fn host_gw_to_host_gw_behind_a_router_goes_by_tunnel_with_mixed() {
         &node(HOST_GW, MIXED),
         &[&peer],
         expect![[r"
-            IPv4 left out: gateway 172.17.0.9 is not on the link of eth0, and it published no VTEP
-            IPv6 left out: gateway fd00:17::9 is not on the link of eth0, and it published no VTEP
+            IPv4 skipped: gateway 172.17.0.9 is not on the link of eth0, and it published no VTEP
+            IPv6 skipped: gateway fd00:17::9 is not on the link of eth0, and it published no VTEP
         "]],
     );
 }
 
 #[test]
-fn host_gw_to_vxlan_is_left_out_without_mixed() {
+fn host_gw_to_vxlan_is_skipped_without_mixed() {
     check_plan(
         &node(HOST_GW, ""),
         &[NEAR, FAR],
         expect![[r"
-        IPv4 left out: its backend is vxlan, ours is host-gw, and Mixed is off
-        IPv6 left out: its backend is vxlan, ours is host-gw, and Mixed is off
-        IPv4 left out: its backend is vxlan, ours is host-gw, and Mixed is off
-        IPv6 left out: its backend is vxlan, ours is host-gw, and Mixed is off
+        IPv4 skipped: its backend is vxlan, ours is host-gw, and Mixed is off
+        IPv6 skipped: its backend is vxlan, ours is host-gw, and Mixed is off
+        IPv4 skipped: its backend is vxlan, ours is host-gw, and Mixed is off
+        IPv6 skipped: its backend is vxlan, ours is host-gw, and Mixed is off
     "]],
     );
 }
@@ -269,7 +269,7 @@ fn host_gw_to_vxlan_goes_direct_on_our_link_and_by_tunnel_elsewhere_with_mixed()
 }
 
 #[test]
-fn nobody_is_adjacent_on_a_link_of_host_addresses() {
+fn no_host_is_adjacent_on_a_link_of_host_addresses() {
     let cloud = "eth0 172.16.0.5/32 fd00:16::5/128";
     let config = format!(r#"{{{NETWORKS},"Mixed":true,"Backend":{HOST_GW}}}"#);
     check_plan(
@@ -289,7 +289,7 @@ fn nobody_is_adjacent_on_a_link_of_host_addresses() {
 }
 
 #[test]
-fn nobody_is_adjacent_on_a_point_to_point_link() {
+fn no_host_is_adjacent_on_a_point_to_point_link() {
     let vpn = "eth0 172.16.0.5/24 fd00:16::5/64 no-layer2";
     let config = format!(r#"{{{NETWORKS},"Backend":{HOST_GW}}}"#);
     let peer = format!("{NEAR} host-gw");
@@ -297,8 +297,8 @@ fn nobody_is_adjacent_on_a_point_to_point_link() {
         &local(&config, vpn, OWN),
         &[&peer],
         expect![[r"
-        IPv4 left out: gateway 172.16.0.9 is not on the link of eth0
-        IPv6 left out: gateway fd00:16::9 is not on the link of eth0
+        IPv4 skipped: gateway 172.16.0.9 is not on the link of eth0
+        IPv6 skipped: gateway fd00:16::9 is not on the link of eth0
     "]],
     );
     let config = format!(r#"{{{NETWORKS},"Backend":{{"Type":"vxlan","DirectRouting":true}}}}"#);
@@ -319,13 +319,13 @@ fn nobody_is_adjacent_on_a_point_to_point_link() {
 }
 
 #[test]
-fn a_vxlan_peer_without_vtep_is_left_out() {
+fn a_vxlan_peer_without_vtep_is_skipped() {
     check_plan(
         &node(VXLAN, ""),
         &[&format!("{NEAR} no-vtep")],
         expect![[r"
-        IPv4 left out: it published no VTEP
-        IPv6 left out: it published no VTEP
+        IPv4 skipped: it published no VTEP
+        IPv6 skipped: it published no VTEP
     "]],
     );
 }
@@ -354,45 +354,45 @@ fn a_tunnel_of_another_vni_is_none() {
         &node(VXLAN, ""),
         &[&format!("{NEAR} vni=2")],
         expect![[r"
-        IPv4 left out: its VTEP has VNI 2, ours has 1
-        IPv6 left out: its VTEP has VNI 2, ours has 1
+        IPv4 skipped: its VTEP has VNI 2, ours has 1
+        IPv6 skipped: its VTEP has VNI 2, ours has 1
     "]],
     );
     check_plan(
         &node(HOST_GW, MIXED),
         &[&format!("{FAR} vni=2")],
         expect![[r"
-            IPv4 left out: gateway 172.17.0.9 is not on the link of eth0, and its VTEP has VNI 2, ours has 1
-            IPv6 left out: gateway fd00:17::9 is not on the link of eth0, and its VTEP has VNI 2, ours has 1
+            IPv4 skipped: gateway 172.17.0.9 is not on the link of eth0, and its VTEP has VNI 2, ours has 1
+            IPv6 skipped: gateway fd00:17::9 is not on the link of eth0, and its VTEP has VNI 2, ours has 1
         "]],
     );
 }
 
 #[test]
-fn an_unknown_backend_is_left_out_by_name() {
+fn an_unknown_backend_is_skipped_by_name() {
     let peer = format!("{NEAR} wireguard");
     check_plan(
         &node(VXLAN, ""),
         &[&peer],
         expect![[r#"
-            IPv4 left out: this version does not support its backend "wireguard"
-            IPv6 left out: this version does not support its backend "wireguard"
+            IPv4 skipped: this version does not support its backend "wireguard"
+            IPv6 skipped: this version does not support its backend "wireguard"
         "#]],
     );
     check_plan(
         &node(HOST_GW, ""),
         &[&peer],
         expect![[r#"
-            IPv4 left out: this version does not support its backend "wireguard"
-            IPv6 left out: this version does not support its backend "wireguard"
+            IPv4 skipped: this version does not support its backend "wireguard"
+            IPv6 skipped: this version does not support its backend "wireguard"
         "#]],
     );
     check_plan(
         &node(VXLAN, MIXED),
         &[&peer],
         expect![[r#"
-        IPv4 left out: this version does not support its backend "wireguard"
-        IPv6 left out: this version does not support its backend "wireguard"
+        IPv4 skipped: this version does not support its backend "wireguard"
+        IPv6 skipped: this version does not support its backend "wireguard"
     "#]],
     );
 }
@@ -442,13 +442,13 @@ fn a_peer_of_one_family_is_reached_in_that_one() {
 }
 
 #[test]
-fn a_peer_of_the_other_family_alone_is_left_out() {
+fn a_peer_of_the_other_family_alone_is_skipped() {
     let v4 = local(r#"{"Network":"10.244.0.0/16"}"#, ETH0, "10.244.1.0/24");
     check_plan(
         &v4,
         &["fd00:244:0:3::/64@fd00:16::9"],
         expect![[r"
-        IPv4 left out: it has no address family in common with this node
+        IPv4 skipped: it has no address family in common with this node
     "]],
     );
 }

@@ -69,7 +69,7 @@ pub(crate) fn peer() -> impl Strategy<Value = Lease> {
     )
 }
 
-/// What `local` plans for peers that are all believed.
+/// The plan of `local` for peers that are all accepted.
 pub(crate) fn planned(local: &Local, peers: &[Lease]) -> KernelState {
     let networks = backend::networks(local);
     let mut state = backend::plan_local(local, &networks);
@@ -92,7 +92,7 @@ pub(crate) fn peers() -> impl Strategy<Value = Vec<Lease>> {
     })
 }
 
-/// Entries that somebody else may have put there, or that an earlier life of ours left.
+/// Entries of other programs, or of an earlier run of tweed.
 const STRAYS: [&str; 41] = [
     "table ip tweed-tunnel.1 { } and 1 of another form",
     "element ip tweed-tunnel.1 peers { 172.16.0.66 }",

@@ -55,13 +55,13 @@ impl Case {
         self.states().pop().unwrap()
     }
 
-    /// Whether a table is made anew or removed, with all its elements.
+    /// Whether a table is recreated or removed, with all its elements.
     fn empties_tables(&self) -> bool {
         let goes = |op: &Op| !matches!(op, Op::Create(_)) && matches!(op.entry(), Entry::Table(_));
         self.ops().iter().any(goes)
     }
 
-    /// The devices that are made anew.
+    /// The devices that are recreated.
     fn doomed(&self) -> BTreeSet<LinkName> {
         let ops = self.ops();
         let removed = ops.iter().filter_map(|op| match (op, op.entry()) {
@@ -269,7 +269,7 @@ proptest! {
     }
 
     #[test]
-    fn only_a_device_that_cannot_be_corrected_is_made_anew(case in case()) {
+    fn only_a_device_that_cannot_be_corrected_is_recreated(case in case()) {
         for link in case.doomed() {
             let key = Key::Link(link);
             let (Some(Entry::Link(have)), Some(Entry::Link(want))) =

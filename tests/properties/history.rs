@@ -80,7 +80,7 @@ impl Planner {
     }
 
     /// The same plan, made all at once.
-    fn planned_anew(&self) -> Desired {
+    fn planned_again(&self) -> Desired {
         let mut peers = self.inputs.peers.clone();
         // Once no lease is allowed, none of the claims is left of before.
         peers.validate_by(Rules::default());
@@ -170,7 +170,7 @@ proptest! {
     #![proptest_config(cases(256))]
 
     #[test]
-    fn a_plan_kept_up_to_date_is_the_plan_made_anew(
+    fn an_updated_plan_equals_a_new_plan(
         local in node(),
         bursts in vec(vec(step(), 1..4), 1..16),
     ) {
@@ -178,12 +178,12 @@ proptest! {
         for burst in bursts {
             let before = planner.desired.state().clone();
             planner.take_burst(burst);
-            let anew = planner.planned_anew();
-            prop_assert_eq!(planner.desired.state(), anew.state());
-            prop_assert_eq!(planner.desired.peers(), anew.peers());
-            let keys: BTreeSet<_> = before.keys().chain(anew.state().keys()).collect();
+            let again = planner.planned_again();
+            prop_assert_eq!(planner.desired.state(), again.state());
+            prop_assert_eq!(planner.desired.peers(), again.peers());
+            let keys: BTreeSet<_> = before.keys().chain(again.state().keys()).collect();
             for key in keys {
-                let changed = before.get(&key) != anew.state().get(&key);
+                let changed = before.get(&key) != again.state().get(&key);
                 prop_assert!(!changed || planner.touched.contains(&key), "{:?}", key);
             }
         }
@@ -225,8 +225,8 @@ proptest! {
             let mut planner = Planner::new(&local);
             for step in interleaved(&fates, &draws) {
                 planner.take(step);
-                let anew = planner.planned_anew();
-                prop_assert_eq!(planner.desired.state(), anew.state());
+                let again = planner.planned_again();
+                prop_assert_eq!(planner.desired.state(), again.state());
             }
             planner.take(Step::Snapshot(listing.clone()));
             planner.take(Step::Withdraw);

@@ -1,4 +1,4 @@
-//! What happens on the host: everybody but the daemon.
+//! Changes on the host by other programs.
 
 use tweed::model::entry::{Base, BasePolicy, ChainName, Key, LinkName};
 use tweed::model::node::Sysctls;
@@ -7,7 +7,7 @@ use tweed_model::ModelKernel;
 use crate::notation::{entry, interface};
 use crate::stage::duration;
 
-/// Does what `words` say, such as `lose route 10.244.3.0/24` or `link-down eth0`.
+/// Runs a command such as `lose route 10.244.3.0/24` or `link-down eth0`.
 pub(crate) fn perform(kernel: &ModelKernel, words: &str) {
     let (verb, rest) = words.split_once(' ').unwrap_or((words, ""));
     let rest = rest.trim();
@@ -42,7 +42,7 @@ pub(crate) fn perform(kernel: &ModelKernel, words: &str) {
             kernel.set_policy(forward(program), base_policy);
         }
         "deafen" => kernel.deafen(rest.parse().unwrap()),
-        other => panic!("nobody knows how to make the kernel {other}"),
+        other => panic!("unknown kernel command: {other}"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The task that probes paths, and the paths themselves: a script says what they carry.
+//! The task that probes paths, and the paths themselves, whose state a script sets.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -21,7 +21,7 @@ pub(crate) struct Prober {
     usual: Option<ProbeVerdict>,
     /// Which verdict the paths to each peer deserve.
     deserved: BTreeMap<IpAddr, ProbeVerdict>,
-    /// What was last said of one peer.
+    /// The last state that the script set for one peer.
     named: Option<(IpAddr, ProbeVerdict)>,
     is_on: bool,
     /// Ahead of the clock of the scenario: verdicts take seconds, and a script waits for none.
@@ -43,7 +43,7 @@ impl Prober {
         Self { orders, usual, deserved, named, is_on: true, clock: Instant::now() }
     }
 
-    /// Does what a script says; returns what the loop is to be sent at once.
+    /// Runs a command of the script; returns the event for the loop, if any.
     pub(crate) fn perform(&mut self, words: &str) -> Option<ProbeEvent> {
         let (word, rest) = words.split_once(' ').unwrap_or((words, ""));
         let verdict = match word {

@@ -47,7 +47,7 @@ impl Command {
         lines.map(String::as_str).filter(|item| !item.is_empty())
     }
 
-    /// The same without the first word of the first line, which says what kind of items they are.
+    /// The same without the first word of the first line, which is the kind of items.
     pub(crate) fn items_of(&self, kind: &str) -> impl Iterator<Item = &str> {
         let first = self.rest.strip_prefix(kind).unwrap_or(&self.rest).trim();
         let more = self.more.iter().map(String::as_str);

@@ -1,4 +1,4 @@
-//! Plays a scenario: the real loop on a kernel in memory, with the script for everybody else.
+//! Plays a scenario: the real loop on a kernel in memory, with a script for all other programs.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -111,7 +111,7 @@ impl Stage {
             "own" => self.hold(&command.rest).await,
             "publish" => self.publish().await,
             "store" => self.send(Event::Store(store(&command.rest))).await,
-            "lease" | "leases" => self.tell_leases(command).await,
+            "lease" | "leases" => self.send_leases(command).await,
             "probes" => {
                 if let Some(event) = self.prober.perform(&command.rest) {
                     self.send(Event::Probe(event)).await;
@@ -131,18 +131,18 @@ impl Stage {
             }
             // The loop finds what comes next right behind it.
             "save" => return self.ask_to_save().await,
-            // What was done so far is told in another scenario.
+            // Another scenario shows the operations so far.
             "skip" => {
                 self.kernel.take_log();
                 self.listeners.changed.mark_unchanged();
             }
             "wait" => time::sleep(duration(&command.rest)).await,
-            _ => panic!("nobody knows how to {}", command.text()),
+            _ => panic!("unknown command: {}", command.text()),
         }
         self.settle().await;
     }
 
-    /// The store tells what was written under the config's key; nothing if it was deleted.
+    /// The store reports the value of the config key, or that it was deleted.
     async fn configure(&mut self, json: &str) {
         self.edits += 1;
         let config = match json {
@@ -172,7 +172,7 @@ impl Stage {
         self.send(Event::Held(own)).await;
     }
 
-    async fn tell_leases(&mut self, command: &Command) {
+    async fn send_leases(&mut self, command: &Command) {
         let kind = command.kind();
         let items: Vec<&str> = command.items_of(kind).collect();
         let records = items.iter().map(|item| match *item {
@@ -188,7 +188,7 @@ impl Stage {
                 let spoilt = |item: &&str| LeaseUpdate::Put(malformed(id(item), "it is no JSON"));
                 items.iter().map(spoilt).collect()
             }
-            other => panic!("leases are not told by {other}"),
+            other => panic!("unknown kind of lease command: {other}"),
         };
         for update in updates {
             self.send(Event::Lease(update)).await;
@@ -226,7 +226,7 @@ impl Stage {
         self.asked = Some(answer);
     }
 
-    /// Time stands still until everybody waits: then a moment passes.
+    /// The paused clock advances by a moment once all tasks wait.
     async fn settle(&mut self) {
         time::sleep(Duration::from_millis(1)).await;
         if self.prober.is_probing() {
@@ -235,8 +235,8 @@ impl Stage {
         assert!(!self.run.is_finished(), "the loop has ended");
     }
 
-    /// Asks and answers until every path has the verdict that it deserves. The scenario's time stands
-    /// still meanwhile.
+    /// Answers probes until every path has the verdict of the script. The scenario's clock does not
+    /// advance meanwhile.
     async fn probe_paths(&mut self) {
         let mut peers = self.ask(Query::Peers).await;
         self.prober.expect_verdicts(&peers);
@@ -256,7 +256,7 @@ impl Stage {
         panic!("the probes do not lead to the verdicts of the script");
     }
 
-    /// What is, where `command` says what should be.
+    /// The actual values for the expectation of `command`.
     async fn actual(&mut self, command: &Command) -> Vec<String> {
         let progress = self.listeners.progress.borrow().clone();
         match command.kind() {
@@ -297,7 +297,7 @@ impl Stage {
 
     fn ops(&self) -> Vec<String> {
         let show = |op| match op {
-            // What is in a table is told in another place.
+            // Other tests show the content of tables.
             Ok(op) => format!("{op:#}"),
             Err(refused) => format!("refused {refused}"),
         };
@@ -309,13 +309,13 @@ impl Stage {
         let peers = self.ask(Query::Peers).await;
         let show = |peer: PeerStatus| {
             let subnet = peer.subnet.map_or(peer.lease.to_string(), |subnet| subnet.to_string());
-            let way = match (peer.path, peer.reason) {
+            let path = match (peer.path, peer.reason) {
                 (Some(path), None) => format!("{path:?}").to_lowercase(),
                 (Some(path), Some(why)) => format!("{}: {why}", format!("{path:?}").to_lowercase()),
                 (None, reason) => reason.unwrap_or_default(),
             };
             let is_missing = peer.path.is_some() && !peer.programmed;
-            format!("{subnet} {way}{}", if is_missing { ", not programmed" } else { "" })
+            format!("{subnet} {path}{}", if is_missing { ", not programmed" } else { "" })
         };
         headed("peers", peers.into_iter().map(show).collect())
     }
@@ -333,7 +333,7 @@ impl Stage {
         headed("saved", ends.map(show).collect())
     }
 
-    /// Which config is in force, and what the newest one has to wait for.
+    /// The applied config, and why the newest one is pending.
     async fn config(&self) -> Vec<String> {
         let status = self.ask(Query::Status).await;
         let backend = status.backend.unwrap_or_default();
@@ -343,15 +343,15 @@ impl Stage {
         [Some(head), rollout, pending, invalid].into_iter().flatten().collect()
     }
 
-    /// What the node tells the operator of its peers.
+    /// The report of the node for the operator.
     async fn report(&self) -> Vec<String> {
         let report = self.ask(Query::Report).await;
         let Some(NodeReport { exceptions, peers, .. }) = report else {
             return vec!["report nothing".to_owned()];
         };
         let head = format!("{} direct, {} by tunnel", peers.direct, peers.tunnel);
-        let told = exceptions.into_iter().map(|e| format!("{} {}", e.lease, e.reason));
-        headed("report", [head].into_iter().chain(told).collect())
+        let lines = exceptions.into_iter().map(|e| format!("{} {}", e.lease, e.reason));
+        headed("report", [head].into_iter().chain(lines).collect())
     }
 }
 

@@ -117,7 +117,7 @@ const FLAWS: &[(Change, &str)] = &[
         "warning port-taken: UDP port 8472 is taken",
     ),
     (
-        |_, host| host.sockets[1].owner = Owner::Process(7, "stranger".to_owned()),
+        |_, host| host.sockets[1].owner = Owner::Process(7, "other".to_owned()),
         "warning port-taken: UDP port 8475 is taken",
     ),
     (
@@ -309,7 +309,7 @@ fn recommended_lines_are_in_the_shipped_files() {
         {
             let text = fs::read_to_string(config.join(file)).unwrap();
             for line in lines {
-                assert!(text.lines().any(|known| known == line), "{file} does not say {line}");
+                assert!(text.lines().any(|known| known == line), "{file} lacks {line}");
             }
             files.push(file);
         }

@@ -216,10 +216,10 @@ fn a_bad_path_recovers_after_several_consecutive_answers() {
     let mut world = World::new(1, TUNNEL);
     world.run(SECOND * 10);
     world.answers = ALL;
-    let mended = world.now;
+    let repaired = world.now;
     world.run(SECOND * 20);
     assert_eq!(world.verdict(), ProbeVerdict::Good);
-    assert!(world.took(mended) > SECOND * 3, "{:?}", world.took(mended));
+    assert!(world.took(repaired) > SECOND * 3, "{:?}", world.took(repaired));
 }
 
 #[test]
@@ -230,10 +230,10 @@ fn a_path_that_flaps_needs_more_answers_to_recover() {
         world.answers = TUNNEL;
         world.run(SECOND * 5);
         world.answers = ALL;
-        let mended = world.now;
+        let repaired = world.now;
         world.run(SECOND * 60);
         assert_eq!(world.verdict(), ProbeVerdict::Good);
-        proofs.push(world.took(mended));
+        proofs.push(world.took(repaired));
     }
     assert!(proofs[1] > proofs[0] * 3 / 2 && proofs[2] > proofs[1] * 3 / 2, "{proofs:?}");
 }
