@@ -36,7 +36,6 @@ impl HostId {
         self.machine.is_some() && other.machine.is_some() && self.machine != other.machine
     }
 
-    /// Whether both are known to be of the same boot.
     pub fn is_of_same_boot(&self, other: &Self) -> bool {
         self.boot.is_some() && self.boot == other.boot
     }

@@ -219,7 +219,6 @@ pub struct Readiness {
     pub reasons: Vec<String>,
 }
 
-/// Whether the store is usable.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StoreState {

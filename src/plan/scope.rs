@@ -55,7 +55,6 @@ impl Scope {
         self.covers_key(&entry.key())
     }
 
-    /// Whether to read entries of this key.
     pub fn covers_key(&self, key: &Key) -> bool {
         match key {
             Key::Table(table) => self.tables.contains(table),
@@ -74,7 +73,6 @@ impl Scope {
         }
     }
 
-    /// The links on which settings of this kind are read.
     pub fn links_with(&self, kind: SettingKind) -> impl Iterator<Item = &LinkName> {
         let underlay = self.underlay.iter().filter(move |_| kind.policy().on_underlay);
         self.tunnels.iter().chain(underlay)

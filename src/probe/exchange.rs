@@ -37,7 +37,6 @@ pub struct Exchange {
     /// The deadlines for their answers, the earliest first.
     expiry: BTreeSet<(Instant, u64)>,
     counts: ProbeCounts,
-    /// The start of all durations.
     epoch: Instant,
     /// When to report [`ProbeEvent::Due`] to the loop; none after the report.
     due: Option<Instant>,
@@ -55,11 +54,9 @@ struct Awaited {
 /// Why probing pauses.
 #[derive(Debug)]
 pub enum Pause {
-    /// There are events for the loop.
     Reports(Vec<ProbeEvent>),
     /// This node's own settings have changed.
     Changed,
-    /// The loop has ended.
     Closed,
 }
 

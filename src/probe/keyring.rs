@@ -48,7 +48,6 @@ impl Keyring {
         }
     }
 
-    /// The secret that seals requests.
     pub(super) const fn current(&self) -> &Secret {
         &self.current
     }

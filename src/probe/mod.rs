@@ -26,7 +26,6 @@ use tokio::time::Instant;
 use crate::model::status::ProbeCounts;
 use crate::plan::paths::{ProbeRequest, Targets};
 
-/// What the probe task reports to the loop.
 #[derive(Debug)]
 pub enum ProbeEvent {
     /// The task runs, with these channels.
@@ -36,14 +35,26 @@ pub enum ProbeEvent {
     /// Why paths are not probed. Peers without earlier results are reached directly.
     Off(String),
     /// The peer answered, by the path of the request.
-    Answered { request: ProbeRequest, sent: Instant, at: Instant },
+    Answered {
+        request: ProbeRequest,
+        sent: Instant,
+        at: Instant,
+    },
     /// The request was not answered in time. Earlier packets are reported first, so that no answer
     /// is late because this process was busy.
-    Lost { request: ProbeRequest, sent: Instant, at: Instant },
-    /// A peer asked a request, or answered one too late.
-    Alive { peer: IpAddr, at: Instant },
-    /// The loop's deadline has passed.
-    Due { at: Instant },
+    Lost {
+        request: ProbeRequest,
+        sent: Instant,
+        at: Instant,
+    },
+    /// A peer sent a request, or answered one too late.
+    Alive {
+        peer: IpAddr,
+        at: Instant,
+    },
+    Due {
+        at: Instant,
+    },
 }
 
 /// The loop's ends of the channels.
@@ -68,7 +79,6 @@ pub struct Orders {
 /// The maximum number of requests that wait to be sent.
 const REQUESTS: usize = 1024;
 
-/// The channels between the loop and the task that probes.
 pub fn channels() -> (ProbeChannels, Orders) {
     let (targets, requests) = (watch::channel(Targets::default()), mpsc::channel(REQUESTS));
     let (due, counts) = (watch::channel(None), watch::channel(ProbeCounts::default()));

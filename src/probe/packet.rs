@@ -14,9 +14,8 @@ pub struct Packet {
     pub path: Path,
     /// Identifies the request; its answer has the same one.
     pub nonce: u64,
-    /// The first address of the sender's subnet.
+    /// The first address of the subnet of the sender, and of the receiver.
     pub from: IpAddr,
-    /// The first address of the receiver's subnet.
     pub to: IpAddr,
     /// None in packets of older daemons, which ignore it.
     pub stamp: Option<Stamp>,

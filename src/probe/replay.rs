@@ -19,18 +19,16 @@ pub struct Stamp {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stamps(Stamp);
 
-/// The packets received from a peer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sender {
     proven: Option<Session>,
     proven_requests: Bucket,
     /// Another session, of a restarted peer or of an attacker.
     unproven: Option<Session>,
-    /// Questions of unproven sessions, and of older daemons.
+    /// Requests of unproven sessions, and of older daemons.
     other_requests: Bucket,
 }
 
-/// The packets received in one session.
 #[derive(Clone, Copy, Debug)]
 struct Session {
     id: u64,
@@ -41,7 +39,6 @@ struct Session {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Bucket {
-    /// The time at which it is full again.
     full_at: Duration,
 }
 

@@ -40,7 +40,6 @@ pub struct NetworkConfig {
     pub rollout: Option<Rollout>,
 }
 
-/// A notification of the store about the config.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigUpdate {
     pub config: Result<NetworkConfig, Unusable>,
@@ -175,7 +174,6 @@ impl NetworkConfig {
         Some(&self.probe).filter(|probe| self.mixed && probe.enabled)
     }
 
-    /// Whether this node has a tunnel device.
     pub fn has_tunnel(&self) -> bool {
         self.mixed || self.backend.kind == BackendType::Vxlan
     }

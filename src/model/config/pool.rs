@@ -13,7 +13,6 @@ use crate::model::prefix::{Family, Prefix, number};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pool {
     pub network: Prefix,
-    /// The prefix length of each subnet.
     pub subnet_len: u8,
     /// The first subnet that is assigned.
     pub min: Prefix,
@@ -30,7 +29,6 @@ impl Pool {
         }
     }
 
-    /// The number of subnets in the pool.
     pub fn count(&self) -> u128 {
         let span = number(self.max.base()).saturating_sub(number(self.min.base()));
         span / self.min.size() + 1

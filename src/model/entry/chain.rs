@@ -95,7 +95,6 @@ impl Base {
         }
     }
 
-    /// The name of the chain that this jumps to.
     pub const fn chain(self) -> &'static str {
         match self {
             Self::EarlyPostrouting => "TWEED-POSTRTG",

@@ -36,7 +36,6 @@ pub struct Vxlan {
     /// None if the device that it was bound to was removed.
     pub underlay: Option<LinkName>,
     pub local: Option<IpAddr>,
-    /// The UDP port on which it sends and receives.
     pub port: u16,
     pub learning: bool,
     pub gbp: bool,
@@ -50,7 +49,6 @@ const LOOPBACK: &str = "lo";
 /// The bridge that the CNI plugin connects pods to.
 pub const POD_BRIDGE: &str = "cni0";
 
-/// The name of a network device.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct LinkName(Arc<str>);

@@ -66,7 +66,6 @@ pub enum Key<L = LinkName, T = Arc<TableName>> {
 
 type KeyRef<'a> = Key<&'a LinkName, &'a Arc<TableName>>;
 
-/// Has a key by which entries are ordered.
 trait Keyed {
     fn key_ref(&self) -> KeyRef<'_>;
 }
@@ -118,7 +117,6 @@ pub enum Ownership {
 /// Defines the enum of all kinds, and its dispatch to each kind.
 macro_rules! kinds {
     ($($kind:ident),*) => {
-        /// One kernel object.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub enum Entry {
             $($kind($kind)),*
@@ -237,7 +235,6 @@ impl KeyRef<'_> {
 }
 
 impl<L, T> Key<L, T> {
-    /// The same key with converted names.
     fn map<'a, M, U>(&'a self, link: impl Fn(&'a L) -> M, table: impl Fn(&'a T) -> U) -> Key<M, U> {
         match self {
             Self::Link(name) => Key::Link(link(name)),

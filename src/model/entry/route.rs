@@ -8,7 +8,6 @@ use super::{
 };
 use crate::model::prefix::{Family, Prefix};
 
-/// A route of the main table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     pub kind: RouteKind,
@@ -27,7 +26,6 @@ pub struct Route {
 /// What happens to packets that match a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RouteKind {
-    /// They are forwarded.
     Unicast,
     /// They are rejected with an ICMP unreachable message.
     Unreachable,

@@ -29,7 +29,6 @@ pub enum SettingKind {
     TxChecksum,
 }
 
-/// The properties of one kind of setting.
 #[derive(Clone, Debug)]
 pub struct SettingPolicy {
     pub store: SettingStore,
@@ -87,7 +86,6 @@ impl SettingKind {
 }
 
 impl Setting {
-    /// Whether it is this setting, switched on.
     pub fn is_on(&self, kind: SettingKind) -> bool {
         self.kind == kind && self.on
     }

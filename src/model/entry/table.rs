@@ -12,7 +12,6 @@ pub use tweed_netlink::nftables::{Hook, Ports};
 use super::{Key, KeyRef, Kind, KindPolicy, LinkName, Ownership, Removal};
 use crate::model::prefix::{Family, Prefix};
 
-/// The name of the set of peers.
 pub const PEERS: &str = "peers";
 
 /// The name of the set that contains a [`Renewal`].
@@ -52,14 +51,12 @@ pub struct Renewal {
     pub table: Arc<TableName>,
     /// The time after which the kernel removes it.
     pub timeout: Duration,
-    /// The remaining time.
     pub left: Duration,
 }
 
 /// A verdict for packets that match all of these conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// The condition on the packet mark.
     pub marked: Option<Marked>,
     pub source: Option<Match>,
     pub destination: Option<Match>,
@@ -77,7 +74,6 @@ pub enum Marked {
 /// A condition on a packet of a tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RuleCondition {
-    /// The destination is this UDP port.
     UdpTo(u16),
     /// Its table has no [`Renewal`].
     Unrenewed,
@@ -109,7 +105,6 @@ pub enum Verdict {
     Drop,
     /// The connection is not tracked; evaluation continues.
     Untrack,
-    /// Evaluation of this chain ends.
     Accept,
     /// Evaluation of this chain ends, and its policy applies.
     Return,
@@ -119,16 +114,16 @@ pub enum Verdict {
     /// the connection once its packets leave by another interface.
     Masquerade(Ports),
     /// The source becomes this address, whichever interface the packets leave by.
-    SourceNat { to: IpAddr, ports: Ports },
+    SourceNat {
+        to: IpAddr,
+        ports: Ports,
+    },
 }
 
 impl Table {
-    /// Whether it has the set of peers.
     pub fn has_peers(&self) -> bool {
-        let asks = |condition: &RuleCondition| {
-            matches!(condition, RuleCondition::FromPeer(_) | RuleCondition::ToPeer(_))
-        };
-        self.asks(asks)
+        use RuleCondition::{FromPeer, ToPeer};
+        self.asks(|condition| matches!(condition, FromPeer(_) | ToPeer(_)))
     }
 
     /// Whether it drops packets only while it has a [`Renewal`].
@@ -151,7 +146,6 @@ impl Renewal {
         Self { table, timeout: Self::TIMEOUT, left: Self::TIMEOUT }
     }
 
-    /// Whether it has to be renewed now.
     pub fn is_due(&self) -> bool {
         self.left + self.timeout / Self::PARTS < self.timeout
     }

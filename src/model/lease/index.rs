@@ -38,7 +38,6 @@ pub(super) struct Index {
     claims: BTreeSet<(Claimed, Rank)>,
     /// The number of subnets of each length: only these lengths are searched for overlaps.
     lengths: BTreeMap<(Family, u8), usize>,
-    /// A rank below all others.
     lowest: Rank,
     /// The number of claims that were visited.
     #[cfg(test)]

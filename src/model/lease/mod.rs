@@ -70,7 +70,6 @@ pub struct Lease {
     pub grant: Option<i64>,
 }
 
-/// One address family of a lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Endpoint {
     pub subnet: Prefix,
@@ -89,7 +88,6 @@ pub enum PublishedBackend {
     Supported(BackendType),
 }
 
-/// The end of a VXLAN tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Vtep {
     /// None in leases of old versions.
@@ -125,12 +123,10 @@ pub struct Record {
 #[error("{0}")]
 pub struct Malformed(pub String);
 
-/// A notification about leases.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeaseUpdate {
     /// All records of the store. Records that are not listed do not exist any more.
     Snapshot(Vec<Record>),
-    /// A record is new or has changed.
     Put(Record),
     /// The record was removed. Its node may still run: leases expire, and keys are deleted by hand.
     Remove(LeaseId),

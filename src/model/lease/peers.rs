@@ -16,7 +16,6 @@ pub struct Peers {
     missing: BTreeMap<LeaseId, Absence>,
     /// Leases whose VTEP is new since the last full listing, with their sequence numbers.
     arrivals: BTreeMap<LeaseId, u64>,
-    /// The last sequence number.
     arrival: u64,
     complete: bool,
     changed: Changed,
@@ -45,7 +44,6 @@ enum Validity {
     Rejected(Box<Rejected>),
 }
 
-/// Why a lease is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Absence {
     /// It is known only from a checkpoint: the store has not listed it since the start.
@@ -125,7 +123,6 @@ impl Peers {
         self.affected()
     }
 
-    /// Applies a notification of the store.
     pub fn update(&mut self, update: LeaseUpdate) {
         match update {
             LeaseUpdate::Snapshot(records) => self.take_listing(records),
@@ -184,7 +181,6 @@ impl Peers {
         (missing, self.missing.len()) == (1, 1) && self.missing.values().all(is_reported)
     }
 
-    /// The number of missing peers, and of all peers.
     pub fn count_missing(&self) -> (usize, usize) {
         let own = self.rules.own.as_ref().map(|own| &own.id);
         let is_missing = own.is_some_and(|own| self.missing.contains_key(own));

@@ -23,7 +23,6 @@ pub struct Rules {
     pub pools: Vec<Pool>,
 }
 
-/// Why a lease is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Rejected {
     #[error("its record cannot be read: {0}")]

@@ -153,7 +153,6 @@ pub enum Lifetime {
     Temporary,
 }
 
-/// The kernel's route to an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteLookup {
     pub link: LinkName,

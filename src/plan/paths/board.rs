@@ -23,14 +23,11 @@ pub struct Board {
     thresholds: Thresholds,
     /// Keyed by the first address of the peer's subnet.
     states: BTreeMap<IpAddr, ProbeState>,
-    /// When each peer is probed next.
     turns: BTreeSet<(Duration, IpAddr)>,
-    /// The number of the last probe.
     number: u64,
     budget: Budget,
     /// The peers whose next probe is counted in the budget already.
     reserved: BTreeSet<IpAddr>,
-    /// The peers whose verdict has changed.
     changed: BTreeSet<IpAddr>,
 }
 

@@ -5,7 +5,6 @@ use std::time::Duration;
 /// How urgent the next probe of a peer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pace {
-    /// The state of its path is unknown.
     Unjudged,
     /// A probe was lost, so the path may have failed.
     Doubtful,

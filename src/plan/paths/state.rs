@@ -34,7 +34,6 @@ pub struct LocalProber {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
     pub public_ip: IpAddr,
-    /// Whether it is on the same link.
     pub direct: bool,
     /// Whether it has a tunnel that this node can use.
     pub tunnel: bool,
@@ -74,24 +73,20 @@ pub struct ProbeRequest {
     pub size: ProbeSize,
 }
 
-/// The probe state of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProbeState {
     pub target: Target,
     pub direct: Track,
     pub tunnel: Track,
     pub verdict: ProbeVerdict,
-    /// When it is probed next.
     pub(super) turn: Duration,
     /// Results of probes up to this number are ignored: they were sent to another target.
     ignored_until: u64,
     /// When its first packet arrived. From then on it is known to answer probes, unlike flannel.
     first_packet: Option<Duration>,
-    /// When it was first probed.
     first_probe: Option<Duration>,
     turns: u32,
     recent_failures: u32,
-    /// When its direct path last failed.
     failed: Duration,
 }
 
@@ -163,7 +158,6 @@ impl ProbeState {
         }
     }
 
-    /// The probes to send next.
     pub(super) fn requests(&self, thresholds: Thresholds) -> Vec<(Path, ProbeSize)> {
         let Target { direct, tunnel, .. } = self.target;
         let pace = self.pace(thresholds);

@@ -6,7 +6,6 @@ use crate::model::path::{Cause, ProbeVerdict};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProbeSize {
-    /// The smallest probe.
     Small,
     /// As large as the largest packet of pods.
     Large,
@@ -19,7 +18,6 @@ pub struct Track {
     pub(super) lost: u64,
     /// The number of valid bits in `lost`, up to [`Track::WINDOW`].
     pub(super) known: u32,
-    /// Consecutive large probes that were lost.
     pub missed: u32,
     /// Consecutive large probes that were answered.
     pub answered: u32,
@@ -29,9 +27,7 @@ pub struct Track {
     pub large: Option<Duration>,
     /// When the last answered small probe was sent.
     pub small: Option<Duration>,
-    /// When the last answer arrived.
     pub answered_at: Option<Duration>,
-    /// The round-trip time of the last answered large probe.
     pub round_trip: Option<Duration>,
 }
 

@@ -16,7 +16,6 @@ use crate::plan::backend;
 
 use super::unit::Unit;
 
-/// What this node needs from its host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Needs {
     pub families: Vec<Family>,
@@ -72,7 +71,6 @@ pub struct Host {
     pub service: Option<IpAddr>,
 }
 
-/// Another daemon that keeps the same routes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OtherDaemon {
     Process(Process),
@@ -80,7 +78,6 @@ pub enum OtherDaemon {
     Health(u16),
 }
 
-/// A process that conflicts with the daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
     pub pid: u32,
@@ -96,7 +93,6 @@ pub enum Place {
     Unknown,
 }
 
-/// A UDP socket that is in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Socket {
     pub port: u16,

@@ -38,7 +38,6 @@ pub struct Finding {
     pub drop_in: Option<DropIn>,
 }
 
-/// The severity, worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
@@ -58,7 +57,6 @@ pub struct DropIn {
     pub lines: Vec<String>,
 }
 
-/// All findings, worst first.
 pub fn findings(needs: &Needs, host: &Host) -> Vec<Finding> {
     let mut findings: Vec<Finding> = [
         others::other_daemons(&host.other_daemons),

@@ -37,7 +37,6 @@ fn other_daemon(other_daemon: &OtherDaemon) -> Finding {
     Finding { id: "other-daemon", level, what, place, why, fix, drop_in: None }
 }
 
-/// Reports UDP ports that other programs use.
 pub(super) fn ports(needs: &Needs, host: &Host) -> Vec<Finding> {
     needs.ports.iter().filter_map(|port| port_taken(*port, needs, host)).collect()
 }
