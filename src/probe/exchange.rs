@@ -115,7 +115,7 @@ impl Exchange {
                 },
             }
             self.take_orders(orders);
-            self.keyring.turn(self.now());
+            self.keyring.rotate(self.now());
             if !self.targets_due(&orders.targets.borrow()) {
                 return Pause::Changed;
             }
@@ -131,7 +131,7 @@ impl Exchange {
 
     /// Adds the present secret of the store.
     pub fn take_secret(&mut self, secret: Secret) {
-        if self.keyring.take(secret, self.now()) {
+        if self.keyring.add(secret, self.now()) {
             tracing::info!("read a new probe secret: it is accepted at once and used later");
         }
     }

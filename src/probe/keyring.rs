@@ -29,8 +29,8 @@ impl Keyring {
     }
 
     /// Adds the secret that the store has `now`; returns whether it is a new one.
-    pub fn take(&mut self, read: Secret, now: Duration) -> bool {
-        self.turn(now);
+    pub fn add(&mut self, read: Secret, now: Duration) -> bool {
+        self.rotate(now);
         let newest = self.next.as_ref().map_or(&self.current, |(next, _)| next);
         if newest.is_same(&read) {
             return false;
@@ -40,7 +40,7 @@ impl Keyring {
     }
 
     /// Replaces and removes secrets whose time has come.
-    pub(super) fn turn(&mut self, now: Duration) {
+    pub(super) fn rotate(&mut self, now: Duration) {
         self.former.take_if(|(_, until)| *until <= now);
         if let Some((next, _)) = self.next.take_if(|(_, since)| *since <= now) {
             let former = std::mem::replace(&mut self.current, next);
@@ -76,7 +76,7 @@ mod tests {
     #[test]
     fn the_same_secret_changes_nothing() {
         let mut keyring = Keyring::new(secret(1));
-        assert!(!keyring.take(secret(1), AT));
+        assert!(!keyring.add(secret(1), AT));
         assert!(keyring.next.is_none() && keyring.former.is_none());
     }
 
@@ -87,8 +87,8 @@ mod tests {
         let step = Duration::from_secs(10);
         for number in 0..400 {
             let now = AT + step * number;
-            early.take(secret(2), now);
-            late.take(secret(if now < AT + Keyring::READ * 2 { 1 } else { 2 }), now);
+            early.add(secret(2), now);
+            late.add(secret(if now < AT + Keyring::READ * 2 { 1 } else { 2 }), now);
             for (from, to) in [(&early, &late), (&late, &early)] {
                 let seal = from.current().seal(b"probe");
                 assert!(to.secret_of(b"probe", seal.as_ref()).is_some(), "at {now:?}");
@@ -103,8 +103,8 @@ mod tests {
     #[test]
     fn a_secret_that_is_replaced_before_it_was_used_is_removed() {
         let mut keyring = Keyring::new(secret(1));
-        assert!(keyring.take(secret(2), AT));
-        assert!(keyring.take(secret(3), AT));
+        assert!(keyring.add(secret(2), AT));
+        assert!(keyring.add(secret(3), AT));
         assert!(understands(&keyring, 1) && understands(&keyring, 3));
         assert!(!understands(&keyring, 2));
     }

@@ -158,7 +158,7 @@ fn each_guard_has_rules_of_its_own() {
 }
 
 #[test]
-fn probes_are_let_in_by_the_underlay_and_the_tunnel_alone() {
+fn probes_are_accepted_only_from_the_underlay_and_the_tunnel() {
     let rules = |keys: &str| {
         let local = guarded("--tunnel-notrack=false --tunnel-drop-pods=false", VXLAN, keys);
         let entries = plan_local(&local, &networks(&local));
@@ -238,14 +238,14 @@ fn checksums_are_computed_where_the_kernel_would_corrupt_them_or_on_request() {
 }
 
 #[test]
-fn without_a_tunnel_or_with_all_switches_off_there_is_nothing_to_guard() {
+fn without_a_tunnel_or_with_all_flags_off_there_is_no_guard_table() {
     check_tables("", HOST_GW, "", expect![""]);
     let off = "--tunnel-notrack=false --tunnel-drop-strangers=false --tunnel-drop-pods=false";
     check_tables(off, VXLAN, "", expect![""]);
 }
 
 #[test]
-fn every_accepted_peer_is_let_in_by_every_path() {
+fn every_accepted_peer_is_allowed_on_every_path() {
     let host_gw = format!("{NEAR} host-gw");
     check_admitted(
         VXLAN,
@@ -296,7 +296,7 @@ fn a_peer_with_another_source_address_is_accepted_from_both() {
 }
 
 #[test]
-fn packets_of_the_tunnel_are_for_the_addresses_that_peers_send_to_and_no_other() {
+fn packets_of_the_tunnel_are_accepted_only_to_the_addresses_of_this_node() {
     let mut local = guarded("--tunnel-drop-pods=false --tunnel-notrack=false", VXLAN, "");
     local.node.uplinks.truncate(1);
     local.node.uplinks[0].public_ip = "192.0.2.5".parse().unwrap();

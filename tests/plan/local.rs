@@ -58,7 +58,7 @@ fn mixed_keeps_the_device_on_every_node_and_loosens_the_filters() {
 }
 
 #[test]
-fn mixed_turned_off_restores_what_it_loosened() {
+fn mixed_turned_off_restores_the_filters() {
     let mut host_gw = node(HOST_GW, "");
     host_gw.strict = ["eth0", "flannel.1"].map(tweed::model::entry::LinkName::new).into();
     check_local(
@@ -102,7 +102,7 @@ fn every_option_of_the_tunnel_reaches_the_device() {
 }
 
 #[test]
-fn the_tunnel_takes_fifty_bytes_of_a_packet_and_seventy_over_ipv6() {
+fn the_tunnel_adds_fifty_bytes_to_a_packet_and_seventy_over_ipv6() {
     let v4 = r#"{"Network":"10.244.0.0/16"}"#;
     check_local(
         &local(v4, "eth0 172.16.0.5/24 mtu=9000", ""),
@@ -124,7 +124,7 @@ fn the_tunnel_takes_fifty_bytes_of_a_packet_and_seventy_over_ipv6() {
 }
 
 #[test]
-fn mixed_gives_pods_the_smaller_mtu_of_both_ways() {
+fn mixed_gives_pods_the_smaller_mtu_of_both_paths() {
     let mtu = |backend: &str| {
         let config = format!(r#"{{"Network":"10.244.0.0/16","Mixed":true,"Backend":{backend}}}"#);
         backend::pod_mtu(&backend::networks(&local(&config, ETH0, "")))
@@ -136,7 +136,7 @@ fn mixed_gives_pods_the_smaller_mtu_of_both_ways() {
 }
 
 #[test]
-fn behind_address_translation_the_tunnel_leaves_from_the_interface() {
+fn behind_nat_the_tunnel_has_the_address_of_the_interface() {
     let mut nat = local(r#"{"Network":"10.244.0.0/16"}"#, ETH0, "10.244.1.0/24");
     for uplink in &mut nat.node.uplinks {
         uplink.public_ip = "203.0.113.9".parse().unwrap();

@@ -83,7 +83,7 @@ fn the_rules_are_those_of_flannel_in_the_order_of_its_iptables() {
 }
 
 #[test]
-fn ports_forwarding_and_the_mark_have_switches() {
+fn ports_forwarding_and_the_mark_have_flags() {
     let flags = "--ip-masq --ip-masq-fully-random-disable --iptables-forward-rules=false \
                  --iptables-masquerade-bit=0";
     check_tables(
@@ -123,7 +123,7 @@ fn ports_forwarding_and_the_mark_have_switches() {
 }
 
 #[test]
-fn ranges_are_spared_in_their_own_family_before_anything_is_masqueraded() {
+fn excluded_ranges_come_before_the_masquerade_rules_of_their_family() {
     let keys = r#","NonMasqueradeCIDRs":["192.168.0.0/16","172.16.0.0/12","fd00:16::/64"]"#;
     check_tables(
         "--ip-masq --iptables-forward-rules=false",
@@ -170,7 +170,7 @@ fn without_the_flag_there_is_no_table_with_any_other_flag() {
 }
 
 #[test]
-fn without_the_flag_mixed_fixes_the_source_of_what_others_mark() {
+fn without_the_flag_mixed_fixes_the_source_of_marked_packets() {
     check_tables(
         "--iptables-masquerade-bit=3 --ip-masq-fully-random-disable",
         r#","Mixed":true"#,
@@ -207,7 +207,7 @@ fn only_an_enabled_family_has_a_table_and_only_with_a_subnet() {
 }
 
 #[test]
-fn a_range_of_all_addresses_asks_for_none() {
+fn a_range_of_all_addresses_has_no_destination() {
     let keys = r#","NonMasqueradeCIDRs":["0.0.0.0/0"]"#;
     let local = Local { policy: policy("--ip-masq"), ..node(HOST_GW, keys) };
     let rules: Vec<String> =
@@ -228,7 +228,7 @@ fn chosen(flags: &str, keys: &str, host: &Firewalls) -> String {
 }
 
 #[test]
-fn iptables_is_taken_where_it_is_asked_for_and_where_there_is_nothing_else() {
+fn iptables_is_used_on_request_and_without_nftables() {
     let usual = Firewalls::default();
     let old = Firewalls { nftables: false, iptables: Iptables::Legacy, ..Firewalls::default() };
     let explicit = r#","EnableNFTables":false"#;
@@ -308,7 +308,7 @@ fn let_through(flags: &str, dropping: &[ChainName]) -> Vec<String> {
 }
 
 #[test]
-fn where_forward_of_iptables_drops_packets_of_pods_are_let_through_there() {
+fn packets_of_pods_are_accepted_where_forward_of_iptables_drops() {
     let forward = |iptables, family| ChainName { iptables, family, base: Base::Forward };
     let nft = forward(Iptables::Nft, Family::V4);
     let legacy = forward(Iptables::Legacy, Family::V6);

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn vxlan_to_vxlan_goes_by_tunnel_near_or_far() {
+fn vxlan_to_vxlan_uses_the_tunnel_on_any_link() {
     check_plan(
         &node(VXLAN, ""),
         &[NEAR, FAR],
@@ -29,7 +29,7 @@ fn vxlan_to_vxlan_goes_by_tunnel_near_or_far() {
 }
 
 #[test]
-fn mixed_does_not_change_the_way_between_two_vxlan_nodes() {
+fn mixed_does_not_change_the_path_between_two_vxlan_nodes() {
     let peers = [NEAR, FAR].map(lease);
     let planned = |keys| {
         let networks = backend::networks(&node(VXLAN, keys));
@@ -39,7 +39,7 @@ fn mixed_does_not_change_the_way_between_two_vxlan_nodes() {
 }
 
 #[test]
-fn direct_routing_spares_the_tunnel_on_our_link() {
+fn direct_routing_uses_no_tunnel_on_our_link() {
     let direct = r#"{"Type":"vxlan","DirectRouting":true}"#;
     check_plan(
         &node(direct, ""),
@@ -108,7 +108,7 @@ fn vxlan_to_host_gw_is_skipped_without_mixed() {
 }
 
 #[test]
-fn vxlan_to_host_gw_goes_direct_on_our_link_with_mixed() {
+fn vxlan_to_host_gw_is_direct_on_our_link_with_mixed() {
     let peer = format!("{NEAR} host-gw vtep");
     check_plan(
         &node(VXLAN, MIXED),
@@ -129,7 +129,7 @@ fn vxlan_to_host_gw_goes_direct_on_our_link_with_mixed() {
 }
 
 #[test]
-fn vxlan_to_host_gw_goes_by_tunnel_behind_a_router_with_mixed() {
+fn vxlan_to_host_gw_uses_the_tunnel_behind_a_router_with_mixed() {
     let peer = format!("{FAR} host-gw vtep");
     check_plan(
         &node(VXLAN, MIXED),
@@ -161,7 +161,7 @@ fn vxlan_to_host_gw_behind_a_router_needs_its_vtep() {
 }
 
 #[test]
-fn host_gw_to_host_gw_goes_direct_on_our_link() {
+fn host_gw_to_host_gw_is_direct_on_our_link() {
     let peer = format!("{NEAR} host-gw");
     check_plan(
         &node(HOST_GW, ""),
@@ -199,7 +199,7 @@ fn host_gw_to_host_gw_behind_a_router_is_skipped_without_mixed() {
 }
 
 #[test]
-fn host_gw_to_host_gw_behind_a_router_goes_by_tunnel_with_mixed() {
+fn host_gw_to_host_gw_behind_a_router_uses_the_tunnel_with_mixed() {
     let peer = format!("{FAR} host-gw vtep");
     check_plan(
         &node(HOST_GW, MIXED),
@@ -241,7 +241,7 @@ fn host_gw_to_vxlan_is_skipped_without_mixed() {
 }
 
 #[test]
-fn host_gw_to_vxlan_goes_direct_on_our_link_and_by_tunnel_elsewhere_with_mixed() {
+fn host_gw_to_vxlan_is_direct_on_our_link_and_tunnelled_elsewhere_with_mixed() {
     check_plan(
         &node(HOST_GW, MIXED),
         &[NEAR, FAR],
@@ -349,7 +349,7 @@ fn an_old_peer_need_not_name_its_vni() {
 }
 
 #[test]
-fn a_tunnel_of_another_vni_is_none() {
+fn a_tunnel_of_another_vni_is_unusable() {
     check_plan(
         &node(VXLAN, ""),
         &[&format!("{NEAR} vni=2")],
@@ -398,7 +398,7 @@ fn an_unknown_backend_is_skipped_by_name() {
 }
 
 #[test]
-fn each_family_finds_its_own_way() {
+fn each_family_has_its_own_path() {
     let peer = "10.244.3.0/24@172.16.0.9 fd00:244:0:3::/64@fd00:17::9 vtep host-gw";
     check_plan(
         &node(HOST_GW, MIXED),

@@ -132,7 +132,7 @@ proptest! {
     #![proptest_config(cases(256))]
 
     #[test]
-    fn the_difference_carried_out_gives_what_is_desired(case in case()) {
+    fn applying_the_difference_gives_the_desired_state(case in case()) {
         let end = case.end();
         for want in case.desired.iter() {
             prop_assert_eq!(end.shared(&want.key()), Some(want));
@@ -144,7 +144,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_as_desired_needs_nothing(case in case()) {
+    fn a_state_as_desired_needs_no_operation(case in case()) {
         let end = case.end();
         prop_assert_eq!(diff(&case.desired, &end, &case.scope), vec![]);
         prop_assert_eq!(diff(&case.desired, &case.desired, &case.scope), vec![]);
@@ -223,7 +223,7 @@ proptest! {
     }
 
     #[test]
-    fn what_an_entry_needs_comes_before_it(case in case()) {
+    fn dependencies_of_an_entry_are_created_before_it(case in case()) {
         // That its device is there and up is asserted by the kernel of this test.
         for state in case.states() {
             let ours = routes(&state)
@@ -242,7 +242,7 @@ proptest! {
     }
 
     #[test]
-    fn what_removed_entries_stood_on_goes_after_them(case in case()) {
+    fn dependencies_of_removed_entries_are_removed_after_them(case in case()) {
         let removals: Vec<Key> = case
             .ops()
             .into_iter()
@@ -256,7 +256,7 @@ proptest! {
     }
 
     #[test]
-    fn the_difference_in_one_key_is_that_of_the_whole(case in case()) {
+    fn the_difference_of_one_key_equals_its_part_of_the_whole(case in case()) {
         // What goes with a device or a table is no difference of its own.
         if !case.doomed().is_empty() || case.empties_tables() {
             return Ok(());
@@ -289,7 +289,7 @@ proptest! {
     }
 
     #[test]
-    fn every_entry_is_read_from_what_is_shown_of_it(actual in kernel()) {
+    fn every_entry_is_parsed_from_its_text(actual in kernel()) {
         for entry in actual.entries() {
             prop_assert_eq!(&crate::notation::entry(&entry.to_string()), entry);
         }

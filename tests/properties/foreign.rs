@@ -51,12 +51,12 @@ proptest! {
     #![proptest_config(cases(500))]
 
     #[test]
-    fn damaged_leases_of_etcd_take_no_address_of_others(text in damaged(LEASES)) {
+    fn damaged_leases_of_etcd_displace_no_other_lease(text in damaged(LEASES)) {
         records::check(records::leases(&text));
     }
 
     #[test]
-    fn damaged_nodes_take_no_address_of_others(text in damaged(NODE)) {
+    fn damaged_nodes_displace_no_other_lease(text in damaged(NODE)) {
         records::check(text.split(|byte| *byte == b'\n').filter_map(read_node).collect());
     }
 

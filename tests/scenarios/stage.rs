@@ -451,8 +451,8 @@ async fn a_probe_report_that_changes_nothing_is_a_heartbeat_too() {
         let peer = prefix("10.244.2.0/24").base();
         for _ in 0..3 {
             time::sleep(HEARTBEAT / 2).await;
-            let heard = ProbeEvent::Alive { peer, at: Instant::now() };
-            events.send(Event::Probe(heard)).await.unwrap();
+            let alive = ProbeEvent::Alive { peer, at: Instant::now() };
+            events.send(Event::Probe(alive)).await.unwrap();
             time::sleep(Duration::from_millis(1)).await;
             assert!(listeners.heartbeat.borrow().elapsed() <= Duration::from_millis(2));
         }

@@ -23,7 +23,7 @@ pub struct Board {
     thresholds: Thresholds,
     /// Keyed by the first address of the peer's subnet.
     states: BTreeMap<IpAddr, ProbeState>,
-    turns: BTreeSet<(Duration, IpAddr)>,
+    schedule: BTreeSet<(Duration, IpAddr)>,
     number: u64,
     budget: Budget,
     /// The peers whose next probe is counted in the budget already.
@@ -41,7 +41,7 @@ impl Board {
                 silence: probe.interval * SILENCE,
             },
             states: BTreeMap::new(),
-            turns: BTreeSet::new(),
+            schedule: BTreeSet::new(),
             number: 0,
             budget: Budget::default(),
             reserved: BTreeSet::new(),
@@ -73,7 +73,7 @@ impl Board {
 
     /// When the next probe is due; none while no peer is probed.
     pub fn next(&self) -> Option<Duration> {
-        self.turns.first().map(|(at, _)| *at)
+        self.schedule.first().map(|(at, _)| *at)
     }
 
     /// The probes that are due. `random` returns any number.
@@ -83,8 +83,8 @@ impl Board {
         mut random: impl FnMut() -> u64,
     ) -> Vec<ProbeRequest> {
         let mut requests = Vec::new();
-        while let Some((at, peer)) = self.turns.first().copied().filter(|(at, _)| *at <= now) {
-            self.turns.remove(&(at, peer));
+        while let Some((at, peer)) = self.schedule.first().copied().filter(|(at, _)| *at <= now) {
+            self.schedule.remove(&(at, peer));
             requests.extend(self.turn(peer, now, &mut random));
         }
         requests
@@ -125,7 +125,7 @@ impl Board {
         state.record_packet(now);
         if state.pace(self.thresholds) == Pace::Silent {
             self.judge(peer, now);
-            self.take_turn_at(peer, now);
+            self.schedule_at(peer, now);
         }
     }
 
@@ -155,12 +155,12 @@ impl Board {
             self.changed.insert(peer);
         }
         self.states.insert(peer, state);
-        self.take_turn_at(peer, now);
+        self.schedule_at(peer, now);
     }
 
     fn remove(&mut self, peer: IpAddr) {
         let Some(state) = self.states.remove(&peer) else { return };
-        self.turns.remove(&(state.turn, peer));
+        self.schedule.remove(&(state.turn, peer));
         self.changed.remove(&peer);
         self.reserved.remove(&peer);
     }
@@ -177,14 +177,14 @@ impl Board {
             let slot = self.budget.reserve(asks.len(), now);
             if slot > now {
                 self.reserved.insert(peer);
-                self.take_turn_at(peer, slot);
+                self.schedule_at(peer, slot);
                 return Vec::new();
             }
         }
         state.take_turn(now);
         let public_ip = state.target.public_ip;
         let next = now + jittered(self.interval(pace), random());
-        self.take_turn_at(peer, next);
+        self.schedule_at(peer, next);
         // `Silent` depends on elapsed time, too.
         self.judge(peer, now);
         let request = |(path, size)| {
@@ -200,7 +200,7 @@ impl Board {
         let pace = self.states.get(&peer).map(|state| state.pace(self.thresholds));
         if before == Pace::Unjudged && pace == Some(Pace::Steady) {
             let share = u32::try_from(random % 1000).unwrap_or(0);
-            self.take_turn_at(peer, now + self.interval(Pace::Steady) * share / 1000);
+            self.schedule_at(peer, now + self.interval(Pace::Steady) * share / 1000);
         }
     }
 
@@ -208,7 +208,7 @@ impl Board {
     fn hurry(&mut self, peer: IpAddr, now: Duration) {
         let soon = now + self.interval(Pace::Doubtful);
         if self.states.get(&peer).is_some_and(|state| state.turn > soon) {
-            self.take_turn_at(peer, now);
+            self.schedule_at(peer, now);
         }
     }
 
@@ -219,11 +219,11 @@ impl Board {
         }
     }
 
-    fn take_turn_at(&mut self, peer: IpAddr, at: Duration) {
+    fn schedule_at(&mut self, peer: IpAddr, at: Duration) {
         let Some(state) = self.states.get_mut(&peer) else { return };
         let before = std::mem::replace(&mut state.turn, at);
-        self.turns.remove(&(before, peer));
-        self.turns.insert((at, peer));
+        self.schedule.remove(&(before, peer));
+        self.schedule.insert((at, peer));
     }
 
     fn interval(&self, pace: Pace) -> Duration {

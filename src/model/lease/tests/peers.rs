@@ -111,7 +111,7 @@ fn each_family_has_its_own_device_and_macs() {
 }
 
 #[test]
-fn a_mac_that_its_holder_gives_up_is_free_for_the_next() {
+fn a_mac_that_its_holder_no_longer_has_goes_to_the_next() {
     let mut peers = validity();
     peers.apply(listing(&[lease(A, 10), lease(RIVAL, 11), lease(OTHER_RIVAL, 12)]));
     assert_eq!(outcome(&peers, OTHER_RIVAL), conflicts_with(A));
@@ -122,7 +122,7 @@ fn a_mac_that_its_holder_gives_up_is_free_for_the_next() {
 }
 
 #[test]
-fn an_invalid_lease_takes_nothing_from_others() {
+fn an_invalid_lease_does_not_affect_others() {
     let mut peers = validity();
     peers.apply(put(lease("10.5.3.0/24@224.0.0.1", 2)));
     peers.apply(put(lease(A, 10)));
