@@ -170,15 +170,13 @@ impl Control {
     ) -> Vec<PeerStatus> {
         let is_met = |entry: &Arc<Entry>| unmet.is_empty() || !unmet.contains(&entry.key());
         let status = |(family, planned): &(_, Result<backend::PathPlan, _>)| {
-            let endpoint = lease.endpoint(*family);
+            let (endpoint, plan) = (lease.endpoint(*family), planned.as_ref().ok());
             PeerStatus {
                 family: Some(*family),
-                path: planned.as_ref().ok().map(|planned| planned.path),
+                path: plan.map(|plan| plan.path),
                 reason: reason(planned),
                 probes: endpoint.and_then(|endpoint| self.path_status(endpoint)),
-                programmed: planned
-                    .as_ref()
-                    .is_ok_and(|planned| planned.entries.iter().all(is_met)),
+                programmed: plan.is_some_and(|plan| plan.entries.iter().all(is_met)),
                 ..peer_status(&lease.id, endpoint)
             }
         };

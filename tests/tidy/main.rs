@@ -104,14 +104,21 @@ const PLAIN: &[&str] = &[
     "cni-plugin",
     "netlink",
     "src/bin",
+    "src/control",
+    "src/daemon",
+    "src/kernel",
+    "src/lib.rs",
+    "src/main.rs",
     "src/model",
     "src/operator",
     "src/plan",
     "src/probe",
     "src/store",
     "tests/etcd",
+    "tests/fuzz",
     "tests/kube",
     "tests/lab",
+    "tests/netns",
     "tests/operator",
     "tests/runtimes",
 ];
@@ -375,7 +382,7 @@ fn anchor(heading: &str) -> String {
 /// The words of a line between single spaces, without what it quotes as code.
 fn words(line: &str) -> String {
     let prose: String = line.split('`').step_by(2).collect::<Vec<_>>().join(" ` ");
-    let is_kept = |letter: char| letter.is_alphanumeric() || letter == '_';
+    let is_kept = |letter: char| letter.is_alphanumeric() || ['_', '-'].contains(&letter);
     let kept: String = prose.chars().map(|it| if is_kept(it) { it } else { ' ' }).collect();
     let words: Vec<String> = kept.split_whitespace().map(str::to_lowercase).collect();
     format!(" {} ", words.join(" "))

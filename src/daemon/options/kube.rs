@@ -20,11 +20,9 @@ pub(super) fn options(
     let variable = |name: &str| environment(name).filter(|value| !value.is_empty());
     let namespace = variable("POD_NAMESPACE");
     let pod = variable("POD_NAME").zip(variable("POD_UID"));
-    let node = match (variable("NODE_NAME"), variable("POD_NAME"), &namespace) {
+    let node = match (variable("NODE_NAME"), variable("POD_NAME"), namespace.clone()) {
         (Some(name), _, _) => NodeRef::Name(name),
-        (None, Some(name), Some(namespace)) => {
-            NodeRef::OfPod { namespace: namespace.clone(), name }
-        }
+        (None, Some(name), Some(namespace)) => NodeRef::OfPod { namespace, name },
         (None, Some(_) | None, _) => return Err(Stop::NoNodeName),
     };
     let condition = if flags.set_network_unavailable {
