@@ -13,12 +13,12 @@ use nix::unistd::{AccessFlags, access};
 
 use crate::protocol::error::Error;
 
-/// Removes a file; it may be gone already.
+/// Removes a file; it may be gone already. A file whose name is too long cannot exist.
 pub(crate) fn remove(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
+    let is_absent = |error: &io::Error| {
+        matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidFilename)
+    };
+    fs::remove_file(path).or_else(|error| if is_absent(&error) { Ok(()) } else { Err(error) })
 }
 
 /// What a directory holds; nothing if there is none.

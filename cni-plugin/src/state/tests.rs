@@ -96,6 +96,16 @@ fn a_record_of_flannels_plugin_serves_and_goes() {
     assert_eq!(home.names(), [] as [&str; 0]);
 }
 
+/// The name of an unfinished record is longer by one byte.
+#[test]
+fn a_record_with_the_longest_name_can_be_forgotten() {
+    let home = Home::new();
+    let container_id = "c".repeat(250);
+    home.write_flannels(&format!("{container_id}:eth0"), "{}");
+    home.states.forget(&attachment(&container_id, "eth0")).unwrap();
+    assert_eq!(home.names(), [""; 0]);
+}
+
 #[test]
 fn a_damaged_record_differs_from_none() {
     let home = Home::new();
