@@ -12,8 +12,8 @@ use crate::frame::{Frame, Refusal};
 use crate::message::Message;
 use crate::socket::{ANSWERS, DEADLINE, Protocol, prepare};
 
-/// As [`crate::Socket`]. A conversation that was broken off is not continued: the next request opens
-/// another socket, because the answers to come on the old one belong to earlier requests.
+/// As [`crate::Socket`]. After a request that was cancelled or failed, the next one opens another
+/// socket, because late answers on the old one belong to earlier requests.
 pub struct AsyncSocket {
     protocol: Protocol,
     conversation: Option<Conversation<Reactor>>,
@@ -27,12 +27,6 @@ pub struct Monitor {
 
 struct Reactor(TokioSocket);
 
-/// `RTNLGRP_NEXTHOP` of `linux/rtnetlink.h`.
-const NEXTHOP: u32 = 32;
-
-/// `NFNLGRP_NFTABLES` of `linux/netfilter/nfnetlink.h`.
-const NFTABLES: u32 = 7;
-
 const ROUTING: [u32; 8] = [
     libc::RTNLGRP_LINK,
     libc::RTNLGRP_NEIGH,
@@ -41,7 +35,7 @@ const ROUTING: [u32; 8] = [
     libc::RTNLGRP_IPV4_NETCONF,
     libc::RTNLGRP_IPV6_IFADDR,
     libc::RTNLGRP_IPV6_ROUTE,
-    NEXTHOP,
+    libc::RTNLGRP_NEXTHOP,
 ];
 
 impl AsyncSocket {
@@ -68,8 +62,7 @@ impl AsyncSocket {
         self.with(async |conversation| conversation.get(message, read).await).await
     }
 
-    /// All objects that `message` asks for, as `read` understands them. None if there is no such
-    /// table, link, protocol family or kind of object.
+    /// As [`crate::Socket::list`]; none if there is no such table, link, family or kind of object.
     pub async fn list<T>(
         &mut self,
         message: &Message,
@@ -91,19 +84,14 @@ impl AsyncSocket {
 }
 
 impl Monitor {
-    /// Of links and their settings, addresses, neighbours, nexthops and routes.
-    ///
-    /// `backlog`: how many bytes of changes may wait before the kernel drops them.
+    /// Of links, addresses, neighbours, nexthops and routes; the kernel drops more than `backlog` bytes.
     pub fn of_routing(backlog: usize) -> io::Result<Self> {
         Self::open(Protocol::Route, &ROUTING, backlog)
     }
 
-    /// Of the tables of nftables, likewise.
-    ///
-    /// # Errors
-    /// The kernel has none, or does not report their changes to us.
+    /// Of the tables of nftables, likewise; fails if the kernel has none or does not report changes.
     pub fn of_tables(backlog: usize) -> io::Result<Self> {
-        Self::open(Protocol::Netfilter, &[NFTABLES], backlog)
+        Self::open(Protocol::Netfilter, &[libc::NFNLGRP_NFTABLES.cast_unsigned()], backlog)
     }
 
     fn open(protocol: Protocol, groups: &[u32], backlog: usize) -> io::Result<Self> {
@@ -114,10 +102,7 @@ impl Monitor {
         Ok(Self { socket, buffer: Vec::with_capacity(DATAGRAM) })
     }
 
-    /// Hands the next changes to `read`, one by one. Cancel safe.
-    ///
-    /// # Errors
-    /// `ENOBUFS`: changes were lost.
+    /// Hands the next changes to `read`, one by one; `ENOBUFS` if changes were lost. Cancel safe.
     pub async fn receive(&mut self, mut read: impl FnMut(&Frame<'_>)) -> io::Result<()> {
         self.buffer.clear();
         self.socket.recv(&mut self.buffer).await?;

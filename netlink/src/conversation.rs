@@ -35,8 +35,7 @@ struct Answer {
 /// The kernel never puts more than half of this into one datagram, in bytes.
 pub(crate) const DATAGRAM: usize = 1 << 16;
 
-/// The most requests of one send. The refusals of all must fit into the receive buffer, also where
-/// it could not be enlarged.
+/// The most requests of one send: the refusals of all must fit into the smallest receive buffer.
 const BATCH: usize = 128;
 
 /// How often a list is requested at most, if it changes while the kernel reads it.
@@ -93,8 +92,7 @@ impl<W: Wire> Conversation<W> {
         Ok(answer.outcome().map(|()| found))
     }
 
-    /// All objects that `read` understands. None if there is no such table, link, protocol family
-    /// or kind of object.
+    /// All objects that `read` decodes; none if there is no such table, link, family or kind of object.
     pub(crate) async fn list<T>(
         &mut self,
         message: &Message,
@@ -145,8 +143,7 @@ impl<W: Wire> Conversation<W> {
         first..=self.sequence
     }
 
-    /// Sends `datagram` and receives until the last of its requests is answered; `read_object` gets the
-    /// objects.
+    /// Sends `datagram` and receives until its last request is answered; `read_object` gets the objects.
     async fn converse(
         &mut self,
         datagram: &[u8],

@@ -36,9 +36,8 @@ const BIT_NAME: u16 = 2;
 const BIT_VALUE: u16 = 3;
 
 impl Ethtool {
-    /// # Errors
-    /// The kernel has no netlink interface of ethtool: it is older than 5.6. Features can be set
-    /// since 5.7.
+    /// Fails on kernels before 5.6, which have no netlink interface of ethtool; 5.7 is the first that
+    /// can set features.
     pub fn open() -> io::Result<Self> {
         let mut socket = Socket::open(Protocol::Generic)?;
         let question = request(word(GENL_ID_CTRL), byte(CTRL_CMD_GETFAMILY))

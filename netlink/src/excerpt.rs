@@ -40,8 +40,7 @@ pub fn line(text: &str) -> String {
     shortened(text, LINE)
 }
 
-/// JSON with the same content as `json`, of which every character is printable but the ends of lines
-/// between its values.
+/// Equal JSON of printable characters only, except for the line ends between its values.
 pub fn printable_json(json: String) -> String {
     if json.split('\n').all(is_printable) {
         return json;
@@ -59,24 +58,17 @@ pub fn printable_json(json: String) -> String {
     shown
 }
 
-/// Whether every character of `text` is printable: none of them moves a cursor, ends a line, or
-/// changes the direction of what follows.
+/// Whether no character of `text` moves a cursor, ends a line, or changes the direction of text.
 pub fn is_printable(text: &str) -> bool {
     text.bytes().all(|byte| matches!(byte, b' '..=b'~')) || text.chars().all(is_plain)
 }
 
 /// For `#[serde(deserialize_with)]` of a value.
-///
-/// # Errors
-/// It is no text.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     String::deserialize(deserializer).map(|text| value(&text))
 }
 
 /// For `#[serde(deserialize_with)]` of a sentence.
-///
-/// # Errors
-/// It is no text.
 pub fn deserialize_sentence<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<String, D::Error> {

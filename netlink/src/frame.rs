@@ -5,7 +5,7 @@ use std::io;
 use std::iter;
 
 use nix::errno::Errno;
-use nix::libc::{NLMSG_DONE, NLMSG_ERROR};
+use nix::libc::{NLM_F_CAPPED, NLM_F_DUMP_INTR, NLMSG_DONE, NLMSG_ERROR};
 
 use crate::attributes::{Attributes, u16_at, u32_at};
 use crate::message::HEADER;
@@ -28,10 +28,6 @@ pub struct Refusal {
     /// The kernel's explanation, where it has one.
     pub text: Option<String>,
 }
-
-/// `NLM_F_CAPPED` and `NLM_F_DUMP_INTR` of `linux/netlink.h`.
-const CAPPED: u16 = 0x100;
-const INTERRUPTED: u16 = 0x10;
 
 impl<'a> Frame<'a> {
     /// The messages of `datagram`; what is cut off is skipped.
@@ -61,8 +57,8 @@ impl<'a> Frame<'a> {
     }
 
     /// Whether the list that this is a part of changed while the kernel read it.
-    pub(crate) const fn is_interrupted(&self) -> bool {
-        self.flags & INTERRUPTED != 0
+    pub(crate) fn is_interrupted(&self) -> bool {
+        i32::from(self.flags) & NLM_F_DUMP_INTR != 0
     }
 
     /// Whether the kernel carried the request out; none for an object or a change.
@@ -82,7 +78,8 @@ impl<'a> Frame<'a> {
     /// The kernel's explanation, behind the header of the request that it refuses.
     fn text(&self) -> Option<&'a str> {
         const MESSAGE: u16 = 1;
-        let is_capped = i32::from(self.kind) == NLMSG_ERROR && self.flags & CAPPED != 0;
+        let is_capped =
+            i32::from(self.kind) == NLMSG_ERROR && i32::from(self.flags) & NLM_F_CAPPED != 0;
         self.attributes(4 + HEADER).filter(|_| is_capped)?.text(MESSAGE)
     }
 }

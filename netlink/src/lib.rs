@@ -1,7 +1,5 @@
-//! Netlink: messages, sockets, and the protocols that daemon and CNI plugin speak.
-//!
-//! It knows neither leases nor pods. Messages are built and read by pure functions; only the
-//! sockets, and what is given one, touch the kernel.
+//! Netlink: messages, sockets, and the protocols of daemon and CNI plugin. Pure functions build and
+//! read messages; only the sockets touch the kernel.
 
 // Messages.
 mod attributes;

@@ -36,8 +36,7 @@ struct Blocking(netlink_sys::Socket);
 /// Room for answers, in bytes: the kernel drops those that do not fit.
 pub(crate) const ANSWERS: usize = 1 << 20;
 
-/// The kernel answers before the call that sends a request returns. Only a lost answer is waited
-/// for, for this many seconds.
+/// How long a lost answer is waited for, in seconds: the kernel answers before a send returns.
 pub(crate) const DEADLINE: u8 = 5;
 
 impl Socket {
@@ -96,8 +95,7 @@ impl Socket {
         now(self.conversation.get(message, read))
     }
 
-    /// All objects that `message` asks for, as `read` understands them; none if there is no such
-    /// table or kind of object.
+    /// All objects that `read` decodes; empty if there is no such table or kind of object.
     pub fn list<T>(
         &mut self,
         message: &Message,

@@ -4,9 +4,9 @@ use std::io;
 
 use nix::libc::{
     NF_INET_FORWARD, NF_INET_LOCAL_IN, NF_INET_LOCAL_OUT, NF_INET_POST_ROUTING,
-    NF_INET_PRE_ROUTING, NFNL_MSG_BATCH_BEGIN, NFNL_MSG_BATCH_END, NFNL_SUBSYS_NFTABLES,
-    NFT_MSG_DELCHAIN, NFT_MSG_DELRULE, NFT_MSG_DELTABLE, NFT_MSG_NEWCHAIN, NFT_MSG_NEWRULE,
-    NFT_MSG_NEWTABLE, NLM_F_APPEND, NLM_F_CREATE,
+    NF_INET_PRE_ROUTING, NF_IP_PRI_FILTER, NF_IP_PRI_NAT_SRC, NF_IP_PRI_RAW, NFNL_MSG_BATCH_BEGIN,
+    NFNL_MSG_BATCH_END, NFNL_SUBSYS_NFTABLES, NFT_MSG_DELCHAIN, NFT_MSG_DELRULE, NFT_MSG_DELTABLE,
+    NFT_MSG_NEWCHAIN, NFT_MSG_NEWRULE, NFT_MSG_NEWTABLE, NLM_F_APPEND, NLM_F_CREATE,
 };
 
 use super::expression::Expression;
@@ -42,8 +42,7 @@ pub enum Hook {
     RawOutput,
     /// Where packets for the host itself are let in or not.
     Input,
-    /// Where sources are translated before the rules of others can do it: of all that translate
-    /// a connection, the first is the only one.
+    /// Where sources are translated first: only the first translation of a connection counts.
     EarlySourceNat,
     /// Where sources are translated.
     SourceNat,
@@ -53,18 +52,6 @@ pub enum Hook {
 
 /// Of the netfilter header in front of the attributes, in bytes.
 pub(super) const HEADER: usize = 4;
-
-/// `srcnat`, as `nft(8)` calls it.
-const SOURCE_NAT_PRIORITY: u32 = 100;
-
-/// `srcnat - 1`, likewise.
-const EARLY_SOURCE_NAT_PRIORITY: u32 = SOURCE_NAT_PRIORITY - 1;
-
-/// `filter`, as `nft(8)` calls it.
-const FILTER_PRIORITY: u32 = 0;
-
-/// `raw`, as `nft(8)` calls it.
-const RAW_PRIORITY: u32 = (-300_i32).cast_unsigned();
 
 /// The longest comment that `nft(8)` accepts, in bytes.
 const LONGEST_COMMENT: usize = 128;
@@ -189,14 +176,14 @@ impl Hook {
     /// The kernel's number of it, the place among other chains there, and the kind of chain.
     pub(super) const fn place(self) -> (u32, u32, &'static str) {
         let (number, priority, kind_of_chain) = match self {
-            Self::RawPrerouting => (NF_INET_PRE_ROUTING, RAW_PRIORITY, "filter"),
-            Self::RawOutput => (NF_INET_LOCAL_OUT, RAW_PRIORITY, "filter"),
-            Self::Input => (NF_INET_LOCAL_IN, FILTER_PRIORITY, "filter"),
-            Self::EarlySourceNat => (NF_INET_POST_ROUTING, EARLY_SOURCE_NAT_PRIORITY, "nat"),
-            Self::SourceNat => (NF_INET_POST_ROUTING, SOURCE_NAT_PRIORITY, "nat"),
-            Self::Forward => (NF_INET_FORWARD, FILTER_PRIORITY, "filter"),
+            Self::RawPrerouting => (NF_INET_PRE_ROUTING, NF_IP_PRI_RAW, "filter"),
+            Self::RawOutput => (NF_INET_LOCAL_OUT, NF_IP_PRI_RAW, "filter"),
+            Self::Input => (NF_INET_LOCAL_IN, NF_IP_PRI_FILTER, "filter"),
+            Self::EarlySourceNat => (NF_INET_POST_ROUTING, NF_IP_PRI_NAT_SRC - 1, "nat"),
+            Self::SourceNat => (NF_INET_POST_ROUTING, NF_IP_PRI_NAT_SRC, "nat"),
+            Self::Forward => (NF_INET_FORWARD, NF_IP_PRI_FILTER, "filter"),
         };
-        (number.cast_unsigned(), priority, kind_of_chain)
+        (number.cast_unsigned(), priority.cast_unsigned(), kind_of_chain)
     }
 
     fn append(self, chain: Message) -> Message {

@@ -35,11 +35,7 @@ pub struct FilterRule {
     pub outcome: RuleVerdict,
 }
 
-/// Every chain of both families and of each alone; with its rules if it is in a table that
-/// forwarded packets come to.
-///
-/// # Errors
-/// The kernel has no nftables, or not for us; or the conversation broke.
+/// All chains of all families; with rules if they are in a table that forwarded packets come to.
 pub fn filter_chains(socket: &mut Socket) -> io::Result<Vec<FilterChain>> {
     let mut found = Vec::new();
     for family in TableFamily::ALL {

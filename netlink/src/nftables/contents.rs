@@ -52,22 +52,18 @@ pub struct Rule {
     pub leads_to: Option<String>,
 }
 
-/// What `table` holds; none if there is no such table.
-///
-/// # Errors
-/// The kernel has no nftables, or not for us; or the conversation broke.
+/// What `table` holds; none if there is no such table. Fails if the kernel has no nftables.
 pub fn read(socket: &mut Socket, family: Family, table: &str) -> io::Result<Option<Contents>> {
     let question = request(TableFamily::Only(family), NFT_MSG_GETTABLE, 0);
     let answer = socket.get(question.text(nfta::TABLE_NAME, table), |frame| {
         let table = frame.attributes(HEADER)?;
         Some((table.be32(nfta::TABLE_FLAGS).unwrap_or(0), table.be32(nfta::TABLE_USE)?))
     })?;
-    let (flags, objects) = match answer {
-        Ok(Some(found)) => found,
-        Ok(None) => return Ok(None),
-        Err(refusal) if refusal.errno == Errno::ENOENT => return Ok(None),
-        Err(refusal) => return Err(refusal.errno.into()),
+    let found = match answer {
+        Err(refusal) if refusal.errno == Errno::ENOENT => None,
+        answer => answer.map_err(|refusal| io::Error::from(refusal.errno))?,
     };
+    let Some((flags, objects)) = found else { return Ok(None) };
     let mut chains = rules(socket, family, table)?;
     for chain in &mut chains {
         chain.hook = hook(socket, family, table, &chain.chain)?;
@@ -193,10 +189,7 @@ fn comment(mut data: &[u8]) -> Option<String> {
     None
 }
 
-/// Whether `table`, also one of another program, has this chain.
-///
-/// # Errors
-/// The kernel has no nftables, or not for us; or the conversation broke.
+/// Whether `table` has this chain. Fails if the kernel has no nftables.
 pub fn has_chain(
     socket: &mut Socket,
     family: Family,
@@ -206,27 +199,18 @@ pub fn has_chain(
     Ok(ask_chain(socket, family, table, chain, |_| Some(()))?.is_some())
 }
 
-/// Whether `table`, also one of another program, has this chain, and it drops what comes to its end.
-///
-/// # Errors
-/// As of [`has_chain`].
+/// Whether `table` has this chain, and it drops what comes to its end.
 pub fn drops(socket: &mut Socket, family: Family, table: &str, chain: &str) -> io::Result<bool> {
     let policy = |chain: Attributes<'_>| chain.be32(nfta::CHAIN_POLICY).map(u32::cast_signed);
     Ok(ask_chain(socket, family, table, chain, policy)? == Some(NF_DROP))
 }
 
 /// The number of the rule set, which every change of any table changes.
-///
-/// # Errors
-/// The kernel has no nftables, or not for us; or the conversation broke.
 pub fn generation(socket: &mut Socket) -> io::Result<u32> {
     let question = request(TableFamily::Only(Family::V4), NFT_MSG_GETGEN, 0);
     let number = |frame: &Frame<'_>| frame.attributes(HEADER)?.be32(nfta::GEN_ID);
-    match socket.get(question, number)? {
-        Ok(Some(generation)) => Ok(generation),
-        Ok(None) => Err(Errno::ENODATA.into()),
-        Err(refusal) => Err(refusal.errno.into()),
-    }
+    let generation = socket.get(question, number)?.map_err(|refusal| refusal.errno)?;
+    generation.ok_or_else(|| Errno::ENODATA.into())
 }
 
 /// The table that changed, by a `frame` that the kernel sends to listeners.

@@ -7,14 +7,14 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 use nix::libc::{
-    NF_ACCEPT, NF_DROP, NFT_CMP_EQ, NFT_CMP_NEQ, NFT_GOTO, NFT_JUMP, NFT_META_IIFNAME,
-    NFT_META_L4PROTO, NFT_META_MARK, NFT_PAYLOAD_NETWORK_HEADER, NFT_PAYLOAD_TRANSPORT_HEADER,
-    NFT_REG_1, NFT_RETURN,
+    NF_ACCEPT, NF_DROP, NFT_CMP_EQ, NFT_CMP_NEQ, NFT_GOTO, NFT_JUMP, NFT_LOOKUP_F_INV,
+    NFT_META_IIFNAME, NFT_META_L4PROTO, NFT_META_MARK, NFT_NAT_SNAT, NFT_PAYLOAD_NETWORK_HEADER,
+    NFT_PAYLOAD_TRANSPORT_HEADER, NFT_REG_1, NFT_RETURN,
 };
 
 use super::expression::{
-    BACK_BY_INPUT, Expression, INVERTED, MAP_ADDRESSES, MISSING, Match, PORT, PRESENT, Place,
-    Ports, ROUTE_DEVICE, SOURCE_NAT, UDP, VNI, register,
+    BACK_BY_INPUT, Expression, MAP_ADDRESSES, MISSING, Match, PORT, PRESENT, Place, Ports,
+    ROUTE_DEVICE, UDP, VNI, register,
 };
 use super::nfta;
 use crate::Family;
@@ -201,9 +201,9 @@ fn step(element: &[u8], family: Family) -> Option<Step<'_>> {
             (asked == (ROUTE_DEVICE, BACK_BY_INPUT)).then_some(Step::LoadRouted)
         }
         "lookup" => {
-            let rule_for = match data.be32(nfta::LOOKUP_FLAGS).unwrap_or(0) {
+            let rule_for = match data.be32(nfta::LOOKUP_FLAGS).unwrap_or(0).cast_signed() {
                 0 => Match::Is,
-                INVERTED => Match::IsNot,
+                NFT_LOOKUP_F_INV => Match::IsNot,
                 _ => return None,
             };
             Some(Step::LookUp(rule_for, data.text(nfta::LOOKUP_SET)?))
@@ -260,11 +260,7 @@ fn compared(place: Place, rule_for: Match, network: IpNetwork) -> Expression {
 }
 
 fn padded(bytes: &[u8], family: Family) -> Option<IpAddr> {
-    let unspecified = match family {
-        Family::V4 => IpAddr::from([0; 4]),
-        Family::V6 => IpAddr::from([0; 16]),
-    };
-    let whole = octets(unspecified);
+    let whole = octets(family.unspecified());
     ip(&[bytes, whole.get(bytes.len()..)?].concat())
 }
 
@@ -291,7 +287,7 @@ fn masqueraded(data: Attributes<'_>) -> Option<Ports> {
 fn translated(data: Attributes<'_>, family: Family) -> Option<Ports> {
     let loaded = register(NFT_REG_1);
     let is_known = data.into_iter().all(|(kind, _)| match kind {
-        nfta::NAT_TYPE => data.be32(kind) == Some(SOURCE_NAT),
+        nfta::NAT_TYPE => data.be32(kind) == Some(register(NFT_NAT_SNAT)),
         nfta::NAT_FAMILY => data.be32(kind) == Some(family.protocol().into()),
         nfta::NAT_REG_ADDR_MIN | nfta::NAT_REG_ADDR_MAX => data.be32(kind) == Some(loaded),
         nfta::NAT_FLAGS => true,

@@ -5,9 +5,9 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 use nix::libc::{
     IFNAMSIZ, IPPROTO_UDP, NF_ACCEPT, NF_DROP, NFT_CMP_EQ, NFT_CMP_NEQ, NFT_GOTO, NFT_JUMP,
-    NFT_META_IIFNAME, NFT_META_L4PROTO, NFT_META_MARK, NFT_META_NFPROTO,
-    NFT_PAYLOAD_NETWORK_HEADER, NFT_PAYLOAD_TRANSPORT_HEADER, NFT_REG_1, NFT_REG_VERDICT,
-    NFT_RETURN,
+    NFT_LOOKUP_F_INV, NFT_META_IIFNAME, NFT_META_L4PROTO, NFT_META_MARK, NFT_META_NFPROTO,
+    NFT_NAT_SNAT, NFT_PAYLOAD_NETWORK_HEADER, NFT_PAYLOAD_TRANSPORT_HEADER, NFT_REG_1,
+    NFT_REG_VERDICT, NFT_RETURN,
 };
 use serde::{Deserialize, Serialize};
 
@@ -33,13 +33,11 @@ pub enum Expression {
     Marked(Match, u32),
     /// Goes on for UDP packets to this port.
     UdpTo(u16),
-    /// Goes on for packets whose VXLAN header, taken to be behind that of UDP, has, or has not,
-    /// this VNI. Those that are too short for one go on in neither case.
+    /// Goes on for packets whose VXLAN header has, or has not, this VNI; never for those without one.
     Vni(Match, u32),
     /// Goes on for packets that came by the interface of this name.
     InputInterface(String),
-    /// Goes on for packets that came, or did not come, by an interface by which their source is
-    /// routed.
+    /// Goes on for packets whose source is, or is not, routed by the interface that they came by.
     ReversePath(Match),
     /// Counts packets and bytes; goes on.
     Counter,
@@ -87,9 +85,6 @@ pub enum Ports {
     FullyRandom,
 }
 
-/// `NFT_LOOKUP_F_INV` of `linux/netfilter/nf_tables.h`.
-pub(super) const INVERTED: u32 = 1;
-
 /// Offset and length in the header of UDP, in bytes.
 pub(super) const PORT: (u32, u32) = (2, 2);
 
@@ -116,9 +111,6 @@ pub(super) const MAP_ADDRESSES: u32 = 1;
 
 /// `NF_NAT_RANGE_PROTO_RANDOM_FULLY` of `linux/netfilter/nf_nat.h`.
 const FULLY_RANDOM: u32 = 1 << 4;
-
-/// `NFT_NAT_SNAT` of `linux/netfilter/nf_tables.h`.
-pub(super) const SOURCE_NAT: u32 = 0;
 
 impl Expression {
     /// Adds it to a rule in a table for `table`.
@@ -190,7 +182,7 @@ fn compare(loaded: Message, rule_for: Match, network: IpNetwork) -> Message {
 fn look_up(loaded: Message, rule_for: Match, set: &str) -> Message {
     let flags = match rule_for {
         Match::Is => None,
-        Match::IsNot => Some(INVERTED),
+        Match::IsNot => Some(register(NFT_LOOKUP_F_INV)),
     };
     expression(loaded, "lookup", |data| {
         data.text(nfta::LOOKUP_SET, set)
@@ -290,7 +282,7 @@ fn source_nat(rule: Message, to: IpAddr, ports: Ports) -> Message {
             .nest(nfta::IMMEDIATE_DATA, |data| data.bytes(nfta::DATA_VALUE, &octets(to)))
     });
     expression(loaded, "nat", |data| {
-        data.be32(nfta::NAT_TYPE, SOURCE_NAT)
+        data.be32(nfta::NAT_TYPE, register(NFT_NAT_SNAT))
             .be32(nfta::NAT_FAMILY, Family::of(to).protocol().into())
             .be32(nfta::NAT_REG_ADDR_MIN, register(NFT_REG_1))
             .with(ports.flags(), |data, flags| data.be32(nfta::NAT_FLAGS, flags))

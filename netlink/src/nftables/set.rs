@@ -88,34 +88,25 @@ impl Batch {
 
     /// `networks`, which do not overlap, are in the set `name` of their family from now on.
     pub fn add_elements(self, name: &str, networks: &[IpNetwork]) -> Self {
-        self.elements(NFT_MSG_NEWSETELEM, NLM_F_CREATE, name, |list| {
-            networks.iter().fold(list, |list, network| interval(list, *network))
-        })
+        self.elements(NFT_MSG_NEWSETELEM, NLM_F_CREATE, name, |list| intervals(list, networks))
     }
 
     pub fn delete_elements(self, name: &str, networks: &[IpNetwork]) -> Self {
-        self.elements(NFT_MSG_DELSETELEM, 0, name, |list| {
-            networks.iter().fold(list, |list, network| interval(list, *network))
-        })
+        self.elements(NFT_MSG_DELSETELEM, 0, name, |list| intervals(list, networks))
     }
 
-    /// `addresses` are in the set `name` of their family from now on; no more than fit into one
-    /// message, see [`MOST_ADDRESSES`].
+    /// `addresses`, at most [`MOST_ADDRESSES`], are in the set `name` of their family from now on.
     pub fn add_addresses(self, name: &str, addresses: impl IntoIterator<Item = IpAddr>) -> Self {
-        self.elements(NFT_MSG_NEWSETELEM, NLM_F_CREATE, name, |list| {
-            addresses.into_iter().fold(list, |list, address| element(list, address, None))
-        })
+        self.elements(NFT_MSG_NEWSETELEM, NLM_F_CREATE, name, |list| hosts(list, addresses))
     }
 
     /// The reverse of [`Self::add_addresses`]; refused if one of them is not there.
     pub fn delete_addresses(self, name: &str, addresses: impl IntoIterator<Item = IpAddr>) -> Self {
-        self.elements(NFT_MSG_DELSETELEM, 0, name, |list| {
-            addresses.into_iter().fold(list, |list, address| element(list, address, None))
-        })
+        self.elements(NFT_MSG_DELSETELEM, 0, name, |list| hosts(list, addresses))
     }
 
-    /// UDP is in the set of protocols `name` for as long as `timeout` from now on, whether it is
-    /// there or not: no kernel before 6.12 changes the timeout of an element that is.
+    /// UDP is in the set `name` for `timeout` from now on. It is removed first: no kernel before 6.12
+    /// changes the timeout of an element.
     pub fn renew_udp(self, name: &str, timeout: Duration) -> Self {
         let whole = self.put_udp(name, timeout).delete_udp(name);
         whole.put_udp(name, timeout)
@@ -147,9 +138,6 @@ impl Batch {
 }
 
 /// The addresses of a set that holds nothing else; none if there is no such set.
-///
-/// # Errors
-/// The kernel has no nftables, or not for us; or the conversation broke.
 pub fn addresses(
     socket: &mut Socket,
     family: Family,
@@ -163,9 +151,6 @@ pub fn addresses(
 }
 
 /// How long UDP stays in a set of protocols; none if it is not there, or stays for ever.
-///
-/// # Errors
-/// The kernel has no nftables, or not for us; or the conversation broke.
 pub fn udp_timeout(
     socket: &mut Socket,
     family: Family,
@@ -221,14 +206,17 @@ fn timeout_of_udp(all: Attributes<'_>) -> Option<ElementTimeout> {
     })
 }
 
+fn hosts(list: Message, addresses: impl IntoIterator<Item = IpAddr>) -> Message {
+    addresses.into_iter().fold(list, |list, address| element(list, address, None))
+}
+
 /// An interval reaches up to the next element; one up to the last address needs no end.
-fn interval(list: Message, network: IpNetwork) -> Message {
+fn intervals(list: Message, networks: &[IpNetwork]) -> Message {
     let end = NFT_SET_ELEM_INTERVAL_END.cast_unsigned();
-    let started = element(list, network.network(), None);
-    match after(network) {
-        Some(next) => element(started, next, Some(end)),
-        None => started,
-    }
+    networks.iter().fold(list, |list, network| {
+        let started = element(list, network.network(), None);
+        started.with(after(*network), |list, next| element(list, next, Some(end)))
+    })
 }
 
 fn element(list: Message, key: IpAddr, flags: Option<u32>) -> Message {
@@ -253,11 +241,7 @@ fn udp(list: Message, timeout: Option<Duration>) -> Message {
 /// The first address behind `network`.
 fn after(network: IpNetwork) -> Option<IpAddr> {
     match network.broadcast() {
-        IpAddr::V4(last) => {
-            last.to_bits().checked_add(1).map(|bits| Ipv4Addr::from_bits(bits).into())
-        }
-        IpAddr::V6(last) => {
-            last.to_bits().checked_add(1).map(|bits| Ipv6Addr::from_bits(bits).into())
-        }
+        IpAddr::V4(last) => Some(Ipv4Addr::from_bits(last.to_bits().checked_add(1)?).into()),
+        IpAddr::V6(last) => Some(Ipv6Addr::from_bits(last.to_bits().checked_add(1)?).into()),
     }
 }

@@ -5,10 +5,10 @@ use std::os::fd::RawFd;
 
 use nix::errno::Errno;
 use nix::libc::{
-    AF_BRIDGE, AF_UNSPEC, IFF_PROMISC, IFF_UP, IFLA_ADDRESS, IFLA_EXT_MASK, IFLA_GROUP,
+    AF_BRIDGE, AF_UNSPEC, IF_OPER_UP, IFF_PROMISC, IFF_UP, IFLA_ADDRESS, IFLA_EXT_MASK, IFLA_GROUP,
     IFLA_IFALIAS, IFLA_IFNAME, IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_LINK, IFLA_LINKINFO,
     IFLA_MASTER, IFLA_MTU, IFLA_NET_NS_FD, IFLA_OPERSTATE, IFLA_PROTINFO, NLM_F_CREATE, NLM_F_EXCL,
-    RTM_DELLINK, RTM_GETLINK, RTM_NEWLINK, RTM_SETLINK,
+    RTEXT_FILTER_SKIP_STATS, RTM_DELLINK, RTM_GETLINK, RTM_NEWLINK, RTM_SETLINK,
 };
 
 use crate::attributes::u32_at;
@@ -64,12 +64,9 @@ pub struct PortRules {
 }
 
 const IFINFO: usize = 16;
-const OPERATIONAL: u8 = 6;
 const VETH_INFO_PEER: u16 = 1;
 const IFLA_BRPORT_MODE: u16 = 4;
 const IFLA_BRPORT_ISOLATED: u16 = 33;
-/// Counters are not reported.
-const SKIP_STATISTICS: u32 = 1 << 3;
 
 /// With a MAC of its own from the start, which its ports cannot change.
 pub fn create_bridge(name: &str, mac: MacAddr, mtu: Option<u32>) -> Message {
@@ -164,7 +161,7 @@ pub fn list() -> Message {
 
 fn question(index: u32) -> Message {
     let message = Message::new(RTM_GETLINK, 0, &ifinfo(AF_UNSPEC, index, 0, 0));
-    message.u32(IFLA_EXT_MASK, SKIP_STATISTICS)
+    message.u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS.cast_unsigned())
 }
 
 pub fn list_ports(master: u32) -> Message {
@@ -185,7 +182,7 @@ pub fn read(frame: &Frame<'_>) -> Option<Link> {
         mac: mac.map(MacAddr::new).unwrap_or_default(),
         mtu: all.u32(IFLA_MTU).unwrap_or_default(),
         is_up: flags & self::flags(IFF_UP) != 0,
-        is_operational: all.u8(IFLA_OPERSTATE) == Some(OPERATIONAL),
+        is_operational: all.u8(IFLA_OPERSTATE) == Some(byte(IF_OPER_UP)),
         is_promiscuous: flags & self::flags(IFF_PROMISC) != 0,
         master: all.u32(IFLA_MASTER),
         peer: all.u32(IFLA_LINK),

@@ -48,12 +48,8 @@ impl NextHops {
         Ok(Self { socket: Socket::open(Protocol::Route)? })
     }
 
-    /// Whether a packet to `address` would be sent at once. If not, the kernel resolves the next hop
-    /// now. It asks with a source address of its own choice, because no packet is there to take one
-    /// from.
-    ///
-    /// # Errors
-    /// There is no route to `address`, or the kernel refuses.
+    /// Whether a packet to `address` would be sent at once. If not, the kernel resolves it now,
+    /// with a source address of its own choice. Fails if there is no route to `address`.
     pub fn resolve(&mut self, address: IpAddr) -> io::Result<Resolution> {
         let next_hop = self.find(address)?;
         if self.is_usable(next_hop)? {
