@@ -1,5 +1,4 @@
-//! The daemon of this node: the subnets that it gives to pods, which are waited for, and what it
-//! answers on its control socket.
+//! The daemon of this node: waits for its subnets, and asks its control socket.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -76,10 +75,7 @@ fn parse(answer: &[u8]) -> Option<(u16, Vec<u8>)> {
 /// A daemon that starts with the node needs about so long; a runtime tries again much later.
 const START: Duration = Duration::from_secs(3);
 
-/// The content of subnet.env, as soon as the file exists.
-///
-/// # Errors
-/// It is absent for too long, or cannot be used; the text quotes the reasons of the daemon.
+/// The content of subnet.env, as soon as the file exists; an error quotes the daemon's reasons.
 pub(crate) fn wait_for_subnets(path: &Path) -> Result<SubnetEnv, Error> {
     if let Ok(env) = SubnetEnv::read(path) {
         return Ok(env);

@@ -38,8 +38,7 @@ const CONFIG: &str = "install-conf";
 const PROGRAM: &str = "flannel";
 const USAGE: &str = "usage: flannel install DIRECTORY | flannel install-conf FROM TO";
 
-/// The words that name a task, if any, in a command line. Called `install-conf`, as flannel's image
-/// has it, the program needs no verb.
+/// The arguments. Called `install-conf`, as in flannel's image, the program needs no verb.
 pub fn words(mut line: impl Iterator<Item = String>) -> Vec<String> {
     let program = line.next().unwrap_or_default();
     let is_verb = Path::new(&program).file_name().is_some_and(|name| name == CONFIG);
@@ -47,8 +46,6 @@ pub fn words(mut line: impl Iterator<Item = String>) -> Vec<String> {
 }
 
 impl Task {
-    /// # Errors
-    /// The words are none of the two tasks.
     pub fn parse(words: &[String]) -> Result<Self, InstallError> {
         match words {
             [verb, to] if verb == "install" => Ok(Self::Plugin { to: to.into() }),

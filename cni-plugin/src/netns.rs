@@ -39,10 +39,7 @@ impl Netns {
         file.map(|file| Self { file }).map_err(|error| Error::failed(format!("{path}: {error}")))
     }
 
-    /// The namespace at `path`.
-    ///
-    /// # Errors
-    /// There is none, or `rule` forbids it because it is this process's own.
+    /// The namespace at `path`, which must not be this process's own unless `rule` allows it.
     pub(crate) fn of_container(path: &Path, rule: NetnsRule) -> Result<Self, Error> {
         let shown = path.display();
         match Self::find(path, rule)? {
@@ -61,8 +58,6 @@ impl Netns {
         }
     }
 
-    /// # Errors
-    /// What is at `path` cannot be looked at.
     pub(crate) fn find(path: &Path, rule: NetnsRule) -> Result<Found, Error> {
         let shown = path.display();
         let failure = |error| Error::failed(format!("failed to open netns \"{shown}\": {error}"));
@@ -81,11 +76,10 @@ impl Netns {
         Ok(if is_forbidden { Found::Own } else { Found::Foreign(netns) })
     }
 
-    /// Does `work` inside; this process has one thread, and comes back with it.
+    /// Does `work` inside; this process has one thread, and comes back with it. Sockets stay inside.
     ///
     /// # Errors
-    /// It cannot be entered, or not be left: then nothing may be done any more that goes by paths
-    /// below /proc/sys. Sockets stay where they were opened.
+    /// It cannot enter or leave: then nothing may use paths below /proc/sys any more.
     pub(crate) fn within<T>(&self, work: impl FnOnce() -> T) -> Result<T, Error> {
         let home = Self::own()?;
         self.enter()?;

@@ -1,5 +1,6 @@
 //! subnet.env: the subnets and settings of this node's pods, written by the daemon, read by the CNI plugin.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
@@ -17,6 +18,7 @@ const IPV6_NETWORK: &str = "FLANNEL_IPV6_NETWORK";
 const IPV6_SUBNET: &str = "FLANNEL_IPV6_SUBNET";
 const MTU: &str = "FLANNEL_MTU";
 const IPMASQ: &str = "FLANNEL_IPMASQ";
+const KEYS: [&str; 6] = [NETWORK, SUBNET, IPV6_NETWORK, IPV6_SUBNET, MTU, IPMASQ];
 
 /// No subnet.env is longer, in bytes.
 const LONGEST: u64 = 1 << 16;
@@ -64,7 +66,7 @@ impl SubnetEnv {
     pub fn render(&self) -> String {
         let networks = |family| listed(&self.networks, family);
         let subnets = |family| listed(&self.subnets, family);
-        let lines = [
+        [
             (NETWORK, networks(Family::V4)),
             (SUBNET, subnets(Family::V4)),
             (IPV6_NETWORK, networks(Family::V6)),
@@ -75,17 +77,16 @@ impl SubnetEnv {
         .iter()
         .filter(|(_, value)| !value.is_empty())
         .map(|(key, value)| format!("{key}={value}\n"))
-        .collect::<Vec<_>>();
-        lines.concat()
+        .collect()
     }
 
     /// Reads what the plugin would accept: plain `KEY=value`, no quotes, the last of equal keys.
     pub fn parse(text: &str) -> Result<Self, Malformed> {
-        let mut found = Found::default();
+        let mut values = Values::default();
         for (index, line) in text.lines().enumerate() {
-            found.take(index + 1, line)?;
+            values.read_line(index + 1, line)?;
         }
-        found.complete()
+        values.complete()
     }
 
     pub fn read(path: &Path) -> Result<Self, SubnetEnvError> {
@@ -109,9 +110,8 @@ pub fn gateway(subnet: IpNetwork) -> IpNetwork {
     IpNetwork::new(address, subnet.prefix()).unwrap_or(subnet)
 }
 
-/// The subnets this node had, base addresses, at most one per family; none if the file is absent.
-///
-/// Reads as flanneld does: shell syntax, nonsense skipped, a list of several is no answer.
+/// The subnets that this node had, base addresses, at most one per family; reads as flanneld does:
+/// shell syntax, unknown lines skipped, no subnet from a list of several.
 pub fn previous_subnets(path: &Path) -> Result<Vec<IpNetwork>, SubnetEnvError> {
     let text = match plain_file::read(path, LONGEST, Symlink::Followed) {
         Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
@@ -125,81 +125,60 @@ pub fn previous_subnets(path: &Path) -> Result<Vec<IpNetwork>, SubnetEnvError> {
 
 /// The values of the lines so far.
 #[derive(Default)]
-struct Found {
-    network: Option<Vec<IpNetwork>>,
-    subnet: Option<IpNetwork>,
-    ipv6_network: Option<Vec<IpNetwork>>,
-    ipv6_subnet: Option<IpNetwork>,
+struct Values {
+    networks: BTreeMap<Family, Vec<IpNetwork>>,
+    subnets: BTreeMap<Family, IpNetwork>,
     mtu: Option<u32>,
     ip_masq: Option<bool>,
 }
 
-impl Found {
-    fn take(&mut self, line: usize, text: &str) -> Result<(), Malformed> {
+impl Values {
+    fn read_line(&mut self, line: usize, text: &str) -> Result<(), Malformed> {
         let (name, value) = match text.split_once('=') {
             Some((name, value)) => (name, Some(value)),
             None => (text, None),
         };
-        let Some(key) = known(name) else { return Ok(()) };
+        let Some(key) = KEYS.into_iter().find(|key| *key == name) else { return Ok(()) };
         let value = value.ok_or(Malformed::NoValue { line, key })?;
-        self.set(key, value).map_err(|wanted| Malformed::BadValue {
-            line,
-            key,
-            value: excerpt::value(value),
-            wanted,
+        self.set(key, value).map_err(|wanted| {
+            let value = excerpt::value(value);
+            Malformed::BadValue { line, key, value, wanted }
         })
     }
 
     /// An error names what the value must be.
     fn set(&mut self, key: &'static str, value: &str) -> Result<(), &'static str> {
+        let family = if key.contains("IPV6") { Family::V6 } else { Family::V4 };
         match key {
-            NETWORK => self.network = Some(networks(value, Family::V4)?),
-            SUBNET => self.subnet = Some(prefix(value, Family::V4)?),
-            IPV6_NETWORK => self.ipv6_network = Some(networks(value, Family::V6)?),
-            IPV6_SUBNET => self.ipv6_subnet = Some(prefix(value, Family::V6)?),
+            NETWORK | IPV6_NETWORK => drop(self.networks.insert(family, networks(value, family)?)),
+            SUBNET | IPV6_SUBNET => drop(self.subnets.insert(family, prefix(value, family)?)),
             MTU => self.mtu = Some(value.parse().map_err(|_| "a number of bytes")?),
-            IPMASQ => self.ip_masq = Some(value == "true"),
-            _ => {}
+            _ => self.ip_masq = Some(value == "true"),
         }
         Ok(())
     }
 
     fn complete(self) -> Result<SubnetEnv, Malformed> {
-        let missing = self.missing();
+        let missing: Vec<_> = [
+            (self.networks.is_empty(), &[NETWORK, IPV6_NETWORK][..]),
+            (self.subnets.is_empty(), &[SUBNET, IPV6_SUBNET]),
+            (self.mtu.is_none(), &[MTU]),
+            (self.ip_masq.is_none(), &[IPMASQ]),
+        ]
+        .into_iter()
+        .filter(|(is_missing, _)| *is_missing)
+        .flat_map(|(_, keys)| keys.iter().copied())
+        .collect();
         match (self.mtu, self.ip_masq) {
             (Some(mtu), Some(ip_masq)) if missing.is_empty() => Ok(SubnetEnv {
-                networks: [self.network, self.ipv6_network]
-                    .into_iter()
-                    .flatten()
-                    .flatten()
-                    .collect(),
-                subnets: [self.subnet, self.ipv6_subnet].into_iter().flatten().collect(),
+                networks: self.networks.into_values().flatten().collect(),
+                subnets: self.subnets.into_values().collect(),
                 mtu,
                 ip_masq,
             }),
             _ => Err(Malformed::Missing(missing)),
         }
     }
-
-    fn missing(&self) -> Vec<&'static str> {
-        let network = self.network.is_some() || self.ipv6_network.is_some();
-        let subnet = self.subnet.is_some() || self.ipv6_subnet.is_some();
-        [
-            (network, &[NETWORK, IPV6_NETWORK] as &[_]),
-            (subnet, &[SUBNET, IPV6_SUBNET]),
-            (self.mtu.is_some(), &[MTU]),
-            (self.ip_masq.is_some(), &[IPMASQ]),
-        ]
-        .into_iter()
-        .filter(|(found, _)| !found)
-        .flat_map(|(_, keys)| keys)
-        .copied()
-        .collect()
-    }
-}
-
-fn known(name: &str) -> Option<&'static str> {
-    [NETWORK, SUBNET, IPV6_NETWORK, IPV6_SUBNET, MTU, IPMASQ].into_iter().find(|key| *key == name)
 }
 
 fn listed(prefixes: &[IpNetwork], family: Family) -> String {

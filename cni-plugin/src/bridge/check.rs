@@ -13,6 +13,7 @@ use crate::netns::Netns;
 use crate::protocol::error::Error;
 use crate::protocol::request::Sandbox;
 use crate::protocol::result::{AddResult, Interface};
+use crate::subnet_env::masked;
 
 /// Plugins later in the chain may have added to the result and to the container.
 pub(super) fn check(
@@ -120,9 +121,7 @@ fn check_routes(inside: &mut Socket, previous: &AddResult, container: &Link) -> 
         let all = all.map_err(|error| wrong(name, &error))?;
         let is_there = all.iter().any(|one| {
             let is_by = added.gateway.is_none() || one.gateway == added.gateway;
-            is_by
-                && one.destination.network() == added.destination.network()
-                && one.destination.prefix() == added.destination.prefix()
+            is_by && masked(one.destination) == masked(added.destination)
         });
         if !is_there {
             return Err(wrong(name, &format!("there is no route to {}", added.destination)));

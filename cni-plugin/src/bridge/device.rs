@@ -1,5 +1,4 @@
-//! The bridge itself, made if it is not there, and never removed; and the addresses that it has as the
-//! gateway of its containers.
+//! The bridge, created if it is absent and never removed, and its addresses as gateway of its containers.
 
 use std::fmt::Display;
 use std::fs::File;
@@ -19,8 +18,7 @@ use crate::deadline::Deadline;
 use crate::netns;
 use crate::protocol::error::Error;
 
-/// The kernel needs a part of a millisecond, and longer while links come and go. A packet that is
-/// too early waits as long as this.
+/// The kernel needs less than a millisecond, or longer while links come and go.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The bridge, up. MTU and the like of one that exists are left as they are.
@@ -76,12 +74,10 @@ pub(super) fn ensure_gateways(
     forward(&plan.gateways)
 }
 
-/// Waits until the kernel has notified `listener`, which was opened before they were added to `link`,
-/// of all IPv6 addresses among `addresses`.
+/// Waits until the kernel has notified `listener`, which was opened before, of all IPv6 addresses.
 ///
-/// Also without duplicate address detection, the kernel uses an address a moment after it lists it,
-/// and notifies after that. A kernel that does not notify is not waited for: there the first packets
-/// are late, and nothing else.
+/// The kernel uses an address a moment after it lists it, and notifies after that. Without a
+/// notification, only the first packets are late.
 pub(super) fn wait_for_addresses(
     listener: &mut Socket,
     link: u32,
@@ -171,9 +167,8 @@ fn addresses(host: &mut Socket, bridge: &Link) -> Result<Vec<Address>, Error> {
     Ok(all)
 }
 
-/// The addresses that exclude one of `gateways`: overlapping ones, and any other of IPv4 unless
-/// the bridge has the gateway of this network already. The last is that of the network, and those
-/// before it are of ranges that the runtime asks for.
+/// The addresses that exclude one of `gateways`: overlapping ones, and any other of IPv4 unless the
+/// bridge has the gateway of this network, which is the last. Those before it are requested ranges.
 fn rivals(present: &[Address], gateways: &[IpNetwork]) -> Vec<IpNetwork> {
     let home = gateways.iter().rfind(|gateway| gateway.is_ipv4());
     let is_home = home.is_some_and(|home| present.iter().any(|one| one.network == *home));

@@ -1,7 +1,5 @@
 //! The names by which the kernel's objects of an attachment are recognised.
 
-use std::fmt::Write;
-
 use ring::digest::{SHA512, digest};
 
 use crate::protocol::request::Attachment;
@@ -50,13 +48,9 @@ impl Identity {
 
 /// The first `length` hexadecimal digits of the SHA-512 of `text`.
 pub(crate) fn hex(text: &str, length: usize) -> String {
-    let mut hex = String::new();
-    for byte in digest(&SHA512, text.as_bytes()).as_ref() {
-        // Writing to a text does not fail.
-        let _ = write!(hex, "{byte:02x}");
-    }
-    hex.truncate(length);
-    hex
+    let digest = digest(&SHA512, text.as_bytes());
+    let digits = digest.as_ref().iter().flat_map(|byte| [byte >> 4, byte & 0xf]);
+    digits.filter_map(|digit| char::from_digit(digit.into(), 16)).take(length).collect()
 }
 
 #[cfg(test)]

@@ -91,8 +91,7 @@ pub(super) fn remove(netns: &Netns, identity: &Identity) -> Result<bool, Error> 
     }
 }
 
-/// A path may lead to the namespace of a later container by now: the other end of the interface is
-/// marked with its name.
+/// A path may lead to a later container's namespace by now: then the alias of the peer is another.
 fn is_of_another(interface: &Link, identity: &Identity) -> io::Result<bool> {
     let Some(peer) = interface.peer else { return Ok(false) };
     let mut host = Socket::open(Protocol::Route)?;

@@ -45,8 +45,7 @@ struct Connection<'a> {
     plan: Plan,
 }
 
-/// Whether `config` asks for nothing but what is done here: neither for another plugin, nor for
-/// what only the plugin `bridge` can do.
+/// Whether `config` needs neither another plugin nor what only the plugin `bridge` can do.
 pub(crate) fn is_native(config: &Object) -> bool {
     let is_usual = delegate::kind(config) == delegate::BRIDGE
         && delegate::ipam_kind(config) == Some(delegate::HOST_LOCAL);
@@ -63,12 +62,8 @@ impl Bridge {
         })
     }
 
-    /// Gives the container its interface, with the addresses of `allocation`; returns the result
-    /// as `version` has it.
-    ///
-    /// # Errors
-    /// The kernel refused something. The link and the rules that were made until then are gone,
-    /// and nothing else: an interface that was there before stays.
+    /// Gives the container its interface with the addresses of `allocation`; returns the result.
+    /// On an error, the link and rules that it made are removed, and no others.
     pub(crate) fn connect(
         &self,
         sandbox: &Sandbox,
@@ -138,7 +133,7 @@ impl Bridge {
     /// No address can be reserved: none is left, or nothing can be written.
     pub(crate) fn status(&self) -> Result<(), Error> {
         disk::check_room(&self.pool.location.directory())?;
-        host_local::status(&self.pool).map_err(|error| Error { code: 50, ..error })
+        host_local::status(&self.pool)
     }
 }
 

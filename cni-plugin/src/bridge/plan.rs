@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
+use tweed_netlink::Family;
 
 use super::settings::{Gateway, Settings};
 use crate::host_local::Allocation;
@@ -26,13 +27,14 @@ const CONTAINER: usize = 2;
 impl Plan {
     pub(super) fn of(settings: &Settings, allocation: Allocation) -> Self {
         let has_gateway = settings.gateway != Gateway::Absent;
+        let usual = |address| has_gateway.then(|| subnet_env::gateway(address).ip());
         let addresses: Vec<_> = allocation
             .addresses
             .into_iter()
             .map(|one| Address {
                 interface: Some(CONTAINER),
-                address: one.address,
-                gateway: one.gateway.or_else(|| has_gateway.then(|| usual_gateway(one.address))),
+                gateway: one.gateway.or_else(|| usual(one.address)),
+                ..one
             })
             .collect();
         let on_bridge = addresses.iter().filter(|_| has_gateway);
@@ -71,33 +73,23 @@ fn add_defaults(routes: &mut Vec<Route>, gateways: &[IpNetwork]) {
         if defaults.any(|route| route.destination.is_ipv4() == gateway.is_ipv4()) {
             continue;
         }
-        routes.push(Route { gateway: Some(gateway.ip()), ..Route::to(everything_like(*gateway)) });
+        let any = Family::of(gateway.ip()).unspecified();
+        let everything = IpNetwork::new(any, 0).unwrap_or(*gateway);
+        routes.push(Route { gateway: Some(gateway.ip()), ..Route::to(everything) });
     }
-}
-
-fn everything_like(network: IpNetwork) -> IpNetwork {
-    let any: IpAddr = match network {
-        IpNetwork::V4(_) => [0_u8; 4].into(),
-        IpNetwork::V6(_) => [0_u8; 16].into(),
-    };
-    IpNetwork::new(any, 0).unwrap_or(network)
-}
-
-fn usual_gateway(address: IpNetwork) -> IpAddr {
-    subnet_env::gateway(address).ip()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host_local::Allocated;
     use crate::protocol::request::Request;
 
     fn plan(config: &str, addresses: &[(&str, Option<&str>)], routes: &[Route]) -> Plan {
         let variable = |name: &str| (name == "CNI_COMMAND").then(|| "VERSION".to_owned());
         let request = Request::parse(variable).unwrap().unwrap();
         let config = serde_json::from_str(config).unwrap();
-        let allocated = |(address, gateway): &(&str, Option<&str>)| Allocated {
+        let allocated = |(address, gateway): &(&str, Option<&str>)| Address {
+            interface: None,
             address: address.parse().unwrap(),
             gateway: gateway.map(|gateway| gateway.parse().unwrap()),
         };

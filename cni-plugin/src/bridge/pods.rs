@@ -23,8 +23,7 @@ pub struct Pod {
     pub mtu: u32,
 }
 
-/// The pods whose MTU is not `mtu`, behind the bridges that have one of `gateways`. The runtime
-/// writes down in `results` what it has added.
+/// The pods whose MTU is not `mtu` behind the bridges with one of `gateways`, by the cache in `results`.
 pub fn of_other_mtu(gateways: &[IpAddr], mtu: u32, results: &Path) -> io::Result<Vec<Pod>> {
     let mut host = Socket::open(Protocol::Route)?;
     let addresses = host.list(&address::list(), address::read)?;

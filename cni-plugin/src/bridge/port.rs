@@ -23,15 +23,14 @@ const ATTEMPTS: usize = 10;
 /// So long the kernel may take until frames pass.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// So many links are removed at once: the kernel waits for all its processors only once for all of
-/// them, and holds up every other change of links meanwhile.
+/// How many links are removed at once: the kernel waits for its processors once for all of them, and
+/// delays all other changes of links meanwhile.
 const AT_ONCE: usize = 64;
 
 /// The group of links that are about to be removed: a number that no other program is likely to choose.
 const DOOMED: u32 = 0x7477_6364;
 
-/// Makes both ends, this one a port of `bridge` and up, the other in `netns` and down. Where that
-/// fails, neither is left.
+/// Makes both ends or none: this one a port of `bridge` and up, the other in `netns` and down.
 pub(super) fn create(
     host: &mut Socket,
     settings: &Settings,
@@ -142,8 +141,7 @@ pub(super) fn remove(host: &mut Socket, identity: &Identity) -> Result<(), Error
     remove_all(host, |port| port.alias == alias || is_half_made(port, &names))
 }
 
-/// Removes all links that were made here for `network` and belong to none of `valid`, and those of
-/// `stale` that were not finished.
+/// Removes the links of `network` that belong to none of `valid`, and unfinished ones of `stale`.
 pub(super) fn collect(
     host: &mut Socket,
     network: &str,

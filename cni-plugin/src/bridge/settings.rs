@@ -70,8 +70,8 @@ impl Settings {
     }
 
     fn read(config: &Object, request: &Request) -> Result<Self, Error> {
-        let flag = |key| Ok::<_, Error>(json::flag(config, key)?.unwrap_or(false));
-        let text = |key| Ok::<_, Error>(json::text(config, key)?.filter(|text| !text.is_empty()));
+        let flag = |key| json::flag(config, key).map(Option::unwrap_or_default);
+        let text = |key| json::filled_text(config, key);
         let settings = Self {
             network: text("name")?.unwrap_or_default().to_owned(),
             bridge: bridge(text("bridge")?.unwrap_or(BRIDGE))?,
@@ -125,27 +125,22 @@ fn bridge(name: &str) -> Result<String, Error> {
 }
 
 /// The runtime's word counts most, then that of the operator, then that of the pod.
-fn mac(config: &Object, request: &Request) -> Result<Option<MacAddr>, Error> {
-    let within = |object: Option<&Object>, key: &str| {
-        Ok::<_, Error>(
-            object.map(|object| json::text(object, key)).transpose()?.flatten().map(str::to_owned),
-        )
+fn mac<'a>(config: &'a Object, request: &'a Request) -> Result<Option<MacAddr>, Error> {
+    let mac = |object: Option<&'a Object>| {
+        object.map(|object| json::filled_text(object, "mac")).transpose().map(Option::flatten)
     };
-    let arguments = json::object(config, "args")?;
-    let arguments =
-        arguments.map(|arguments| json::object(arguments, "cni")).transpose()?.flatten();
     let sources = [
-        within(json::object(config, "runtimeConfig")?, "mac")?,
-        within(arguments, "mac")?,
-        request.argument("MAC")?.map(str::to_owned),
+        mac(json::object(config, "runtimeConfig")?)?,
+        mac(json::cni_args(config)?)?,
+        request.argument("MAC")?.filter(|text| !text.is_empty()),
     ];
-    let chosen = sources.into_iter().flatten().find(|text| !text.is_empty());
-    let wrong = |text: &str| {
-        let text = excerpt::quoted(text);
-        Error::invalid_config(format!("{text} is not a MAC address"))
+    let parse = |text: &str| {
+        text.replace('-', ":").parse().map_err(|_| {
+            let text = excerpt::quoted(text);
+            Error::invalid_config(format!("{text} is not a MAC address"))
+        })
     };
-    let parse = |text: String| text.replace('-', ":").parse().map_err(|_| wrong(&text));
-    chosen.map(parse).transpose()
+    sources.into_iter().flatten().next().map(parse).transpose()
 }
 
 #[cfg(test)]

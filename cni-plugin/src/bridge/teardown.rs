@@ -14,8 +14,7 @@ use crate::protocol::error::Error;
 use crate::protocol::json::{self, Object};
 use crate::protocol::request::{Attachment, NetnsRule};
 
-/// No more of a config than it takes to remove what was made by it: a plugin that accepts more than
-/// ADD does here, or an ADD that failed, may have kept it.
+/// The part of a config that removal needs: the config may be one that ADD does not accept here.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Teardown {
     network: String,
@@ -36,10 +35,8 @@ impl Teardown {
         })
     }
 
-    /// Removes the interface, then its rules, and frees its addresses last: no other container gets
-    /// them while it is there. What is gone already is no error.
-    ///
-    /// `reserved` are the addresses that the record of `attachment` names.
+    /// Removes the interface, then its rules, then its addresses, so that no other container gets them
+    /// before. `reserved` are the addresses in the record of `attachment`.
     pub(crate) fn del(
         &self,
         attachment: &Attachment,
@@ -62,8 +59,7 @@ impl Teardown {
         host_local::release(&self.location, attachment, reserved)
     }
 
-    /// Removes what belongs to no attachment of `valid`; `stale` are those of which there is a
-    /// record, and perhaps a port that is not marked yet.
+    /// Removes what belongs to none of `valid`. `stale` have a record, and perhaps a port without alias.
     pub(crate) fn gc(&self, valid: &[Attachment], stale: &[Attachment]) -> Result<(), Error> {
         let lives: HashSet<_> = valid.iter().collect();
         let stale = stale.iter().map(|attachment| Identity::new(&self.network, attachment));

@@ -32,9 +32,7 @@ pub(crate) struct Delegate<'a> {
 }
 
 impl Delegate<'_> {
-    /// Has it carry out `command` in the environment of this process but for `changes`.
-    ///
-    /// Returns what it printed. Its standard error is ours.
+    /// Runs `command` in the environment of this process but for `changes`; returns what it printed.
     pub(crate) fn run(
         &self,
         command: Command,
@@ -62,9 +60,6 @@ impl Delegate<'_> {
     }
 
     /// Where it is installed.
-    ///
-    /// # Errors
-    /// It is not.
     pub(crate) fn find(&self) -> Result<PathBuf, Error> {
         let kind = excerpt::quoted(self.kind);
         if self.kind.contains('/') {

@@ -15,10 +15,7 @@ pub const BRIDGE: &str = "bridge";
 /// The default address management of flannel.
 pub const HOST_LOCAL: &str = "host-local";
 
-/// The delegate's config on a node with this subnet.env.
-///
-/// # Errors
-/// The operator wrote what only flannel may set, or a route that is none.
+/// The delegate's config on a node with this subnet.env; fails if it has keys that only flannel sets.
 pub fn build(config: &NetworkConfig, env: &SubnetEnv) -> Result<Object, Error> {
     check(&config.delegate)?;
     let mut delegate = base(config);

@@ -10,10 +10,8 @@ use super::remove;
 
 const DIRECTORY_MODE: u32 = 0o755;
 
-/// Makes `bytes` the content of `path`, durably, with exactly `mode` whatever the umask.
-///
-/// Creates the parent directory. On an error the old file is as it was, and the error names
-/// `path`. One writer per path: two at once would share the temporary file.
+/// Makes `bytes` the content of `path`, durably, with exactly `mode`; creates the directory.
+/// On an error, which names `path`, the old file is unchanged. There must be one writer per path.
 pub fn write(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     write_parts(path, &[bytes], mode)
 }
@@ -25,7 +23,8 @@ pub fn write_parts(path: &Path, parts: &[&[u8]], mode: u32) -> io::Result<()> {
 }
 
 fn replace(path: &Path, parts: &[&[u8]], mode: u32) -> io::Result<()> {
-    let directory = directory_of(path);
+    let parent = path.parent().filter(|parent| *parent != Path::new(""));
+    let directory = parent.unwrap_or(Path::new("."));
     ensure_directory(directory)?;
     let temporary = temporary_path(path)?;
     let replaced = fill(&temporary, parts, mode).and_then(|()| fs::rename(&temporary, path));
@@ -35,13 +34,6 @@ fn replace(path: &Path, parts: &[&[u8]], mode: u32) -> io::Result<()> {
     replaced?;
     // Without this a power cut may still bring the old name back.
     File::open(directory)?.sync_all()
-}
-
-fn directory_of(path: &Path) -> &Path {
-    match path.parent() {
-        Some(parent) if parent != Path::new("") => parent,
-        _ => Path::new("."),
-    }
 }
 
 fn ensure_directory(directory: &Path) -> io::Result<()> {

@@ -30,10 +30,7 @@ pub(crate) enum Sharing {
 }
 
 impl Lock {
-    /// Waits for `file`, which is open at `path`, for as long as `timeout`.
-    ///
-    /// # Errors
-    /// Another process holds it for longer: try again later. Or it cannot be locked at all.
+    /// Locks `file`, which is open at `path`; waits at most for `timeout`.
     pub(crate) fn take(
         file: File,
         path: &Path,
@@ -41,7 +38,10 @@ impl Lock {
         timeout: Duration,
     ) -> Result<Self, Error> {
         let unusable = |cause| Error::failed(format!("locking {}: {cause}", path.display()));
-        let (at_once, waiting) = sharing.modes();
+        let (at_once, waiting) = match sharing {
+            Sharing::Shared => (FlockArg::LockSharedNonblock, FlockArg::LockShared),
+            Sharing::Exclusive => (FlockArg::LockExclusiveNonblock, FlockArg::LockExclusive),
+        };
         match Flock::lock(file, at_once) {
             Ok(held) => Ok(Self(held)),
             Err((file, Errno::EWOULDBLOCK)) => wait(file, waiting, timeout)
@@ -62,8 +62,8 @@ impl Lock {
     }
 }
 
-/// Opens the file `name` in `directory`, which is made with `mode` if it is missing. Where that cannot
-/// be, as on a disk that is read-only or full, opens the directory instead. The path is of what is open.
+/// Opens or creates the file `name` in `directory`; on a disk that is full or read-only, opens the
+/// directory instead. Returns the path of what is open.
 pub(crate) fn lockable(directory: &Path, name: &str, mode: u32) -> io::Result<(File, PathBuf)> {
     let path = directory.join(name);
     let create = |_| {
@@ -76,19 +76,7 @@ pub(crate) fn lockable(directory: &Path, name: &str, mode: u32) -> io::Result<(F
     }
 }
 
-impl Sharing {
-    /// To lock at once or not at all, and to wait.
-    const fn modes(self) -> (FlockArg, FlockArg) {
-        match self {
-            Self::Shared => (FlockArg::LockSharedNonblock, FlockArg::LockShared),
-            Self::Exclusive => (FlockArg::LockExclusiveNonblock, FlockArg::LockExclusive),
-        }
-    }
-}
-
-/// A thread waits in the kernel's queue: in turn with all others, and not by polling.
-///
-/// A lock that comes too late is released where the file is dropped.
+/// A thread waits in the kernel's queue, without polling; a lock that comes too late is released.
 fn wait(file: File, waiting: FlockArg, timeout: Duration) -> io::Result<Option<Flock<File>>> {
     let (sender, receiver) = mpsc::channel();
     thread::Builder::new().name("lock".into()).spawn(move || {

@@ -30,10 +30,7 @@ pub(crate) fn names(directory: &Path) -> io::Result<Vec<String>> {
     entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
 }
 
-/// Whether `directory` takes files: an ADD that could not keep what it made is refused before.
-///
-/// # Errors
-/// Answer of STATUS: the disk of `directory`, which need not exist yet, is read-only or full.
+/// Fails with the code of STATUS if the disk of `directory`, which may be absent, is read-only or full.
 pub(crate) fn check_room(directory: &Path) -> Result<(), Error> {
     let refused = |cause: io::Error| {
         let shown = directory.display();

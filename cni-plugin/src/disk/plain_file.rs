@@ -16,18 +16,12 @@ pub(crate) enum Symlink {
     Followed,
 }
 
-/// Opens `path` with `options`, without waiting for the other end of a pipe.
-///
-/// # Errors
-/// [`ErrorKind::InvalidData`] if it is a link, or no regular file.
+/// Opens `path`; a link or no regular file is [`ErrorKind::InvalidData`], and no pipe is waited for.
 pub(crate) fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     open_by(path, options, Symlink::Refused)
 }
 
-/// The content of a regular file of at most `longest` bytes.
-///
-/// # Errors
-/// [`ErrorKind::InvalidData`] if it is longer, a link that `symlink` refuses, or no regular file.
+/// The content of a regular file; more than `longest` bytes are [`ErrorKind::InvalidData`].
 pub(crate) fn read(path: &Path, longest: u64, symlink: Symlink) -> io::Result<Vec<u8>> {
     let file = open_by(path, File::options().read(true), symlink)?;
     let mut content = Vec::new();

@@ -3,17 +3,14 @@
 use std::collections::HashSet;
 use std::net::IpAddr;
 
-use ipnetwork::IpNetwork;
-
 use super::config::Config;
 use super::liveness;
 use super::range::{Range, RangeSet, next_free};
-use super::reservations::Reservations;
-use super::store::Entry;
+use super::store::{Entry, Store};
 use crate::disk::plain_file::{self, Symlink};
 use crate::protocol::error::Error;
 use crate::protocol::request::Attachment;
-use crate::protocol::result::{Dns, Route};
+use crate::protocol::result::{Address, Dns, Route};
 
 /// In bytes.
 const LONGEST_RESOLV_CONF: u64 = 1 << 16;
@@ -22,27 +19,19 @@ const LONGEST_RESOLV_CONF: u64 = 1 << 16;
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Allocation {
     /// In the order of the range sets.
-    pub addresses: Vec<Allocated>,
+    pub addresses: Vec<Address>,
     /// As configured.
     pub routes: Vec<Route>,
     pub dns: Dns,
 }
 
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Allocated {
-    /// With the length of its subnet.
-    pub address: IpNetwork,
-    pub gateway: Option<IpAddr>,
-}
-
 type Chosen<'a> = (&'a Range, IpAddr);
 
-/// Reserves one address of each range set for `attachment`, which must hold none of them yet.
+/// Reserves one address of each range set for `attachment`.
 ///
-/// `recall` reads what the record of `attachment` names: `None` if it names nothing. `keep` puts the
-/// addresses into that record before they are reserved: so a process that is killed leaves no
-/// reservation without a record. Both are called while the store is locked: of two processes with
-/// one attachment, the second sees what the first has written.
+/// `recall` reads the addresses in its record, if any. `keep` writes the new ones there before they are
+/// reserved: a process that is killed leaves no reservation without a record. Both are called under
+/// the lock: of two processes with one attachment, the second sees what the first has written.
 pub fn allocate(
     config: &Config,
     attachment: &Attachment,
@@ -51,14 +40,22 @@ pub fn allocate(
 ) -> Result<Allocation, Error> {
     let requested = assign(config)?;
     let dns = read_dns(config)?;
-    let reservations = Reservations::open(&config.location)?;
-    let mut held = make_way(config, &reservations, attachment, recall()?.as_deref())?;
-    let chosen = choose(config, &requested, &reservations)?;
+    let (store, _lock) = Store::open(&config.location)?;
+    let mut held = free_stale(config, &store, attachment, recall()?.as_deref())?;
+    let chosen = store.choose(|taken| choose(config, &requested, &store, taken))?;
     held.extend(chosen.iter().map(|(_, address)| *address));
     keep(&held)?;
-    reserve(&chosen, &reservations, attachment)?;
-    remember(&chosen, &reservations);
-    let addresses = chosen.into_iter().map(|(range, address)| allocated(range, address)).collect();
+    reserve(&chosen, &store, attachment)?;
+    for (index, (_, address)) in chosen.iter().enumerate() {
+        // If this fails, only the order of the next addresses is lost.
+        drop(store.set_last_reserved(index, *address));
+    }
+    let address = |(range, address): Chosen<'_>| Address {
+        interface: None,
+        address: range.interface_address(address),
+        gateway: Some(range.gateway),
+    };
+    let addresses = chosen.into_iter().map(address).collect();
     Ok(Allocation { addresses, routes: config.routes.clone(), dns })
 }
 
@@ -84,62 +81,53 @@ fn read_dns(config: &Config) -> Result<Dns, Error> {
     Ok(Dns::parse_resolv_conf(&String::from_utf8_lossy(&content)))
 }
 
-/// What `attachment` holds of the range sets is freed if it is from before this boot, and refused
-/// otherwise. Returns what it holds of other ranges.
+/// Frees what `attachment` holds of the range sets from before this boot, and fails if it holds newer
+/// addresses: not every runtime deletes pods after a reboot. Returns what it holds of other ranges.
 ///
-/// No pod survives a reboot, but not every runtime deletes it afterwards. A clock that was set
-/// forward makes the record of a running pod look as old: then a network namespace has its address.
-fn make_way(
+/// If a clock was set forward, the record of a running pod looks old: so namespaces are checked, too.
+fn free_stale(
     config: &Config,
-    reservations: &Reservations,
+    store: &Store,
     attachment: &Attachment,
     expected: Option<&[IpAddr]>,
 ) -> Result<Vec<IpAddr>, Error> {
     let set_of = |entry: &Entry| {
         config.range_sets.iter().position(|set| set.range_of(entry.address).is_some())
     };
-    let held = reservations.held_by(attachment, expected)?;
+    let held = store.held_by(attachment, expected)?;
     let (mut own, others): (Vec<_>, Vec<_>) =
         held.into_iter().partition(|entry| set_of(entry).is_some());
     own.sort_by_key(set_of);
-    for entry in &own {
-        let is_left =
-            reservations.is_from_before_boot(entry) && !liveness::may_be_configured(entry.address);
-        if !is_left {
-            let duplicate = Error::failed(format!(
-                "{} has been allocated to {}, duplicate allocation is not allowed",
-                entry.address, attachment.container_id
-            ));
-            let index = set_of(entry).unwrap_or_default();
-            return Err(in_range_set(index, duplicate));
-        }
+    let is_in_use = |entry: &&Entry| {
+        !store.is_from_before_boot(entry) || liveness::may_be_configured(entry.address)
+    };
+    if let Some(entry) = own.iter().find(is_in_use) {
+        let duplicate = Error::failed(format!(
+            "{} has been allocated to {}, duplicate allocation is not allowed",
+            entry.address, attachment.container_id
+        ));
+        return Err(in_range_set(set_of(entry).unwrap_or_default(), duplicate));
     }
-    own.iter().try_for_each(|entry| reservations.free(entry))?;
+    own.iter().try_for_each(|entry| store.free(entry))?;
     Ok(others.into_iter().map(|entry| entry.address).collect())
 }
 
 /// One free address of each range set.
-///
-/// Where one has none, reservations without content are freed first.
 fn choose<'a>(
     config: &'a Config,
     requested: &[Option<IpAddr>],
-    reservations: &Reservations,
+    store: &Store,
+    taken: &HashSet<IpAddr>,
 ) -> Result<Vec<Chosen<'a>>, Error> {
-    let choose = |taken: &HashSet<IpAddr>| {
-        let sets = config.range_sets.iter().zip(requested).enumerate();
-        let chosen = sets.map(|(index, (set, requested))| {
-            let chosen = match requested {
-                Some(address) => choose_requested(set, *address, taken),
-                None => next_free(set, reservations.last_reserved(index), taken)
-                    .ok_or_else(|| exhausted(set)),
-            };
-            chosen.map_err(|error| in_range_set(index, error))
-        });
-        chosen.collect::<Result<Vec<_>, _>>()
-    };
-    choose(&reservations.taken()?)
-        .or_else(|_: Error| choose(&reservations.taken_without_damaged()?))
+    let sets = config.range_sets.iter().zip(requested).enumerate();
+    let chosen = sets.map(|(index, (set, requested))| {
+        let chosen = match requested {
+            Some(address) => choose_requested(set, *address, taken),
+            None => next_free(set, store.last_reserved(index), taken).ok_or_else(|| exhausted(set)),
+        };
+        chosen.map_err(|error| in_range_set(index, error))
+    });
+    chosen.collect()
 }
 
 fn choose_requested<'a>(
@@ -159,32 +147,17 @@ fn choose_requested<'a>(
 }
 
 /// All of `chosen`, or none.
-fn reserve(
-    chosen: &[Chosen<'_>],
-    reservations: &Reservations,
-    attachment: &Attachment,
-) -> Result<(), Error> {
+fn reserve(chosen: &[Chosen<'_>], store: &Store, attachment: &Attachment) -> Result<(), Error> {
     for (index, (_, address)) in chosen.iter().enumerate() {
-        if let Err(error) = reservations.reserve(*address, attachment) {
+        if let Err(error) = store.reserve(*address, attachment) {
             for (_, address) in chosen.iter().take(index) {
                 // The first error matters more than one on the way back.
-                drop(reservations.free(&Entry::from(*address)));
+                drop(store.free(&Entry::from(*address)));
             }
             return Err(in_range_set(index, error));
         }
     }
     Ok(())
-}
-
-/// Where this fails, the reservations stay: only the order of the next ones is lost.
-fn remember(chosen: &[Chosen<'_>], reservations: &Reservations) {
-    for (index, (_, address)) in chosen.iter().enumerate() {
-        drop(reservations.set_last_reserved(index, *address));
-    }
-}
-
-fn allocated(range: &Range, address: IpAddr) -> Allocated {
-    Allocated { address: range.interface_address(address), gateway: Some(range.gateway) }
 }
 
 fn in_range_set(index: usize, error: Error) -> Error {

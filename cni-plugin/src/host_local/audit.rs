@@ -9,10 +9,9 @@ use std::time::{Duration, SystemTime};
 use super::config::Location;
 use super::liveness::Liveness;
 use super::runtime_cache::Cached;
-use super::store::{Entry, Record, Reservation, Store, is_of_a_runtime};
+use super::store::{Record, Reservation, Store, is_of_a_runtime};
 use crate::excerpt;
 use crate::protocol::error::Error;
-use crate::protocol::request::Attachment;
 
 /// One record and what is known about it.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -46,26 +45,19 @@ pub fn networks(data_dir: &Path) -> io::Result<Vec<String>> {
     Ok(networks)
 }
 
-/// Classifies every record, sorted by address, and frees what is proven dead if `repair` asks for it.
-///
-/// The store is locked meanwhile: no allocation gets in between.
+/// Classifies every record, sorted by address, and frees dead ones for `Repair::Free`. Holds the lock.
 pub fn audit(location: &Location, repair: Repair) -> Result<Vec<Finding>, Error> {
     let store = Store::at(location.directory());
-    let failed = |cause: io::Error| {
-        Error::failed(format!("the store {} cannot be used: {cause}", store.directory().display()))
-    };
     let _lock = store.lock(location.lock_wait)?;
-    let mut all = store.found().map_err(failed)?;
+    let mut all = store.found(|_| true)?;
     all.sort_by_key(|found| (found.entry.address, found.entry.name.clone()));
-    let liveness = Liveness::gather(&location.results).map_err(|cause| {
-        Error::failed(format!("cannot read which addresses are in use, run this as root: {cause}"))
-    })?;
+    let liveness = Liveness::gather(&location.results)?;
     let mut findings = Vec::new();
     for found in all {
         let classification = classify(&found, &location.network, &liveness);
         let freed = classification.proven_dead && repair == Repair::Free;
         if freed {
-            store.free(&found.entry).map_err(failed)?;
+            store.free(&found.entry)?;
         }
         let (name, owner) = (found.entry.name, owner(&found.record));
         findings.push(Finding { name, owner, classification, freed });
@@ -83,8 +75,8 @@ fn owner(record: &Record) -> String {
 }
 
 /// Frees what is from before `boot` and proven dead.
-pub(super) fn sweep(store: &Store, location: &Location, boot: SystemTime) -> io::Result<()> {
-    let old = store.found_before(boot)?;
+pub(super) fn sweep(store: &Store, location: &Location, boot: SystemTime) -> Result<(), Error> {
+    let old = store.found(|changed| changed < boot)?;
     if old.is_empty() {
         return Ok(());
     }
@@ -92,6 +84,8 @@ pub(super) fn sweep(store: &Store, location: &Location, boot: SystemTime) -> io:
     let dead = |found: &&Reservation| classify(found, &location.network, &liveness).proven_dead;
     old.iter().filter(dead).try_for_each(|found| store.free(&found.entry))
 }
+
+const LISTED: &str = "the runtime lists its container, although no namespace has the address";
 
 /// Longer than any runtime lets a command run: an older reservation is not about to be configured.
 const SETTLED: Duration = Duration::from_secs(600);
@@ -127,40 +121,29 @@ pub(super) fn classify(
     liveness: &Liveness,
 ) -> Classification {
     let Reservation { entry, record, .. } = reservation;
-    if *record == Record::Damaged {
-        return dead(
-            Kind::HalfWritten,
-            "the file has no content, after a crash or a power failure",
-        );
-    }
-    if !entry.is_proper() {
-        let proper = format!("its name is another spelling of {}", entry.address);
-        return alive(Kind::Foreign, proper);
-    }
-    let in_use = liveness.configured.get(&entry.address);
-    if let (Some(namespace), false) = (in_use, *record == Record::Foreign) {
+    let (container, cached) = match record {
+        Record::Damaged => {
+            let reason = "the file has no content, after a crash or a power failure";
+            return dead(Kind::HalfWritten, reason);
+        }
+        _ if !entry.is_proper() => {
+            let proper = format!("its name is another spelling of {}", entry.address);
+            return alive(Kind::Foreign, proper);
+        }
+        Record::Foreign => {
+            return alive(Kind::Foreign, "it does not name the container that holds it");
+        }
+        Record::Of(owner) => (&owner.container_id, liveness.cached.get(owner)),
+        Record::OfContainer(container) => (container, None),
+    };
+    if let Some(namespace) = liveness.configured.get(&entry.address) {
         return alive(Kind::Held, format!("{namespace} has the address"));
     }
-    match record {
-        Record::Of(owner) => classify_owned(reservation, owner, network, liveness),
-        Record::OfContainer(container) => classify_container(reservation, container, liveness),
-        Record::Foreign | Record::Damaged => {
-            alive(Kind::Foreign, "it does not name the container that holds it")
-        }
-    }
-}
-
-fn classify_owned(
-    reservation: &Reservation,
-    owner: &Attachment,
-    network: &str,
-    liveness: &Liveness,
-) -> Classification {
-    match liveness.cached.get(owner) {
+    match cached {
         Some(cached) if cached.network == network && !cached.addresses.is_empty() => {
             classify_cached(reservation, cached, liveness)
         }
-        _ => classify_container(reservation, &owner.container_id, liveness),
+        _ => classify_container(reservation, container, liveness),
     }
 }
 
@@ -169,17 +152,13 @@ fn classify_cached(
     cached: &Cached,
     liveness: &Liveness,
 ) -> Classification {
-    let Reservation { entry: Entry { address, .. }, changed, .. } = reservation;
-    if cached.addresses.contains(address) {
-        return alive(
-            Kind::Held,
-            "the runtime lists its container, although no namespace has the address",
-        );
+    if cached.addresses.contains(&reservation.entry.address) {
+        return alive(Kind::Held, LISTED);
     }
     let others: Vec<_> = cached.addresses.iter().map(IpAddr::to_string).collect();
     let reason = format!("the runtime lists {} for its owner", others.join(" and "));
     let busy = liveness.busy.contains(&cached.attachment.container_id);
-    let proven_dead = !busy && is_settled(*changed, liveness);
+    let proven_dead = !busy && is_settled(reservation.changed, liveness);
     Classification { kind: Kind::Double, proven_dead, reason }
 }
 
@@ -192,29 +171,30 @@ fn classify_container(
         return alive(Kind::Held, "a plugin is working on its container");
     }
     if liveness.cached.knows_container(container) {
-        return alive(
-            Kind::Held,
-            "the runtime lists its container, although no namespace has the address",
-        );
+        return alive(Kind::Held, LISTED);
     }
-    if !is_of_a_runtime(container)
-        && reservation.record == Record::OfContainer(container.to_owned())
-    {
+    if !is_of_a_runtime(container) && matches!(reservation.record, Record::OfContainer(_)) {
         let named = excerpt::quoted(container);
-        return alive(Kind::Foreign, format!("it names {named}, which is not a container ID"));
+        let reason = format!("it names {named}, which is not a container ID");
+        return alive(Kind::Foreign, reason);
     }
     let unknown = "the runtime does not know its container, and no namespace has the address";
-    if reservation.changed < liveness.booted {
+    leaked(unknown, reservation.changed, liveness)
+}
+
+/// A record whose container is `unknown`: dead if it is too old to be about to be used.
+pub(crate) fn leaked(unknown: &str, changed: SystemTime, liveness: &Liveness) -> Classification {
+    if changed < liveness.booted {
         return dead(Kind::Leaked, format!("{unknown}: it is from before this boot"));
     }
-    if is_settled(reservation.changed, liveness) {
-        return dead(Kind::Leaked, format!("{unknown}, long after it was allocated"));
+    if is_settled(changed, liveness) {
+        return dead(Kind::Leaked, format!("{unknown}, and it is older than ten minutes"));
     }
     alive(Kind::Leaked, format!("{unknown}, but it is not older than ten minutes"))
 }
 
 /// A clock that was set back makes nothing old.
-pub(crate) fn is_settled(changed: SystemTime, liveness: &Liveness) -> bool {
+fn is_settled(changed: SystemTime, liveness: &Liveness) -> bool {
     liveness.now.duration_since(changed).is_ok_and(|age| age > SETTLED)
 }
 
@@ -222,7 +202,7 @@ pub(crate) fn alive(kind: Kind, reason: impl Into<String>) -> Classification {
     Classification { kind, proven_dead: false, reason: reason.into() }
 }
 
-pub(crate) fn dead(kind: Kind, reason: impl Into<String>) -> Classification {
+fn dead(kind: Kind, reason: impl Into<String>) -> Classification {
     Classification { kind, proven_dead: true, reason: reason.into() }
 }
 

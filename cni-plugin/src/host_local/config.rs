@@ -5,6 +5,7 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::Value;
+use tweed_netlink::Family;
 
 use super::range::{Range, RangeSet};
 use crate::disk::lock::LOCK_WAIT;
@@ -80,34 +81,23 @@ impl Location {
         }
     }
 
-    /// The store that a config of host-local names.
-    ///
-    /// # Errors
-    /// The network has no name that a directory can have.
+    /// The store that a config of host-local names; its network needs the name of a directory.
     pub fn parse(config: &Object) -> Result<Self, Error> {
         let location = Self::of(json::text(config, "name")?.unwrap_or_default())?;
         // A value of another type was refused by the ADD, which made nothing.
         let ipam = json::object(config, "ipam").ok().flatten();
-        let data_dir = ipam.and_then(|ipam| json::text(ipam, "dataDir").ok().flatten());
-        Ok(match data_dir.filter(|path| !path.is_empty()) {
-            Some(path) => Self { data_dir: path.into(), ..location },
-            None => location,
-        })
+        let data_dir = ipam.and_then(|ipam| path(ipam, "dataDir").ok().flatten());
+        Ok(Self { data_dir: data_dir.unwrap_or(location.data_dir), ..location })
     }
 
     /// The directory of the reservations.
     pub fn directory(&self) -> PathBuf {
         self.data_dir.join(&self.network)
     }
-
-    /// The index that earlier versions kept next to the store: nothing reads it any more.
-    pub(super) fn former_index(&self) -> PathBuf {
-        self.data_dir.join(format!(".{}.index", self.network))
-    }
 }
 
 fn path(ipam: &Object, key: &str) -> Result<Option<PathBuf>, Error> {
-    Ok(json::text(ipam, key)?.filter(|text| !text.is_empty()).map(PathBuf::from))
+    Ok(json::filled_text(ipam, key)?.map(PathBuf::from))
 }
 
 /// First the ranges of the runtime, then the flat spelling, then the nested one.
@@ -164,37 +154,31 @@ fn requested(
     runtime: Option<&Object>,
     ip: Option<&str>,
 ) -> Result<Vec<IpAddr>, Error> {
-    let args = json::object(config, "args")?;
-    let args = args.map(|args| json::object(args, "cni")).transpose()?.flatten();
+    let args = json::cni_args(config)?;
     let mut texts: Vec<_> = ip.filter(|ip| !ip.is_empty()).into_iter().collect();
     for source in [args, runtime].into_iter().flatten() {
         texts.extend(json::texts(source, "ips")?);
     }
-    let addresses = texts.into_iter().map(requested_address).collect::<Result<Vec<_>, _>>()?;
-    Ok(without_repeats(addresses))
+    let mut addresses = Vec::new();
+    for text in texts {
+        let address = requested_address(text)?;
+        if !addresses.contains(&address) {
+            addresses.push(address);
+        }
+    }
+    Ok(addresses)
 }
 
 /// A prefix length may follow, and is ignored.
 fn requested_address(text: &str) -> Result<IpAddr, Error> {
-    let wrong = || {
+    let (address, length) = text.split_once('/').unwrap_or((text, "0"));
+    let is_length = |address: &IpAddr| {
+        length.parse::<u8>().is_ok_and(|length| length <= Family::of(*address).width())
+    };
+    json::address(address).filter(is_length).ok_or_else(|| {
         let text = excerpt::quoted(text);
         Error::invalid_config(format!("the requested IP {text} is not an address"))
-    };
-    let (address, length) = text.split_once('/').unwrap_or((text, "0"));
-    let address = json::address(address).ok_or_else(wrong)?;
-    let longest = if address.is_ipv4() { 32 } else { 128 };
-    let plausible = length.parse::<u8>().is_ok_and(|length| length <= longest);
-    plausible.then_some(address).ok_or_else(wrong)
-}
-
-fn without_repeats(addresses: Vec<IpAddr>) -> Vec<IpAddr> {
-    let mut once = Vec::new();
-    for address in addresses {
-        if !once.contains(&address) {
-            once.push(address);
-        }
-    }
-    once
+    })
 }
 
 fn sets<'a>(object: &'a Object, key: &str) -> Result<Vec<Vec<&'a Object>>, Error> {

@@ -13,6 +13,7 @@ use nix::errno::Errno;
 use nix::sched::{CloneFlags, setns};
 
 use crate::host_local::runtime_cache::{self, Cache};
+use crate::protocol::error::Error;
 
 /// The kernel's first process namespace has this inode on every machine.
 const FIRST_NAMESPACE: &str = "pid:[4026531836]";
@@ -32,7 +33,14 @@ pub(crate) struct Liveness {
 
 impl Liveness {
     /// Fails if any of it cannot be read: a part of it proves nothing.
-    pub(crate) fn gather(results: &Path) -> io::Result<Self> {
+    pub(crate) fn gather(results: &Path) -> Result<Self, Error> {
+        Self::read(results).map_err(|cause| {
+            let advice = "cannot read which addresses are in use, run this as root";
+            Error::failed(format!("{advice}: {cause}"))
+        })
+    }
+
+    fn read(results: &Path) -> io::Result<Self> {
         let now = SystemTime::now();
         let processes = processes()?;
         // A command that ends in between has left its traces by then: so these are read last.

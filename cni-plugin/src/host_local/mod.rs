@@ -1,6 +1,4 @@
-//! The addresses of a node's containers, in the store that Go's host-local keeps.
-//!
-//! Either program can continue what the other began, while pods run.
+//! The addresses of containers, in the store of Go's host-local: interchangeable while pods run.
 
 mod allocate;
 mod audit;
@@ -13,24 +11,24 @@ mod store;
 #[cfg(test)]
 mod tests;
 
-pub use allocate::{Allocated, Allocation, allocate};
+pub use allocate::{Allocation, allocate};
 pub use audit::{Classification, Finding, Kind, Repair, audit, networks};
-pub(crate) use audit::{alive, dead, is_settled};
+pub(crate) use audit::{alive, leaked};
 pub use config::{Config, Location};
 pub(crate) use liveness::Liveness;
 pub use liveness::may_be_blind;
 pub use range::{Range, RangeSet};
 
 use std::collections::HashSet;
-use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::protocol::error::Error;
 use crate::protocol::json::{self, Object};
 use crate::protocol::request::Attachment;
+use crate::protocol::result::Address;
 use range::next_free;
-use reservations::{Reservations, remove_former_index};
+use reservations::remove_former_index;
 use store::{Entry, Record, Store, is_of_a_runtime};
 
 /// The key of a record that names the addresses of its attachment.
@@ -51,18 +49,16 @@ pub fn reserved(kept: &Object) -> Option<Vec<IpAddr>> {
     addresses.collect::<Option<Vec<_>>>().filter(|addresses| !addresses.is_empty())
 }
 
-/// Frees what `attachment` holds; `expected` is what its record names.
-///
-/// It is no error to hold nothing.
+/// Frees what `attachment` holds, if anything; `expected` is what its record names.
 pub fn release(
     location: &Location,
     attachment: &Attachment,
     expected: Option<&[IpAddr]>,
 ) -> Result<(), Error> {
-    let Some(reservations) = Reservations::existing(location)? else { return Ok(()) };
-    let held = reservations.held_by(attachment, expected)?;
+    let Some((store, _lock)) = Store::existing(location)? else { return Ok(()) };
+    let held = store.held_by(attachment, expected)?;
     // One that cannot be freed does not keep the others.
-    held.iter().map(|entry| reservations.free(entry)).fold(Ok(()), Result::and)
+    held.iter().map(|entry| store.free(entry)).fold(Ok(()), Result::and)
 }
 
 /// Frees what `allocated` gave to `attachment`, and nothing that it held before; if it then holds no
@@ -70,13 +66,14 @@ pub fn release(
 pub fn give_back(
     location: &Location,
     attachment: &Attachment,
-    allocated: &[Allocated],
+    allocated: &[Address],
     forget: impl FnOnce(),
 ) -> Result<(), Error> {
-    let reservations = Reservations::open(location)?;
+    let (store, _lock) = Store::open(location)?;
     let given = allocated.iter().map(|one| Entry::from(one.address.ip()));
-    given.map(|entry| reservations.free_of(&entry, attachment)).fold(Ok(()), Result::and)?;
-    if reservations.held_by(attachment, None)?.is_empty() {
+    let reserved = given.filter(|entry| store.is_of(entry, attachment));
+    reserved.map(|entry| store.free(&entry)).fold(Ok(()), Result::and)?;
+    if store.held_by(attachment, None)?.is_empty() {
         forget();
     }
     Ok(())
@@ -84,11 +81,9 @@ pub fn give_back(
 
 /// Fails unless `attachment` holds an address.
 pub fn check(location: &Location, attachment: &Attachment) -> Result<(), Error> {
-    let held = match Reservations::existing(location)? {
-        Some(reservations) => reservations.held_by(attachment, None)?,
-        None => Vec::new(),
-    };
-    if !held.is_empty() {
+    let store = Store::existing(location)?;
+    let held = store.map(|(store, _lock)| store.held_by(attachment, None)).transpose()?;
+    if held.is_some_and(|held| !held.is_empty()) {
         return Ok(());
     }
     let container = &attachment.container_id;
@@ -96,17 +91,15 @@ pub fn check(location: &Location, attachment: &Attachment) -> Result<(), Error> 
     Err(Error::failed(lost))
 }
 
-/// Frees what no attachment of `valid` holds, and returns the former owners.
-///
-/// A record that does not name a container stays.
+/// Frees what no attachment of `valid` holds, except foreign records; returns the former owners.
 pub fn collect(location: &Location, valid: &[Attachment]) -> Result<Vec<Attachment>, Error> {
-    let Some(reservations) = Reservations::existing(location)? else { return Ok(Vec::new()) };
+    let Some((store, _lock)) = Store::existing(location)? else { return Ok(Vec::new()) };
     remove_former_index(location);
     let attachments: HashSet<_> = valid.iter().collect();
     let containers: HashSet<_> = valid.iter().map(|valid| &valid.container_id).collect();
     let mut collected = Vec::new();
     let mut freed = Ok(());
-    for found in reservations.found()? {
+    for found in store.found(|_| true)? {
         let owner = match found.record {
             // Under the lock no process is about to fill it.
             Record::Damaged => None,
@@ -119,7 +112,7 @@ pub fn collect(location: &Location, valid: &[Attachment]) -> Result<Vec<Attachme
             Record::Of(_) | Record::OfContainer(_) | Record::Foreign => continue,
         };
         // One that cannot be freed does not keep the others.
-        match reservations.free(&found.entry) {
+        match store.free(&found.entry) {
             Ok(()) => collected.extend(owner),
             Err(error) => freed = freed.and(Err(error)),
         }
@@ -130,12 +123,9 @@ pub fn collect(location: &Location, valid: &[Attachment]) -> Result<Vec<Attachme
 }
 
 /// The containers that hold an address of the store at `location`.
-pub(crate) fn holders(location: &Location) -> io::Result<HashSet<String>> {
-    let store = Store::at(location.directory());
-    if !store.exists() {
-        return Ok(HashSet::new());
-    }
-    let holders = store.found()?.into_iter().filter_map(|found| match found.record {
+pub(crate) fn holders(location: &Location) -> Result<HashSet<String>, Error> {
+    let found = Store::at(location.directory()).found(|_| true)?.into_iter();
+    let holders = found.filter_map(|found| match found.record {
         Record::Of(attachment) => Some(attachment.container_id),
         Record::OfContainer(container) => Some(container),
         Record::Damaged | Record::Foreign => None,
@@ -143,22 +133,18 @@ pub(crate) fn holders(location: &Location) -> io::Result<HashSet<String>> {
     Ok(holders.collect())
 }
 
-/// Fails if some range set has no address left.
-///
-/// Does not wait for a store that is in use: the command that uses it finds out.
+/// Fails with the code of STATUS if some range set has no address left. Does not wait for the lock.
 pub fn status(config: &Config) -> Result<(), Error> {
     if !config.location.directory().exists() {
         return Ok(());
     }
     let at_once = Location { lock_wait: Duration::ZERO, ..config.location.clone() };
-    let reservations = match Reservations::open(&at_once) {
-        Ok(reservations) => reservations,
-        Err(error) if error.is_passing() => return Ok(()),
-        Err(error) => return Err(Error::not_available(error.msg)),
-    };
-    let check = |taken: &HashSet<IpAddr>| {
+    let full = |taken: &HashSet<IpAddr>| {
         let full = config.range_sets.iter().find(|set| next_free(set, None, taken).is_none());
-        full.map_or(Ok(()), |set| Err(Error::not_available(allocate::exhausted(set).msg)))
+        full.map_or(Ok(()), |set| Err(allocate::exhausted(set)))
     };
-    check(&reservations.taken()?).or_else(|_: Error| check(&reservations.taken_without_damaged()?))
+    match Store::open(&at_once).and_then(|(store, _lock)| store.choose(full)) {
+        Err(error) if error.is_passing() => Ok(()),
+        done => done.map_err(|error| Error::not_available(error.msg)),
+    }
 }

@@ -1,11 +1,11 @@
-//! Ranges to allocate from, sets of them, and which address of a set comes next: in the order in which
-//! Go's host-local tries them.
+//! Ranges to allocate from, sets of them, and the next address of a set, in the order of Go's host-local.
 
 use std::collections::HashSet;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
 use ipnetwork::IpNetwork;
+use tweed_netlink::Family;
 
 use crate::excerpt;
 use crate::protocol::error::Error;
@@ -38,14 +38,12 @@ impl Range {
     }
 
     fn check(&self) -> Result<(), Error> {
-        let inside = |address| self.subnet.contains(address);
-        if !inside(self.first) || number(self.first) > number(self.last) {
-            let (start, subnet) = (self.first, self.subnet);
-            return Err(invalid(format!("RangeStart {start} not in network {subnet}")));
+        let Self { subnet, first, last, .. } = *self;
+        if !subnet.contains(first) || number(first) > number(last) {
+            return Err(invalid(format!("RangeStart {first} not in network {subnet}")));
         }
-        if !inside(self.last) {
-            let (end, subnet) = (self.last, self.subnet);
-            return Err(invalid(format!("RangeEnd {end} not in network {subnet}")));
+        if !subnet.contains(last) {
+            return Err(invalid(format!("RangeEnd {last} not in network {subnet}")));
         }
         Ok(())
     }
@@ -113,59 +111,32 @@ impl fmt::Display for RangeSet {
     }
 }
 
-/// Addresses without a gap, tried from `first` to `last`.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-struct Span<'a> {
-    range: &'a Range,
-    first: u128,
-    last: u128,
-}
-
 /// The first address of `set` that is not `taken`, with its range; `None` if all are.
+///
+/// Begins after `last_reserved`, or with the first address if that is not in `set`: so an address
+/// that was freed is given again as late as possible.
 pub(super) fn next_free<'a>(
     set: &'a RangeSet,
     last_reserved: Option<IpAddr>,
     taken: &HashSet<IpAddr>,
 ) -> Option<(&'a Range, IpAddr)> {
-    order(set, last_reserved).into_iter().find_map(|span| {
-        let mut addresses = (span.first..=span.last).map(address);
-        addresses.find(|address| !taken.contains(address)).map(|address| (span.range, address))
-    })
-}
-
-/// Every address of `set` but the gateways, once: from the one after `last_reserved` on and around,
-/// or from the first one on if `last_reserved` is not in `set`.
-///
-/// So an address that was freed is given again as late as possible.
-fn order(set: &RangeSet, last_reserved: Option<IpAddr>) -> Vec<Span<'_>> {
-    let ranges = set.ranges();
-    let begin = last_reserved.and_then(|last| {
-        let index = ranges.iter().position(|range| range.contains(last))?;
-        Some((index, number(last)))
-    });
-    let Some((index, last)) = begin else {
-        return ranges.iter().flat_map(|range| spans(range, 0, u128::MAX)).collect();
+    let free = |range: &'a Range, first: u128, last: u128| {
+        let (first, last) = (first.max(number(range.first)), last.min(number(range.last)));
+        let mut addresses = (first..=last).map(address);
+        let free = addresses.find(|it| *it != range.gateway && !taken.contains(it));
+        free.map(|address| (range, address))
     };
-    let (before, from) = ranges.split_at(index);
-    let (current, after) = from.split_at(1);
-    let rest = current.iter().flat_map(|range| spans(range, last.saturating_add(1), u128::MAX));
-    let others = after.iter().chain(before).flat_map(|range| spans(range, 0, u128::MAX));
-    let passed = current.iter().flat_map(|range| spans(range, 0, last));
-    rest.chain(others).chain(passed).collect()
-}
-
-/// The part of `range` from `first` to `last`, without its gateway.
-fn spans(range: &Range, first: u128, last: u128) -> impl Iterator<Item = Span<'_>> {
-    let (first, last) = (first.max(number(range.first)), last.min(number(range.last)));
-    let gateway = number(range.gateway);
-    let parts = match gateway.checked_sub(1) {
-        Some(before) if (first..=last).contains(&gateway) => {
-            [(first, before), (gateway.saturating_add(1), last)]
-        }
-        _ => [(first, last), (1, 0)],
+    let whole = |range| free(range, 0, u128::MAX);
+    let index = |last| set.0.iter().position(|range| range.contains(last));
+    let Some((index, last)) = last_reserved.and_then(|last| Some((index(last)?, number(last))))
+    else {
+        return set.0.iter().find_map(whole);
     };
-    let spans = parts.into_iter().map(move |(first, last)| Span { range, first, last });
-    spans.filter(|span| span.first <= span.last)
+    let (before, from) = set.0.split_at(index);
+    let (current, after) = from.split_first()?;
+    free(current, last.saturating_add(1), u128::MAX)
+        .or_else(|| after.iter().chain(before).find_map(whole))
+        .or_else(|| free(current, 0, last))
 }
 
 /// Both families on one line: IPv4 where IPv6 maps it.
@@ -192,7 +163,7 @@ fn parse_subnet(text: &str) -> Result<IpNetwork, Error> {
     if subnet.ip().to_canonical().is_ipv4() != subnet.is_ipv4() {
         return Err(invalid(format!("subnet {subnet} maps IPv4 into IPv6: write it as IPv4")));
     }
-    if host_bits(subnet) < 2 {
+    if Family::of(subnet.ip()).width() - subnet.prefix() < 2 {
         return Err(invalid(format!("Network {subnet} too small to allocate from")));
     }
     if subnet.ip() != subnet.network() {
@@ -205,16 +176,10 @@ fn parse_subnet(text: &str) -> Result<IpNetwork, Error> {
     Ok(subnet)
 }
 
-/// An empty text counts as absent, as in Go.
 fn optional(range: &Object, key: &str) -> Result<Option<IpAddr>, Error> {
-    let text = json::text(range, key)?.filter(|text| !text.is_empty());
+    let text = json::filled_text(range, key)?;
     let wrong = |text| invalid(format!("{key} {} is not an address", excerpt::quoted(text)));
     text.map(|text| json::address(text).ok_or_else(|| wrong(text))).transpose()
-}
-
-fn host_bits(subnet: IpNetwork) -> u8 {
-    let length = if subnet.is_ipv4() { 32 } else { 128 };
-    length - subnet.prefix()
 }
 
 /// The first and the last address to hand out: not the network's own, nor IPv4's broadcast.

@@ -37,8 +37,7 @@ impl Cached {
         Self { network, attachment, addresses, links: Vec::new(), pod: None, file }
     }
 
-    /// Every text that may be the container's: of an old or damaged file, every run of words in its
-    /// name.
+    /// All texts that may be its container ID: for old and damaged files, all runs of words in the name.
     fn containers(&self) -> Vec<String> {
         let known = &self.attachment.container_id;
         if known.is_empty() { runs(&self.file) } else { vec![known.clone()] }
@@ -48,12 +47,8 @@ impl Cached {
 /// `a`, `a-b`, `b` of `a-b`.
 fn runs(name: &str) -> Vec<String> {
     let words: Vec<_> = name.split('-').collect();
-    let starts = 0..words.len();
-    let from = |start: usize| {
-        let rest = words.get(start..).unwrap_or_default();
-        (1..=rest.len()).filter_map(|length| Some(rest.get(..length)?.join("-")))
-    };
-    starts.flat_map(from).collect()
+    let of = |length| words.windows(length).map(|run| run.join("-"));
+    (1..=words.len()).flat_map(of).collect()
 }
 
 /// All of it, to be asked often.

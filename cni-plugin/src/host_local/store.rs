@@ -1,5 +1,4 @@
-//! The files of a network's store, as Go's host-local has them: one for each reserved address, which
-//! names its container and interface.
+//! The files of a network's store, as of Go's host-local: one per reserved address, with its holder.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -14,7 +13,7 @@ use nix::unistd::linkat;
 
 use crate::disk::lock::{Lock, Sharing, lockable};
 use crate::disk::plain_file::{self, Symlink, changed};
-use crate::disk::remove;
+use crate::disk::{names, remove};
 use crate::protocol::error::Error;
 use crate::protocol::json;
 use crate::protocol::request::Attachment;
@@ -82,28 +81,20 @@ impl Store {
         Self { directory }
     }
 
-    pub(super) fn create(&self) -> io::Result<()> {
-        if self.exists() {
+    pub(super) fn create(&self) -> Result<(), Error> {
+        if self.directory.is_dir() {
             return Ok(());
         }
-        DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(&self.directory)
-    }
-
-    pub(super) fn exists(&self) -> bool {
-        self.directory.is_dir()
-    }
-
-    pub(super) fn directory(&self) -> &Path {
-        &self.directory
+        let created =
+            DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(&self.directory);
+        created.map_err(|cause| self.unusable(&cause))
     }
 
     pub(super) fn lock_path(&self) -> PathBuf {
         self.directory.join(LOCK)
     }
 
-    /// Waits for the process that holds the store now, at most for `timeout`.
-    ///
-    /// The file is that of Go's host-local.
+    /// Takes the lock of Go's host-local; waits at most for `timeout`.
     pub(super) fn lock(&self, timeout: Duration) -> Result<Lock, Error> {
         let path = self.lock_path();
         let (file, path) = lockable(&self.directory, LOCK, LOCK_MODE)
@@ -111,16 +102,17 @@ impl Store {
         Lock::take(file, &path, Sharing::Exclusive, timeout)
     }
 
-    /// Writes that `owner` holds `address`, whole or not at all.
-    ///
-    /// # Errors
-    /// [`ErrorKind::AlreadyExists`] if the address is reserved.
-    pub(super) fn reserve(&self, address: IpAddr, owner: &Attachment) -> io::Result<()> {
-        let (path, content) = (self.path_of(address), render(owner));
-        match self.link_nameless(&path, &content) {
+    /// Writes that `owner` holds `address`, which must be free, whole or not at all.
+    pub(super) fn reserve(&self, address: IpAddr, owner: &Attachment) -> Result<(), Error> {
+        let (path, content) = (self.directory.join(address.to_string()), render(owner));
+        let linked = match self.link_nameless(&path, &content) {
             Err(error) if lacks_nameless_files(&error) => self.link_named(&path, &content),
             linked => linked,
-        }
+        };
+        linked.map_err(|cause| {
+            let store = self.directory.display();
+            Error::failed(format!("reserving {address} in {store}: {cause}"))
+        })
     }
 
     fn link_nameless(&self, path: &Path, content: &str) -> io::Result<()> {
@@ -146,8 +138,10 @@ impl Store {
     }
 
     /// Removes the record of `address`; it may be gone already.
-    pub(super) fn free(&self, entry: &Entry) -> io::Result<()> {
-        remove(&self.directory.join(&entry.name))
+    pub(super) fn free(&self, entry: &Entry) -> Result<(), Error> {
+        let path = self.directory.join(&entry.name);
+        remove(&path)
+            .map_err(|cause| Error::failed(format!("removing {}: {cause}", path.display())))
     }
 
     /// What is written about `address`; `None` if nothing is.
@@ -165,44 +159,37 @@ impl Store {
         self.record(entry).unwrap_or(Some(Record::Foreign))
     }
 
-    /// When the record was last touched.
-    pub(super) fn changed(&self, entry: &Entry) -> io::Result<SystemTime> {
-        Ok(changed(&fs::symlink_metadata(self.directory.join(&entry.name))?))
+    /// When the record was last changed; `None` if it is removed.
+    pub(super) fn changed(&self, entry: &Entry) -> Result<Option<SystemTime>, Error> {
+        match fs::symlink_metadata(self.directory.join(&entry.name)) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            metadata => {
+                metadata.map(|it| Some(changed(&it))).map_err(|cause| self.unusable(&cause))
+            }
+        }
     }
 
-    /// Every record with its time, in no order.
-    pub(super) fn found(&self) -> io::Result<Vec<Reservation>> {
-        self.found_if(|_| true)
-    }
-
-    /// The records that have not changed since `moment`; the others are not even opened.
-    pub(super) fn found_before(&self, moment: SystemTime) -> io::Result<Vec<Reservation>> {
-        self.found_if(|changed| changed < moment)
-    }
-
-    fn found_if(&self, is_wanted: impl Fn(SystemTime) -> bool) -> io::Result<Vec<Reservation>> {
+    /// The records whose last change `is_wanted`, in no order; the others are not even opened.
+    pub(super) fn found(
+        &self,
+        is_wanted: impl Fn(SystemTime) -> bool,
+    ) -> Result<Vec<Reservation>, Error> {
         let mut all = Vec::new();
         for entry in self.entries()? {
-            let changed = match fs::symlink_metadata(self.directory.join(&entry.name)) {
-                Err(error) if error.kind() == ErrorKind::NotFound => continue,
-                metadata => changed(&metadata?),
+            let Some(changed) = self.changed(&entry)?.filter(|changed| is_wanted(*changed)) else {
+                continue;
             };
-            if is_wanted(changed) {
-                let record = self.record_or_foreign(&entry);
-                all.extend(record.map(|record| Reservation { entry, record, changed }));
-            }
+            let record = self.record_or_foreign(&entry);
+            all.extend(record.map(|record| Reservation { entry, record, changed }));
         }
         Ok(all)
     }
 
     /// Every file that is named after an address, in no order.
-    pub(super) fn entries(&self) -> io::Result<Vec<Entry>> {
-        let mut entries = Vec::new();
-        for file in fs::read_dir(&self.directory)? {
-            let Ok(name) = file?.file_name().into_string() else { continue };
-            entries.extend(json::address(&name).map(|address| Entry { address, name }));
-        }
-        Ok(entries)
+    pub(super) fn entries(&self) -> Result<Vec<Entry>, Error> {
+        let names = names(&self.directory).map_err(|cause| self.unusable(&cause))?.into_iter();
+        let entry = |name: String| Some(Entry { address: json::address(&name)?, name });
+        Ok(names.filter_map(entry).collect())
     }
 
     /// The address that was reserved last from the range set `set`, if that is known.
@@ -226,8 +213,8 @@ impl Store {
         self.directory.join(format!("last_reserved_ip.{set}"))
     }
 
-    fn path_of(&self, address: IpAddr) -> PathBuf {
-        self.directory.join(address.to_string())
+    fn unusable(&self, cause: &io::Error) -> Error {
+        Error::failed(format!("the store {} cannot be used: {cause}", self.directory.display()))
     }
 }
 

@@ -1,5 +1,4 @@
-//! JSON objects as Go's decoder reads them: keys match in any case, and `null` is no value; and
-//! addresses, as Go parses them.
+//! JSON objects and addresses as Go reads them: keys match in any case, and `null` is no value.
 
 use std::net::IpAddr;
 
@@ -34,6 +33,11 @@ pub fn text<'a>(object: &'a Object, key: &str) -> Result<Option<&'a str>, WrongT
     typed(object, key, "a text", Value::as_str)
 }
 
+/// A text that is not empty; Go's plugins treat an empty one as absent.
+pub fn filled_text<'a>(object: &'a Object, key: &str) -> Result<Option<&'a str>, WrongType> {
+    Ok(text(object, key)?.filter(|text| !text.is_empty()))
+}
+
 pub fn flag(object: &Object, key: &str) -> Result<Option<bool>, WrongType> {
     typed(object, key, "true or false", Value::as_bool)
 }
@@ -45,6 +49,11 @@ pub fn number(object: &Object, key: &str) -> Result<Option<u32>, WrongType> {
 
 pub fn object<'a>(object: &'a Object, key: &str) -> Result<Option<&'a Object>, WrongType> {
     typed(object, key, "an object", Value::as_object)
+}
+
+/// What the operator passes to plugins in `args`.
+pub fn cni_args(config: &Object) -> Result<Option<&Object>, WrongType> {
+    object(config, "args")?.map_or(Ok(None), |args| object(args, "cni"))
 }
 
 pub fn list<'a>(object: &'a Object, key: &str) -> Result<Option<&'a Vec<Value>>, WrongType> {

@@ -2,8 +2,6 @@
 
 use std::path::PathBuf;
 
-use serde_json::Value;
-
 use crate::excerpt;
 use crate::protocol::error::Error;
 use crate::protocol::json::{self, Object};
@@ -57,10 +55,9 @@ impl NetworkConfig {
         let config = &config;
         let name = json::text(config, "name")?.unwrap_or_default();
         check_network_name(name)?;
-        let written = json::text(config, "cniVersion")?.filter(|version| !version.is_empty());
-        let path = |key, default: &str| {
-            let path = json::text(config, key)?.filter(|path| !path.is_empty());
-            Ok::<_, Error>(PathBuf::from(path.unwrap_or(default)))
+        let written = json::filled_text(config, "cniVersion")?;
+        let path = |key, default| {
+            Ok::<_, Error>(json::filled_text(config, key)?.unwrap_or(default).into())
         };
         Ok(Self {
             version: version(written, command)?,
@@ -71,17 +68,13 @@ impl NetworkConfig {
             delegate: map_of(config, "delegate")?.unwrap_or_default(),
             ipam: map_of(config, "ipam")?.unwrap_or_default(),
             runtime_config: map_of(config, "runtimeConfig")?,
-            engine: Engine::parse(config)?,
+            engine: match json::flag(config, "native")? {
+                Some(false) => Engine::Delegates,
+                Some(true) | None => Engine::Native,
+            },
             previous: map_of(config, "prevResult")?,
             valid: valid(config)?,
         })
-    }
-}
-
-impl Engine {
-    fn parse(config: &Object) -> Result<Self, Error> {
-        let native = json::flag(config, "native")?.unwrap_or(true);
-        Ok(if native { Self::Native } else { Self::Delegates })
     }
 }
 
@@ -99,8 +92,7 @@ fn version(written: Option<&str>, command: Command) -> Result<Version, Error> {
 }
 
 fn map_of(config: &Object, key: &str) -> Result<Option<Object>, Error> {
-    json::object(config, key)?;
-    Ok(json::get(config, key).and_then(Value::as_object).cloned())
+    Ok(json::object(config, key)?.cloned())
 }
 
 /// A runtime written in Go sends `null` for an empty list.
@@ -119,8 +111,8 @@ fn valid(config: &Object) -> Result<Option<Vec<Attachment>>, Error> {
 /// An entry that cannot be understood must not make GC take something that lives.
 fn attachment(key: &str, entry: &Object) -> Result<Attachment, Error> {
     let text = |name| {
-        let text = json::text(entry, name)?.filter(|text| !text.is_empty());
-        text.map(str::to_owned)
+        json::filled_text(entry, name)?
+            .map(str::to_owned)
             .ok_or_else(|| Error::invalid_config(format!("an entry of {key} has no {name}")))
     };
     Ok(Attachment { container_id: text("containerID")?, interface: text("ifname")? })

@@ -77,9 +77,6 @@ impl fmt::Display for Attachment {
 
 impl Request {
     /// None without `CNI_COMMAND`: a person called, not a runtime.
-    ///
-    /// # Errors
-    /// A name is missing or malformed; all missing ones are listed together.
     pub fn from_environment() -> Result<Option<Self>, Error> {
         Self::parse(|name| env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
     }
@@ -99,18 +96,12 @@ impl Request {
         }))
     }
 
-    /// The value of the last pair with `key`, case-sensitive, in `CNI_ARGS`: pairs of key and value,
-    /// separated by semicolons.
-    ///
-    /// # Errors
-    /// `CNI_ARGS` is malformed.
+    /// The value of the last pair with exactly `key` in `CNI_ARGS`, as in `IP=10.244.7.9;K=V`.
     pub fn argument(&self, key: &str) -> Result<Option<&str>, Error> {
         let mut found = None;
-        if self.arguments.is_empty() {
-            return Ok(None);
-        }
-        for pair in self.arguments.split(';') {
-            let (name, value) = split(pair).ok_or_else(|| {
+        for pair in self.arguments.split(';').filter(|_| !self.arguments.is_empty()) {
+            let split = pair.split_once('=').filter(|(_, value)| !value.contains('='));
+            let (name, value) = split.ok_or_else(|| {
                 Error::bad_environment(format!("CNI_ARGS: invalid pair {}", excerpt::quoted(pair)))
             })?;
             if name == key {
@@ -181,10 +172,6 @@ impl NetnsRule {
     }
 }
 
-fn split(pair: &str) -> Option<(&str, &str)> {
-    pair.split_once('=').filter(|(_, value)| !value.contains('='))
-}
-
 fn check_present(command: Command, value: &impl Fn(&str) -> Option<String>) -> Result<(), Error> {
     let missing: Vec<_> =
         needed(command).iter().copied().filter(|name| value(name).is_none()).collect();
@@ -230,8 +217,7 @@ fn attachment(
     }
 }
 
-/// # Errors
-/// A network without a name, or with one that cannot be the name of a directory.
+/// The name must be usable as that of a directory.
 pub fn check_network_name(name: &str) -> Result<(), Error> {
     match name {
         "" => Err(Error::invalid_config("missing network name")),

@@ -75,9 +75,6 @@ pub struct ErrorReport {
 
 impl AddResult {
     /// Reads a result of version 0.3.0 or later.
-    ///
-    /// # Errors
-    /// A value has another type, or is no address or route.
     pub fn parse(result: &Object) -> Result<Self, Error> {
         let interfaces = json::objects(result, "interfaces")?.into_iter().map(Interface::parse);
         let addresses = json::objects(result, "ips")?.into_iter().map(Address::parse);
@@ -90,8 +87,7 @@ impl AddResult {
         })
     }
 
-    /// # Errors
-    /// A result of `version` cannot hold it.
+    /// Fails if a result of `version` cannot hold it.
     pub fn render(&self, version: Version) -> Result<String, Error> {
         Ok(indented(&self.to_json(version)?.into()))
     }
@@ -143,10 +139,7 @@ impl AddResult {
 
 impl Interface {
     fn parse(entry: &Object) -> Result<Self, Error> {
-        let text = |key| {
-            let text = json::text(entry, key)?.filter(|text| !text.is_empty());
-            Ok::<_, Error>(text.map(str::to_owned))
-        };
+        let text = |key| json::filled_text(entry, key).map(|text| text.map(str::to_owned));
         Ok(Self {
             name: text("name")?.unwrap_or_default(),
             mac: text("mac")?.unwrap_or_default(),
@@ -162,7 +155,7 @@ impl Address {
             Error::invalid_config(format!("{text} in prevResult is not an address"))
         };
         let written = json::text(entry, "address")?.unwrap_or_default();
-        let gateway = json::text(entry, "gateway")?.filter(|text| !text.is_empty());
+        let gateway = json::filled_text(entry, "gateway")?;
         Ok(Self {
             interface: json::number(entry, "interface")?
                 .and_then(|place| usize::try_from(place).ok()),
@@ -196,7 +189,7 @@ impl Route {
         let written = json::text(route, "dst")?.unwrap_or_default();
         let destination = written.contains('/').then(|| written.parse().ok()).flatten();
         let destination = destination.ok_or_else(|| wrong("dst", written, "a network"))?;
-        let gateway = json::text(route, "gw")?.filter(|text| !text.is_empty());
+        let gateway = json::filled_text(route, "gw")?;
         let gateway = gateway.map(|text| text.parse().map_err(|_| wrong("gw", text, "an address")));
         Ok(Self {
             gateway: gateway.transpose()?,
@@ -216,10 +209,8 @@ impl Dns {
     }
 
     pub fn parse(dns: &Object) -> Result<Self, Error> {
-        let texts = |key| {
-            let texts = json::texts(dns, key)?.into_iter();
-            Ok::<_, Error>(texts.map(str::to_owned).collect())
-        };
+        let texts =
+            |key| json::texts(dns, key).map(|texts| texts.into_iter().map(str::to_owned).collect());
         Ok(Self {
             nameservers: texts("nameservers")?,
             domain: json::text(dns, "domain")?.unwrap_or_default().to_owned(),

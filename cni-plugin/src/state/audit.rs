@@ -12,7 +12,7 @@ use crate::disk::lock::Sharing;
 use crate::disk::plain_file::changed;
 use crate::excerpt;
 use crate::host_local::{
-    self, Classification, Finding, Kind, Liveness, Location, Repair, alive, dead, is_settled,
+    self, Classification, Finding, Kind, Liveness, Location, Repair, alive, leaked,
 };
 use crate::protocol::error::Error;
 
@@ -25,13 +25,8 @@ struct Traces {
     connected: HashSet<String>,
 }
 
-/// Classifies every record in `directory`, sorted by name, and removes what is proven dead if `repair`
-/// asks for it.
-/// The stores of addresses are in `data_dir`, and wherever a record names one; the runtime writes
-/// down in `results` what it has added.
-///
-/// # Errors
-/// What the containers use cannot be read, or another process works on all records.
+/// Classifies every record in `directory`, sorted by name, and removes dead ones for `Repair::Free`.
+/// The stores of addresses are in `data_dir` and where records name one; `results` is the cache.
 pub fn audit(
     directory: &Path,
     data_dir: &Path,
@@ -77,13 +72,13 @@ impl Traces {
         data_dir: &Path,
         results: &Path,
     ) -> Result<Self, Error> {
-        let unseen =
-            |cause: io::Error| Error::failed(format!("reading what the containers use: {cause}"));
+        let networks = locations(all, data_dir)
+            .map_err(|cause| Error::failed(format!("listing {}: {cause}", data_dir.display())))?;
         let mut holders = HashSet::new();
-        for location in locations(all, data_dir).map_err(unseen)? {
-            holders.extend(host_local::holders(&location).map_err(unseen)?);
+        for location in networks {
+            holders.extend(host_local::holders(&location)?);
         }
-        let liveness = Liveness::gather(results).map_err(unseen)?;
+        let liveness = Liveness::gather(results)?;
         Ok(Self { liveness, holders, connected: bridge::connected()? })
     }
 }
@@ -121,13 +116,7 @@ fn classify(container: &str, changed: SystemTime, traces: &Traces) -> Classifica
         return alive(Kind::Held, reason);
     }
     let unknown = "the runtime does not know its container, which has neither address nor link";
-    if changed < liveness.booted {
-        return dead(Kind::Leaked, format!("{unknown}: it is from before this boot"));
-    }
-    if is_settled(changed, liveness) {
-        return dead(Kind::Leaked, format!("{unknown}, long after it was written"));
-    }
-    alive(Kind::Leaked, format!("{unknown}, but it is not older than ten minutes"))
+    leaked(unknown, changed, liveness)
 }
 
 fn shown(owner: &Owner) -> String {

@@ -19,11 +19,9 @@ use crate::protocol::error::Error;
 use crate::protocol::json::Object;
 use crate::protocol::request::Attachment;
 
-/// The directory of records.
-///
-/// The file that flannel keeps is `<container>`, one for all interfaces of a container. Here each
-/// attachment has `<container>:<interface>`, and the first of a container is linked under flannel's
-/// name too, so that flannel's plugin finds it. Neither part of a name may hold a colon.
+/// The directory of records. flannel names a record `<container>`. Here each attachment has
+/// `<container>:<interface>`, and the first of a container is linked under flannel's name, too. Neither
+/// part of a name contains a colon.
 #[derive(Clone, Debug)]
 pub struct States {
     directory: PathBuf,
@@ -47,13 +45,6 @@ pub struct Owner {
     pub interface: Option<String>,
 }
 
-/// The records stay as they are for others until this is dropped.
-#[derive(Debug)]
-pub struct Held {
-    /// None where there is nothing to lock: then there are no records either.
-    _lock: Option<Lock>,
-}
-
 /// The interface of a container of which only flannel's own record exists.
 const USUAL_INTERFACE: &str = "eth0";
 
@@ -68,14 +59,10 @@ impl States {
         Self { directory: directory.to_owned(), lock_wait: LOCK_WAIT }
     }
 
-    /// Locks the records; waits for other processes that hold the lock, but not for ever.
-    ///
-    /// # Errors
-    /// Another process holds them for too long; the sentence names it.
-    pub(crate) fn lock(&self, sharing: Sharing) -> Result<Held, Error> {
-        let locked =
-            self.lockable().map(|(file, path)| Lock::take(file, &path, sharing, self.lock_wait));
-        Ok(Held { _lock: locked.transpose()? })
+    /// Locks the records, if there are any; waits at most for `lock_wait`.
+    pub(crate) fn lock(&self, sharing: Sharing) -> Result<Option<Lock>, Error> {
+        let take = |(file, path): (File, PathBuf)| Lock::take(file, &path, sharing, self.lock_wait);
+        self.lockable().map(take).transpose()
     }
 
     fn lockable(&self) -> Option<(File, PathBuf)> {
@@ -105,9 +92,7 @@ impl States {
         Ok(newer.map(Owner::into_attachment).collect())
     }
 
-    /// Keeps `delegate` for `attachment`; a reader meanwhile gets all of it or nothing.
-    ///
-    /// Nothing is flushed to the disk: pods do not outlive the kernel that holds the page.
+    /// Writes `delegate` for `attachment`, at once and unflushed: pods do not outlive the kernel.
     pub fn keep(&self, attachment: &Attachment, delegate: &Object) -> Result<(), Error> {
         let temporary = self.temporary(attachment);
         let write = || {
@@ -161,8 +146,8 @@ impl States {
     }
 
     /// Removes unfinished files of killed processes; no other process may be writing meanwhile.
-    pub fn sweep(&self, _alone: &Held) -> Result<(), Error> {
-        let names = self.names().map_err(|error| self.failure("listing the records", &error))?;
+    pub fn sweep(&self) -> Result<(), Error> {
+        let names = self.names()?;
         let is_unfinished = |name: &&String| name.starts_with('.') && name.contains(':');
         for name in names.iter().filter(is_unfinished) {
             disk::remove(&self.directory.join(name))
@@ -181,7 +166,7 @@ impl States {
 
     /// Each once, whatever names its record has.
     fn owners(&self) -> Result<Vec<Owner>, Error> {
-        let names = self.names().map_err(|error| self.failure("listing the records", &error))?;
+        let names = self.names()?;
         let mut owners: Vec<_> = names.iter().filter_map(|name| Owner::parse(name)).collect();
         owners.retain(|owner| owner.interface.is_some() || self.is_foreign(&owner.container_id));
         Ok(owners)
@@ -233,8 +218,9 @@ impl States {
         }
     }
 
-    fn names(&self) -> io::Result<Vec<String>> {
-        disk::names(&self.directory)
+    fn names(&self) -> Result<Vec<String>, Error> {
+        let names = disk::names(&self.directory);
+        names.map_err(|error| self.failure("listing the records", &error))
     }
 
     fn failure(&self, doing: &str, error: &io::Error) -> Error {
@@ -249,8 +235,8 @@ impl Owner {
             Some((container_id, interface)) => (container_id, Some(interface.to_owned())),
             None => (name, None),
         };
-        let is_somebodys = !name.starts_with('.');
-        is_somebodys.then(|| Self { container_id: container_id.to_owned(), interface })
+        let is_record = !name.starts_with('.');
+        is_record.then(|| Self { container_id: container_id.to_owned(), interface })
     }
 
     /// Of a record that flannel's plugin wrote, with the interface that nearly all have.

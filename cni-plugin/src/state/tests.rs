@@ -128,8 +128,8 @@ fn what_a_crash_left_half_done_is_taken_up() {
     home.states.forget(&eth0).unwrap();
     assert_eq!(home.names(), [] as [&str; 0]);
     half();
-    let alone = home.states.lock(Sharing::Exclusive).unwrap();
-    home.states.sweep(&alone).unwrap();
+    let _alone = home.states.lock(Sharing::Exclusive).unwrap();
+    home.states.sweep().unwrap();
     assert_eq!(home.names(), [".lock"]);
     fs::remove_file(home.directory.path().join(".lock")).unwrap();
     home.states.keep(&eth0, &config("a")).unwrap();
@@ -210,10 +210,10 @@ fn a_process_that_holds_all_records_for_too_long_is_named() {
     let mut home = Home::new();
     home.states.lock_wait = Duration::ZERO;
     let shared = [(); 2].map(|()| home.states.lock(Sharing::Shared).unwrap());
-    let (enough, heard) = mpsc::channel::<()>();
+    let (enough, ended) = mpsc::channel::<()>();
     // A wait without limit would end with the lock.
     let holder = thread::spawn(move || {
-        let _ = heard.recv_timeout(Duration::from_secs(10));
+        let _ = ended.recv_timeout(Duration::from_secs(10));
         drop(shared);
     });
     let error = home.states.lock(Sharing::Exclusive).unwrap_err();

@@ -29,10 +29,9 @@ pub(super) fn add(call: &Call<'_>, sandbox: &Sandbox) -> Result<String, Error> {
     }
 }
 
-/// An attachment that holds an address keeps it, and all that belongs to it: so that comes first.
+/// An attachment that holds an address keeps it and its link: so the address comes first.
 ///
-/// A call that fails takes back what it made itself, and nothing else: the container may run since
-/// an earlier call, whatever became of its reservation.
+/// A call that fails removes only what it made: the container may run since an earlier call.
 fn by_bridge(
     call: &Call<'_>,
     sandbox: &Sandbox,
@@ -71,8 +70,7 @@ fn by_bridge(
     made
 }
 
-/// What a plugin leaves behind when it fails is known to it alone: the runtime's DEL has it cleared.
-/// One that is not installed leaves nothing.
+/// Only the plugin itself can remove what it left when it failed: the record stays for the DEL.
 fn by_plugin(call: &Call<'_>, sandbox: &Sandbox, plugin: Delegate<'_>) -> Result<String, Error> {
     plugin.find()?;
     call.states().keep(&sandbox.attachment, plugin.config)?;

@@ -15,10 +15,9 @@ use crate::protocol::request::{Attachment, Command};
 use crate::state::StoredConfig;
 use crate::subnet_env::SubnetEnv;
 
-/// Works by what ADD kept; without that, by the config.
+/// Works by the record of the ADD; without that, by the config.
 ///
-/// The record goes last: as long as anything is left, the runtime can try again. One that cannot be
-/// removed has no effect, and goes with the next GC: no reason to keep the container.
+/// The record is removed last, so that the runtime can retry; if that fails, the next GC removes it.
 pub(super) fn del(
     call: &Call<'_>,
     attachment: &Attachment,
@@ -36,8 +35,7 @@ pub(super) fn del(
             }
         }
         StoredConfig::Damaged => gone.by_presumed_config()?,
-        // Nothing shows that the other plugin has made anything: its refusal is no reason for the
-        // runtime to retry.
+        // The other plugin may have made nothing: its error is no reason to retry.
         StoredConfig::Absent => match call.remover(&presumed(call)) {
             Some(Remover::Plugin(plugin)) => drop(plugin.run(Command::Del, &[])),
             Some(remover) => gone.by(remover)?,
@@ -78,8 +76,7 @@ impl Deletion<'_> {
         teardown.del(self.attachment, reserved, self.netns, self.call.request.netns_rule)
     }
 
-    /// In the place of a plugin that is not installed, or not any more: what every plugin makes is
-    /// taken away here, and its address management is asked itself.
+    /// Does the work of a plugin that is not installed any more, except for its address management.
     fn without(&self, plugin: &Delegate<'_>, missing: Error) -> Result<(), Error> {
         let teardown = Teardown::parse(plugin.config).ok_or(missing)?;
         self.natively(&teardown)?;

@@ -21,7 +21,7 @@ pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
     let states = call.states();
     let begun = states.now();
     let alone = states.lock(Sharing::Exclusive)?;
-    let mut errors: Vec<_> = states.sweep(&alone).err().into_iter().collect();
+    let mut errors: Vec<_> = states.sweep().err().into_iter().collect();
     // What was added since the runtime made its list cannot be in it.
     let added = begun.map(|begun| states.kept_since(begun)).transpose()?;
     let valid = [listed.as_slice(), &added.unwrap_or_default()].concat();
@@ -50,8 +50,8 @@ pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
     joined(errors)
 }
 
-/// Takes away what the network as a whole holds that is not `valid`, and what was made by configs of
-/// `native` records, once for all equal ones.
+/// Removes what the network holds that is not `valid`, and what was made by the configs of `native`
+/// records, once for all equal ones.
 fn sweep(
     whole: Option<&Remover<'_>>,
     native: &[(&Owner, Option<Remover<'_>>)],

@@ -48,17 +48,14 @@ struct Call<'a> {
     config: NetworkConfig,
 }
 
-/// What does the work for a delegate's config.
-enum Worker<'a> {
-    Native(Box<Bridge>),
+/// What does the work for a delegate's config: this process, or another plugin.
+enum Worker<'a, T = Box<Bridge>> {
+    Native(T),
     Plugin(Delegate<'a>),
 }
 
 /// What removes what was made by a delegate's config.
-enum Remover<'a> {
-    Native(Teardown),
-    Plugin(Delegate<'a>),
-}
+type Remover<'a> = Worker<'a, Teardown>;
 
 impl Call<'_> {
     fn answer(&self) -> Result<String, Error> {
@@ -83,8 +80,6 @@ impl Call<'_> {
         self.config.subnet_file.with_extension("sock")
     }
 
-    /// # Errors
-    /// The config is for the native bridge, and is wrong.
     fn worker<'a>(&'a self, config: &'a Object) -> Result<Worker<'a>, Error> {
         if !self.is_native(config) {
             return Ok(Worker::Plugin(self.plugin(config)));

@@ -1,11 +1,12 @@
 //! Masquerading by iptables, as the CNI plugins do it that know nothing else.
 
 use std::collections::HashSet;
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 use std::io::{self, Write};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use ipnetwork::IpNetwork;
+use tweed_netlink::Family;
 
 use super::names;
 use crate::bridge::identity::Identity;
@@ -14,27 +15,14 @@ use crate::protocol::error::Error;
 use crate::protocol::request::Attachment;
 use crate::subnet_env::masked;
 
-/// One of the two families of programs.
-#[derive(Clone, Copy)]
-struct Family {
-    is_ipv4: bool,
-    program: &'static str,
-}
-
-const FAMILIES: [Family; 2] = [
-    Family { is_ipv4: true, program: "iptables" },
-    Family { is_ipv4: false, program: "ip6tables" },
-];
-
 pub(super) fn ensure(identity: &Identity, addresses: &[IpNetwork]) -> Result<(), Error> {
     let chain = names::chain(identity);
     let comment = names::iptables_comment(&identity.network, &identity.attachment.container_id);
-    for family in FAMILIES {
-        let of_family: Vec<_> =
-            addresses.iter().copied().filter(|one| one.is_ipv4() == family.is_ipv4).collect();
+    for family in Family::ALL {
+        let of_family = addresses.iter().copied().filter(|one| Family::of(one.ip()) == family);
+        let of_family: Vec<_> = of_family.collect();
         if !of_family.is_empty() {
-            let script = script_of(&chain, &comment, &of_family);
-            family.restore(&script).map_err(|error| family.failure(&error))?;
+            restore(family, &script_of(&chain, &comment, &of_family))?;
         }
     }
     Ok(())
@@ -52,46 +40,53 @@ pub(super) fn collect(network: &str, valid: &[Attachment]) -> Result<(), Error> 
 }
 
 fn remove_chains(choose: impl Fn(&str) -> Vec<String>) -> Result<(), Error> {
-    for family in FAMILIES {
-        let Some(rules) = family.list() else { continue };
+    for family in Family::ALL {
+        let Some(rules) = list(family) else { continue };
         let chains = choose(&rules);
         if !chains.is_empty() {
-            let script = removal(&rules, &chains);
-            family.restore(&script).map_err(|error| family.failure(&error))?;
+            restore(family, &removal(&rules, &chains))?;
         }
     }
     Ok(())
 }
 
-impl Family {
-    /// The rules of the table in which addresses are translated; none if they cannot be had.
-    fn list(self) -> Option<String> {
-        let arguments = ["--wait", "--table", "nat", "--list-rules"];
-        let output =
-            Command::new(self.program).args(arguments).stderr(Stdio::null()).output().ok()?;
-        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+const fn program(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "iptables",
+        Family::V6 => "ip6tables",
     }
+}
 
-    /// All lines of `script`, or none of them.
-    fn restore(self, script: &str) -> io::Result<()> {
-        let mut child = Command::new(format!("{}-restore", self.program))
-            .args(["--wait", "--noflush"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()?;
-        if let Some(mut stdin) = child.stdin.take() {
-            stdin.write_all(script.as_bytes())?;
-        }
-        let output = child.wait_with_output()?;
-        let errors = String::from_utf8_lossy(&output.stderr);
-        let errors = excerpt::sentence(errors.trim());
-        if output.status.success() { Ok(()) } else { Err(io::Error::other(errors)) }
-    }
+/// The rules of the table in which addresses are translated; none if they cannot be read.
+fn list(family: Family) -> Option<String> {
+    let arguments = ["--wait", "--table", "nat", "--list-rules"];
+    let mut list = Command::new(program(family));
+    let output = list.args(arguments).stderr(Stdio::null()).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+}
 
-    fn failure(self, cause: &io::Error) -> Error {
-        Error::failed(format!("masquerading by {}: {cause}", self.program))
+/// Executes all lines of `script`, or none of them.
+fn restore(family: Family, script: &str) -> Result<(), Error> {
+    let program = program(family);
+    let failure =
+        |cause: &dyn Display| Error::failed(format!("masquerading by {program}: {cause}"));
+    let output = feed(&format!("{program}-restore"), script).map_err(|error| failure(&error))?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let errors = excerpt::sentence(errors.trim());
+    if output.status.success() { Ok(()) } else { Err(failure(&errors)) }
+}
+
+fn feed(program: &str, script: &str) -> io::Result<Output> {
+    let mut child = Command::new(program)
+        .args(["--wait", "--noflush"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    if let Some(mut stdin) = child.stdin.take() {
+        stdin.write_all(script.as_bytes())?;
     }
+    child.wait_with_output()
 }
 
 /// Rules for `addresses`, which are of one family.

@@ -59,10 +59,8 @@ pub(super) fn collect(network: &str, valid: &[Attachment]) -> Result<(), Error> 
     delete(&mut socket, &rules)
 }
 
-/// What every attachment needs: packets that go to many are never translated, others are checked.
-///
-/// All plugins write the same table. What is there is not written again: the kernel would
-/// wait for all readers before it lets go of what it replaces.
+/// The chains that all attachments need, as all plugins write them. They are not rewritten: the kernel
+/// would wait for all readers before it frees what it replaces.
 fn frame(socket: &mut Socket) -> Result<Batch, Error> {
     let rules = postrouting();
     let present = nftables::list(socket, TableFamily::Both, TABLE, POSTROUTING)

@@ -23,7 +23,7 @@ impl Home {
         fs::write(store.lock_path(), "").unwrap();
         fs::create_dir(&location.results).unwrap();
         for (name, content) in records {
-            let path = store.directory().join(name);
+            let path = location.directory().join(name);
             fs::write(&path, content).unwrap();
             fs::set_permissions(&path, fs::Permissions::from_mode(0o1600)).unwrap();
         }

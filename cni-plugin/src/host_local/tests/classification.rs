@@ -4,6 +4,8 @@ use std::collections::{HashMap, HashSet};
 
 use super::*;
 use crate::host_local::runtime_cache::Cache;
+use crate::host_local::store::Entry;
+use crate::protocol::request::Attachment;
 
 const NETWORK: &str = "cbr0";
 

@@ -18,7 +18,7 @@ fn last_clean_up(home: &Home) -> SystemTime {
 fn the_index_of_earlier_versions_is_ignored_and_removed() {
     let home = Home::small();
     home.add("a").unwrap();
-    let index = home.config.location.former_index();
+    let index = home.config.location.data_dir.join(".net.index");
     let clean_ups: [fn(&Home); 2] =
         [|home| drop(collect(&home.config.location, &[attachment("a")]).unwrap()), boot];
     for clean_up in clean_ups {

@@ -146,7 +146,8 @@ fn what_failed_gives_back_its_own_addresses_and_no_others() {
     assert_eq!(give_back(&second), 0);
     assert_eq!(home.addresses(), ["10.0.0.2", "10.9.0.2"]);
     // The record is of no use once nothing is held.
-    let first = Allocated { address: "10.0.0.2/29".parse().unwrap(), gateway: None };
+    let address = "10.0.0.2/29".parse().unwrap();
+    let first = Address { interface: None, address, gateway: None };
     assert_eq!(give_back(&Allocation { addresses: vec![first], ..second.clone() }), 1);
     assert_eq!(home.addresses(), ["10.9.0.2"]);
 }
