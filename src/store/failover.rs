@@ -16,7 +16,6 @@ use super::watch::Interrupted;
 
 /// The servers of one store.
 pub(super) trait Servers {
-    /// Sends requests to one server.
     type Client;
 
     /// The beginning of the sentence that reports a refused list of all leases.
@@ -41,7 +40,7 @@ pub(super) struct Failover<S: Servers> {
 struct Current<C> {
     /// Shared, because a client takes several kilobytes, which each future would contain.
     connection: Option<Arc<C>>,
-    /// Index of the server in use.
+    /// The index of the server in use.
     server: usize,
     /// Counts the changes of the server in use.
     changes: u64,
@@ -177,7 +176,6 @@ impl<S: Servers> Failover<S> {
         })
     }
 
-    /// The sentence that reports `refusal`.
     pub(super) fn refused(&self, refusal: Refusal) -> String {
         match refusal {
             Refusal::Denied(why) => why,
@@ -185,7 +183,6 @@ impl<S: Servers> Failover<S> {
         }
     }
 
-    /// Reports whether the store accepts this node's report.
     pub(super) fn note_report<T>(&self, written: &Result<T, Failure>) {
         match written {
             Ok(_) => self.report.refuses_report(None),
@@ -219,6 +216,10 @@ impl<S: Servers> Failover<S> {
             current.changes += 1;
         }
     }
+}
+
+pub(super) fn no_answer(timeout: Duration) -> String {
+    format!("no answer within {} s", timeout.as_secs())
 }
 
 /// `message` with the innermost cause, which is the most specific.

@@ -32,7 +32,7 @@ pub enum Interrupted {
 /// Starts with a snapshot, and with another one after each gap.
 pub fn updates(source: impl Source) -> BoxStream<'static, LeaseUpdate> {
     let backoff = Backoff::up_to(LONGEST_PAUSE);
-    let start = Follower { source, next: Next::List, list_at: Instant::now(), backoff };
+    let start = Follower { source, listed: None, list_at: Instant::now(), backoff };
     let steps = stream::unfold(start, |mut follower| async {
         let updates = follower.step().await;
         Some((stream::iter(updates), follower))
@@ -52,16 +52,11 @@ where
 
 struct Follower<S> {
     source: S,
-    next: Next,
+    /// The number of records at the last listing; none if all records must be listed.
+    listed: Option<usize>,
     /// When all records are listed again, even without a known gap.
     list_at: Instant,
     backoff: Backoff,
-}
-
-enum Next {
-    List,
-    /// The number of records at the last listing.
-    Follow(usize),
 }
 
 /// The longest time between two listings; a listing corrects what a watch has missed.
@@ -80,9 +75,9 @@ const SPREAD_PER_RECORD: Duration = Duration::from_millis(2);
 impl<S: Source> Follower<S> {
     async fn step(&mut self) -> Vec<LeaseUpdate> {
         loop {
-            let step = match self.next {
-                Next::List => self.list().await,
-                Next::Follow(_) => self.follow().await,
+            let step = match self.listed {
+                None => self.list().await,
+                Some(_) => self.follow().await,
             };
             match step {
                 Ok(updates) => {
@@ -92,7 +87,7 @@ impl<S: Source> Follower<S> {
                 Err(Interrupted::Unreachable) => sleep(self.backoff.delay(rand::random())).await,
                 Err(Interrupted::Gap) => {
                     sleep(self.backoff.delay(rand::random()) + self.spread()).await;
-                    self.next = Next::List;
+                    self.listed = None;
                 }
                 Err(Interrupted::PossibleGap) => {
                     self.list_at = self.list_at.min(Instant::now() + GAP_DELAY + self.spread());
@@ -103,7 +98,7 @@ impl<S: Source> Follower<S> {
 
     async fn list(&mut self) -> Result<Vec<LeaseUpdate>, Interrupted> {
         let records = self.source.list().await?;
-        self.next = Next::Follow(records.len());
+        self.listed = Some(records.len());
         let pause = BETWEEN_LISTINGS.mul_f64(rand::random_range(0.5..1.0));
         self.list_at = Instant::now() + pause;
         Ok(vec![LeaseUpdate::Snapshot(records)])
@@ -114,16 +109,13 @@ impl<S: Source> Follower<S> {
         if let Ok(followed) = timeout_at(self.list_at, self.source.follow()).await {
             return followed;
         }
-        self.next = Next::List;
+        self.listed = None;
         self.list().await
     }
 
     /// A random pause before this node lists all records, to limit the load on the store.
     fn spread(&self) -> Duration {
-        let records = match self.next {
-            Next::List => 0,
-            Next::Follow(records) => u32::try_from(records).unwrap_or(u32::MAX),
-        };
+        let records = u32::try_from(self.listed.unwrap_or(0)).unwrap_or(u32::MAX);
         let spread = SPREAD_PER_RECORD.saturating_mul(records).min(Backoff::LONGEST);
         spread.mul_f64(rand::random())
     }

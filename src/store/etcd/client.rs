@@ -11,13 +11,12 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::connect::{EtcdOptions, Fault, describe, fault, open, shown};
 use super::pace::{self, Part, TIMEOUT, faded, is_on};
-use crate::store::failover::{Failover, Failure, Refusal, Servers, retry};
+use crate::store::failover::{Failover, Failure, Refusal, Servers, no_answer, retry};
 use crate::store::report::Report;
 
 /// A client with failover, because the library's own sends some of the requests to dead servers.
 pub(super) struct Client {
     failover: Failover<EtcdOptions>,
-    /// The latency of the server in use.
     latency: Mutex<Latency>,
 }
 
@@ -35,7 +34,6 @@ impl Latency {
     }
 }
 
-/// A connection to one server.
 pub(in crate::store) struct Server(etcd_client::Client);
 
 pub(super) type Connection = Arc<Server>;
@@ -137,7 +135,6 @@ impl Client {
         .await
     }
 
-    /// Sends one request to one server.
     pub(super) async fn once<T, F>(&self, ask: impl FnOnce(Connection) -> F) -> Result<T, Failure>
     where
         F: Future<Output = Result<T, Error>>,
@@ -228,13 +225,8 @@ impl Deref for Client {
 /// The library's errors when the server closes the connection.
 const CONNECTION_CLOSED: [&str; 4] = ["operation was canceled", "fatal alert", "closed", "reset"];
 
-/// The store's revision in an answer.
 pub(super) fn revision(header: Option<&ResponseHeader>) -> i64 {
     header.map_or(0, ResponseHeader::revision)
-}
-
-fn no_answer(longest: Duration) -> String {
-    format!("no answer within {} s", longest.as_secs())
 }
 
 #[cfg(test)]

@@ -113,9 +113,7 @@ pub(super) fn describe(error: &Error) -> String {
     excerpt::sentence(&text)
 }
 
-/// The class of an error.
 pub(super) enum Fault {
-    /// An answer.
     Answer(Refusal),
     /// The server reports that it cannot answer.
     Server,
@@ -140,7 +138,6 @@ fn is_of_server(message: &str) -> bool {
     message.starts_with("etcdserver: ")
 }
 
-/// Whether this etcd user lacks the permission.
 fn is_denied(error: &Error) -> bool {
     matches!(error, Error::GRpcStatus(status) if i32::from(status.code()) == PERMISSION_DENIED)
 }

@@ -8,9 +8,7 @@ use crate::model::prefix::{Family, Prefix};
 /// The keys of a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// The key of the network config.
     pub config: String,
-    /// The prefix of the keys of all leases.
     pub subnets: String,
     /// The prefix of the keys of all node reports; the lease's id follows.
     pub reports: String,

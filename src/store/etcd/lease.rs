@@ -59,7 +59,12 @@ impl Leases for EtcdSubnetManager {
             Some(own) => shared.republish(&claimant, own, value::encode(attributes)).await?,
             None => shared.claim(&claimant, value::encode(attributes)).await?,
         };
-        let lease = lease(&own, attributes);
+        let lease = Lease {
+            id: own.id.clone(),
+            endpoints: attributes.published_for(own.subnets.iter().copied()),
+            created: own.created,
+            grant: own.grant,
+        };
         shared.ours.send_modify(|ours| ours.own = Some(own));
         Ok(lease)
     }
@@ -262,7 +267,6 @@ impl Shared {
         Ok(since)
     }
 
-    /// The etcd lease for a retry of a write that was refused.
     async fn other_grant(&self, refusal: Refusal, grant: Option<i64>) -> Option<i64> {
         if refusal == Refusal::Absent {
             self.forget_grant().await;
@@ -439,15 +443,6 @@ fn rival(claimant: &Claimant<'_>, own: &Own, rivals: &[Stored]) -> Option<Error>
 
 fn is_of_other_node(claimant: &Claimant<'_>, stored: &Stored) -> bool {
     stored.holding().is_some_and(|held| claimant.is_of_other_node(&held))
-}
-
-fn lease(own: &Own, attributes: &LeaseAttributes) -> Lease {
-    Lease {
-        id: own.id.clone(),
-        endpoints: attributes.published_for(own.subnets.iter().copied()),
-        created: own.created,
-        grant: own.grant,
-    }
 }
 
 /// The granted TTL of an etcd lease; none if there is no such lease.

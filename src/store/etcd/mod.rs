@@ -42,7 +42,6 @@ pub struct EtcdSubnetManager {
 struct Shared {
     store: Store,
     previous: Previous,
-    /// The addresses of this host.
     occupied: channel::Sender<Vec<Prefix>>,
     /// A lease is renewed at least this long before its end.
     renew_margin: Duration,

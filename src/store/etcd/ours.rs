@@ -34,7 +34,6 @@ pub(super) struct Own {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Seen {
-    /// The revision at which the key was read.
     revision: i64,
     /// None if the key does not exist.
     stored: Option<Stored>,
@@ -107,7 +106,6 @@ impl Own {
         theirs.endpoints.iter().find(has_ours).map(AddressConflict::of)
     }
 
-    /// Whether it was disputed recently.
     pub(super) fn is_disputed(&self) -> bool {
         self.disputed.is_some_and(|since| since.elapsed() < RELATED_LOSSES)
     }

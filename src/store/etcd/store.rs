@@ -65,7 +65,6 @@ pub(super) struct Listing {
     pub(super) revision: i64,
 }
 
-/// A lease to write.
 #[derive(Clone, Debug)]
 pub(super) struct Write {
     pub(super) id: LeaseId,
@@ -103,7 +102,6 @@ impl Store {
         Ok(Listing { stored, revision })
     }
 
-    /// The subnets that keys reserve.
     pub(super) async fn claimed(&self) -> Vec<Prefix> {
         self.keys().await.into_iter().flat_map(|(_, claimed)| claimed).collect()
     }
@@ -143,7 +141,6 @@ impl Store {
         .await
     }
 
-    /// The lease `id` and the revision of the answer.
     pub(super) async fn read_once(&self, id: &LeaseId) -> Result<(Option<Stored>, i64), Failure> {
         let key = self.layout.lease_key(id);
         let answer = self
@@ -301,7 +298,6 @@ pub(super) struct Page {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
     Whole,
-    /// The key, without its value.
     KeyAlone,
 }
 

@@ -19,7 +19,6 @@ pub(super) const LONGEST: usize = 64 * 1024;
 /// The metadata of a key in etcd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// The revision that created the key.
     pub created: u64,
     /// The etcd lease of the key.
     pub grant: Option<i64>,
@@ -60,7 +59,6 @@ pub fn encode(attributes: &LeaseAttributes) -> Vec<u8> {
     serde_json::to_vec(&value).unwrap_or_default()
 }
 
-/// Decodes the record under `id`.
 pub fn decode(id: LeaseId, value: &[u8], origin: Origin) -> Record {
     let endpoints = key::decode(&id)
         .ok_or_else(|| Malformed("its key names no subnet like 10.5.52.0-24".to_owned()))
@@ -77,9 +75,8 @@ pub fn decode(id: LeaseId, value: &[u8], origin: Origin) -> Record {
 fn endpoints(subnets: &[Prefix], value: &[u8]) -> Result<Vec<Endpoint>, Malformed> {
     if value.len() > LONGEST {
         let length = value.len();
-        return Err(Malformed(format!(
-            "its value has {length} bytes, but at most {LONGEST} are read"
-        )));
+        let reason = format!("its value has {length} bytes, but at most {LONGEST} are read");
+        return Err(Malformed(reason));
     }
     let fields = Fields::parse(value)
         .map_err(|error| Malformed(format!("its value is no JSON object: {error}")))?;

@@ -37,7 +37,6 @@ impl FirstListing {
         }
     }
 
-    /// Whether the watch is in use.
     pub(super) const fn is_used(&self) -> bool {
         matches!(self, Self::Used)
     }

@@ -18,7 +18,7 @@ use super::connect::{ApiOptions, failure, open};
 use super::request::ApiRequest;
 use crate::excerpt;
 use crate::store::backoff::Backoff;
-use crate::store::failover::{Failover, Failure, Refusal, Servers, retry};
+use crate::store::failover::{Failover, Failure, Refusal, Servers, no_answer, retry};
 use crate::store::report::Report;
 
 pub(super) struct Client {
@@ -33,13 +33,11 @@ pub(super) struct ApiServers {
     urls: Vec<Option<String>>,
 }
 
-/// A connection to one server.
 pub(super) type Connection = Arc<kube::Client>;
 
 /// The timeout for the start of an answer, and for its body.
 const ANSWER: Duration = Duration::from_secs(15);
 
-/// The longest answer, in bytes.
 pub(super) const LONGEST: usize = 64 * 1024 * 1024;
 
 /// The pause if the server requests one without a duration.
@@ -124,7 +122,7 @@ impl Client {
                 };
                 failure(error)
             }
-            Err(_) => no_answer(),
+            Err(_) => no_answer(ANSWER),
         };
         Err(self.failed(&connection, &reason).await)
     }
@@ -143,7 +141,7 @@ impl Client {
         let response = match timeout(ANSWER, Box::pin(connection.send(request))).await {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => return Err(self.failed(&connection, &failure(&error)).await),
-            Err(_) => return Err(self.failed(&connection, &no_answer()).await),
+            Err(_) => return Err(self.failed(&connection, &no_answer(ANSWER)).await),
         };
         if response.status().is_success() {
             self.succeeded().await;
@@ -152,13 +150,11 @@ impl Client {
         Err(self.classify(&connection, ask, response).await)
     }
 
-    /// The next request goes to the next server.
     pub(super) async fn failed(&self, connection: &Connection, reason: &str) -> Failure {
         self.drop_connection(connection, reason).await;
         Failure::Unreachable
     }
 
-    /// Classifies an answer without success.
     async fn classify(
         &self,
         connection: &Connection,
@@ -192,10 +188,6 @@ impl Deref for Client {
     fn deref(&self) -> &Self::Target {
         &self.failover
     }
-}
-
-fn no_answer() -> String {
-    format!("no answer within {} s", ANSWER.as_secs())
 }
 
 /// The pause that the server requests, if any.

@@ -35,7 +35,10 @@ const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 pub(super) async fn open(options: &ApiOptions, url: Option<&str>) -> Result<Client, String> {
     let mut config = match (&options.kubeconfig, url) {
         (Some(file), _) => from_file(file).await?,
-        (None, None) => Config::incluster().map_err(|error| no_cluster(&error))?,
+        (None, None) => Config::incluster().map_err(|error| {
+            let error = describe(&error);
+            format!("{error}: outside of a pod, set --kubeconfig-file or --kube-api-url")
+        })?,
         (None, Some(url)) => of_account(url)?,
     };
     if let Some(url) = url {
@@ -95,10 +98,6 @@ fn keep_secrets(config: &Config) -> Result<(), String> {
 
 fn parse(url: &str) -> Result<hyper::Uri, String> {
     url.parse().map_err(|error| format!("{url}: {error}"))
-}
-
-fn no_cluster(error: &(dyn StdError + 'static)) -> String {
-    format!("{}: outside of a pod, set --kubeconfig-file or --kube-api-url", describe(error))
 }
 
 /// Why a request has no answer.

@@ -199,7 +199,6 @@ impl Shared {
         }
     }
 
-    /// The namespace of our own objects.
     pub(super) fn namespace(&self) -> Option<String> {
         self.options.namespace.clone().or_else(own_namespace)
     }

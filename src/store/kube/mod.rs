@@ -46,11 +46,7 @@ pub struct KubeOptions {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeRef {
     Name(String),
-    /// The node of this pod.
-    OfPod {
-        namespace: String,
-        name: String,
-    },
+    OfPod { namespace: String, name: String },
 }
 
 /// A pod in our namespace.

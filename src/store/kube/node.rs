@@ -76,7 +76,9 @@ impl NodeObject<'_> {
 
     /// A number that grows with the time of creation.
     pub(super) fn created(&self) -> u64 {
-        age(&self.metadata.creation_timestamp)
+        // Of `2026-11-21T23:18:21Z`, the digits.
+        let digits = self.metadata.creation_timestamp.bytes().filter(u8::is_ascii_digit).take(14);
+        digits.fold(0, |number, digit| number * 10 + u64::from(digit - b'0'))
     }
 
     fn pod_cidr_texts(&self) -> impl Iterator<Item = &str> {
@@ -124,7 +126,8 @@ impl Reader {
         let annotations = self.annotations(node);
         self.prefix.is_managed(&annotations).then(|| {
             let lease = self.lease(node, &annotations, id.clone());
-            Record { lease: lease.map_err(|error| named(&id, &error)), id }
+            let lease = lease.map_err(|error| Malformed(format!("node {id}: {error}")));
+            Record { id, lease }
         })
     }
 
@@ -160,16 +163,6 @@ pub fn read_node(json: &[u8]) -> Option<Record> {
     reader.prefix.faults(&annotations);
     reader.prefix.public_ips(&annotations);
     reader.record(&node, LeaseId::new(node.metadata.name.as_ref()))
-}
-
-fn named(id: &LeaseId, error: &Malformed) -> Malformed {
-    Malformed(format!("node {id}: {error}"))
-}
-
-/// `2026-11-21T23:18:21Z` as a number that grows with time.
-fn age(timestamp: &str) -> u64 {
-    let digits = timestamp.bytes().filter(u8::is_ascii_digit).take(14);
-    digits.fold(0, |number, digit| number * 10 + u64::from(digit - b'0'))
 }
 
 #[cfg(test)]

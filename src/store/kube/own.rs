@@ -59,7 +59,6 @@ impl Ours {
         }
     }
 
-    /// The address families of our lease.
     pub(super) fn families(&self) -> Option<Vec<Family>> {
         let subnets = self.published.as_ref()?.subnets.iter();
         Some(subnets.map(|subnet| subnet.family()).collect())

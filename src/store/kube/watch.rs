@@ -43,7 +43,6 @@ struct Known {
     is_managed: bool,
 }
 
-/// One line of a watch.
 #[derive(Deserialize)]
 struct Event<'a> {
     #[serde(rename = "type", borrow)]
@@ -156,7 +155,6 @@ impl KubeSource {
         Ok(updates)
     }
 
-    /// Notes the version of this event.
     fn note_version(&mut self, object: &NodeObject<'_>) {
         let version = object.metadata.resource_version.as_ref();
         if !version.is_empty() {
