@@ -169,6 +169,7 @@ scenarios! {
     mixed_twice_restores_the_filter_of_each_device
     nothing_is_removed_before_the_first_snapshot
     nodes_deleted_one_by_one_do_not_reach_the_removal_limit
+    events_do_not_repeat_a_read_that_failed
     repeated_overruns_share_their_dumps
     peers_of_a_checkpoint_do_not_count_for_the_removal_limit
     programs_that_hang_delay_no_route

@@ -53,6 +53,12 @@ impl Held {
         }
     }
 
+    /// Whether the kernel may not be accessed yet, because the last access failed. Otherwise each
+    /// event would repeat an access that fails.
+    pub(super) fn waits_after_failure(&self) -> bool {
+        self.failure.is_some() && self.timers.has_retry()
+    }
+
     pub(super) fn observe(
         &mut self,
         observation: Observation,

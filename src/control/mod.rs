@@ -146,8 +146,11 @@ impl<K: Kernel> Reconciler<K> {
 
     /// Brings the kernel to the state that the known inputs require.
     async fn settle(&mut self) {
+        if self.control.held.waits_after_failure() {
+            return;
+        }
         let mut read = self.read_facts().await;
-        if self.control.inputs.are_known() {
+        if self.control.inputs.are_known() && !self.control.held.waits_after_failure() {
             self.control.take(Control::reconsider);
             for _ in 0..PASSES {
                 self.control.take(Control::derive);
@@ -155,7 +158,7 @@ impl<K: Kernel> Reconciler<K> {
                     let ops = self.control.diff();
                     self.program(ops).await;
                 }
-                if !self.control.changes.plan {
+                if !self.control.changes.plan || self.control.held.waits_after_failure() {
                     break;
                 }
             }

@@ -210,6 +210,11 @@ impl Timers {
         }
     }
 
+    /// Whether a retry is scheduled.
+    pub(super) fn has_retry(&self) -> bool {
+        self.tasks.contains_key(&Task::Retry)
+    }
+
     /// All required reads succeeded.
     pub(super) fn all_is_read(&mut self) {
         self.tasks.remove(&Task::Retry);

@@ -24,7 +24,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::excerpt;
 use connections::{ConnectionState, Connections};
@@ -35,6 +35,8 @@ pub type Response = hyper::Response<Full<Bytes>>;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 /// The longest time that a connection lasts, for clients that do not read the answer.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
+/// The pause after a connection could not be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The longest request, in bytes; a longer one is rejected before all of it is in memory.
 const LONGEST_REQUEST: usize = 16 << 10;
 /// The longest answer that [`get_unix`] accepts, in bytes.
@@ -47,20 +49,25 @@ pub async fn serve<L: Listener, R: Future<Output = Response>>(
 ) {
     let mut open = Connections::default();
     let mut answers = FuturesUnordered::new();
+    let mut accept_after = Instant::now();
     loop {
         let accepts = L::WHEN_FULL == WhenFull::Drop || !open.are_full();
+        let accept = async {
+            sleep_until(accept_after).await;
+            listener.accept().await
+        };
         tokio::select! {
             // A request that has arrived is read before a new connection may replace its own.
             biased;
             Some(_) = answers.next() => {}
-            accepted = listener.accept(), if accepts => match accepted {
+            accepted = accept, if accepts => match accepted {
                 Ok((connection, source)) => {
                     let (progress, registration) = open.open(source);
                     let answer = answer(connection, progress, &route);
                     answers.push(Abortable::new(answer, registration));
                 }
                 // Most likely, there are no free file descriptors until other connections end.
-                Err(_) => sleep(Duration::from_millis(100)).await,
+                Err(_) => accept_after = Instant::now() + ACCEPT_PAUSE,
             },
         }
     }

@@ -29,7 +29,7 @@ fn replace(path: &Path, parts: &[&[u8]], mode: u32) -> io::Result<()> {
     let temporary = temporary_path(path)?;
     let replaced = fill(&temporary, parts, mode).and_then(|()| fs::rename(&temporary, path));
     if replaced.is_err() {
-        remove(&temporary)?;
+        let _ = remove(&temporary);
     }
     replaced?;
     // Without this a power cut may still bring the old name back.
