@@ -70,11 +70,7 @@ impl Derived {
         }
         let used = self.desired.peers().values().flat_map(|lease_plan| addresses(Some(lease_plan)));
         let used: BTreeSet<IpAddr> = used.filter(|address| former.contains(address)).collect();
-        let routes = actual.entries().rev().map_while(|entry| match entry {
-            Entry::Route(route) => Some(route),
-            _ => None,
-        });
-        let unmarked = routes.filter(|route| route.protocol == PROTOCOL_BOOT);
+        let unmarked = actual.routes().filter(|route| route.protocol == PROTOCOL_BOOT);
         let leading: BTreeSet<IpAddr> = unmarked.filter_map(|route| route.gateway).collect();
         for address in former.into_iter().filter(|address| !used.contains(address)) {
             if leading.contains(&address) {

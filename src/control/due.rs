@@ -150,12 +150,8 @@ fn keep_used_nexthops(ops: &mut Vec<Op>, actual: &KernelState) {
     if leaving.is_empty() {
         return;
     }
-    let routes = actual.entries().rev().map_while(|entry| match entry {
-        Entry::Route(route) => Some(route),
-        _ => None,
-    });
-    let used = routes.filter_map(|route| route.nexthop).filter(|id| leaving.contains(id));
-    let used: BTreeSet<NexthopId> = used.collect();
+    let used = actual.routes().filter_map(|route| route.nexthop);
+    let used: BTreeSet<NexthopId> = used.filter(|id| leaving.contains(id)).collect();
     ops.retain(|op| removed_nexthop(op).is_none_or(|id| !used.contains(&id)));
 }
 

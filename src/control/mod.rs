@@ -128,7 +128,8 @@ impl<K: Kernel> Reconciler<K> {
             let is_probe = matches!(event, Event::Probe(_));
             self.control.apply(event);
             // Most probe reports change no verdict, and they are frequent.
-            if is_probe && self.control.changes == Changes::default() {
+            let is_news = self.control.changes != Changes::default();
+            if is_probe && !is_news && !self.control.held.timers.is_due() {
                 self.control.beat();
                 continue;
             }

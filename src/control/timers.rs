@@ -100,6 +100,11 @@ impl Timers {
         due.fold(Instant::now() + HEARTBEAT, Instant::min)
     }
 
+    /// Whether a deadline has expired.
+    pub(super) fn is_due(&self) -> bool {
+        self.next() <= Instant::now()
+    }
+
     /// Removes and returns the expired deadlines.
     pub(super) fn take_due(&mut self) -> Due {
         let now = Instant::now();

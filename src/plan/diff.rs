@@ -55,8 +55,7 @@ impl fmt::Display for Op {
 /// first. Missing and wrong entries follow in order of dependency. Owned entries that are not
 /// desired are removed last, in reverse order.
 pub fn diff(desired: &KernelState, actual: &KernelState, scope: &Scope) -> Vec<Op> {
-    // Links come first in the order of keys.
-    let links = desired.entries().take_while(|want| matches!(want, Entry::Link(_)));
+    let links = desired.local().filter(|want| matches!(want.as_ref(), Entry::Link(_)));
     let recreated: Vec<&Arc<Entry>> =
         links.filter_map(|want| recreated(want, actual.shared(&want.key())?)).collect();
     let gone: BTreeSet<&LinkName> = recreated.iter().filter_map(|entry| entry.link()).collect();

@@ -336,10 +336,9 @@ impl Inputs {
     }
 }
 
-/// The links with a strict filter. By key order, settings come right after links.
+/// The links with a strict filter.
 fn strict(actual: &KernelState) -> impl Iterator<Item = LinkName> + '_ {
-    let first = actual.entries().take_while(|e| matches!(e, Entry::Link(_) | Entry::Setting(_)));
-    first.filter_map(|entry| match entry {
+    actual.local().filter_map(|entry| match entry.as_ref() {
         Entry::Setting(it) if it.is_on(SettingKind::ReversePath) => Some(it.link.clone()),
         _ => None,
     })

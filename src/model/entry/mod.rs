@@ -165,7 +165,7 @@ macro_rules! kinds {
     };
 }
 
-// In the order of their keys.
+// In the order of their keys: entries of the node come first, routes last.
 kinds! { Link, Setting, Address, Chain, Table, Renewal, Element, Fdb, Neighbour, Nexthop, Route }
 
 impl Entry {

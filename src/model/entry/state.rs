@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, btree_set};
 use std::iter::Map;
 use std::sync::Arc;
 
-use super::{Entry, Key, KeyRef, Keyed};
+use super::{Entry, Key, KeyRef, Keyed, Route};
 
 /// Entries, one per key. An entry computes its own key, so that the two cannot disagree.
 ///
@@ -52,6 +52,14 @@ impl KernelState {
     /// The entries of this node, which come first in the order.
     pub fn local(&self) -> impl Iterator<Item = &Arc<Entry>> {
         self.iter().take_while(|entry| entry.is_local())
+    }
+
+    /// The routes, which come last in the order.
+    pub fn routes(&self) -> impl Iterator<Item = &Route> {
+        self.entries().rev().map_while(|entry| match entry {
+            Entry::Route(route) => Some(route),
+            _ => None,
+        })
     }
 
     /// The equal entry of this state if there is one, to share its memory; else `entry`.
