@@ -66,18 +66,16 @@ impl SubnetEnv {
     pub fn render(&self) -> String {
         let networks = |family| listed(&self.networks, family);
         let subnets = |family| listed(&self.subnets, family);
-        [
+        let values = [
             (NETWORK, networks(Family::V4)),
             (SUBNET, subnets(Family::V4)),
             (IPV6_NETWORK, networks(Family::V6)),
             (IPV6_SUBNET, subnets(Family::V6)),
             (MTU, self.mtu.to_string()),
             (IPMASQ, self.ip_masq.to_string()),
-        ]
-        .iter()
-        .filter(|(_, value)| !value.is_empty())
-        .map(|(key, value)| format!("{key}={value}\n"))
-        .collect()
+        ];
+        let lines = values.iter().filter(|(_, value)| !value.is_empty());
+        lines.map(|(key, value)| [key, "=", value, "\n"].concat()).collect()
     }
 
     /// Reads what the plugin would accept: plain `KEY=value`, no quotes, the last of equal keys.
