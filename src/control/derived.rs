@@ -8,7 +8,7 @@ use super::Control;
 use super::changes::{Changes, Differences};
 use super::inputs::Inputs;
 use crate::model::config::NetworkConfig;
-use crate::model::entry::{Entry, KernelState, Key, PROTOCOL_BOOT};
+use crate::model::entry::{KernelState, Key, PROTOCOL_BOOT};
 use crate::model::lease::{LeaseId, Peer, Rejected};
 use crate::model::local::Local;
 use crate::plan::backend::{self, Network};
