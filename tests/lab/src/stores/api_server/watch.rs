@@ -103,7 +103,7 @@ impl Watch {
                 _ = self.dropped.changed() => {
                     return Some(Err(io::Error::other("dropped")));
                 }
-                changed = timeout(BOOKMARK, self.changed.changed()) => if changed.is_err() {
+                waited = timeout(BOOKMARK, self.changed.changed()) => if waited.is_err() {
                     let store = lock(&self.shared.store);
                     // A bookmark must not skip changes that occurred after the wait.
                     if store.since(&self.collection, self.version).is_empty() {
