@@ -145,9 +145,8 @@ impl Control {
     fn store_warning(&self) -> Option<String> {
         match &self.inputs.store {
             StoreState::Waiting(reason) => Some(format!("the store is unreachable: {reason}")),
-            StoreState::Lacks(reason) => Some(format!("no subnet for this node yet: {reason}")),
             StoreState::Refuses(what) => Some(format!("the store refuses {what}")),
-            StoreState::Holds(what) => Some(what.clone()),
+            StoreState::Lacks(what) | StoreState::Holds(what) => Some(what.clone()),
             StoreState::Unknown | StoreState::Reachable => None,
         }
     }

@@ -230,7 +230,8 @@ pub enum StoreState {
     Holds(String),
     /// Reachable, but it rejected an optional request: which one, and why.
     Refuses(String),
-    /// Reachable, but it has no subnet for this node, and why.
+    /// Reachable, but it has no subnet for this node, or refuses a request that its lease needs: a
+    /// sentence with the reason.
     Lacks(String),
     /// Unreachable, and why.
     Waiting(String),

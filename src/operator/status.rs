@@ -77,9 +77,7 @@ fn store(state: &StoreState) -> String {
         StoreState::Reachable => "reachable".to_owned(),
         StoreState::Holds(what) => format!("reachable; {what}"),
         StoreState::Refuses(what) => format!("reachable, but refuses {what}"),
-        StoreState::Lacks(reason) => {
-            format!("reachable, but has no subnet for this node: {reason}")
-        }
+        StoreState::Lacks(what) => format!("reachable, but {what}"),
         StoreState::Waiting(reason) => format!("unreachable: {reason}"),
     }
 }

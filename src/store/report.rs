@@ -13,7 +13,7 @@ use crate::model::status::StoreState;
 struct Problems {
     /// Why the servers cannot be used; none if they can.
     server: Option<String>,
-    /// Why the store has no subnet for this node yet.
+    /// Why this node has no subnet yet, or cannot write its lease.
     subnet: Option<String>,
     /// Why the store rejects the report of this node, which delays nothing.
     report: Option<String>,
@@ -67,10 +67,20 @@ impl Report {
 
     /// The store answers, but has no subnet for this node.
     pub(super) fn lacks_subnet(&self, reason: &str) {
-        let reason = excerpt::sentence(reason);
-        let known = self.change(|problems| problems.subnet.replace(reason.clone()));
-        if known.as_ref() != Some(&reason) {
-            warn!(reason, "no subnet for this node yet");
+        let what = "no subnet for this node yet";
+        self.lacks(&format!("{what}: {reason}"), what, reason);
+    }
+
+    /// The store answers, but refuses a request without which this node holds no lease.
+    pub(super) fn refuses(&self, sentence: &str) {
+        self.lacks(sentence, &format!("{} refuses a request of this node", self.store), sentence);
+    }
+
+    fn lacks(&self, sentence: &str, what: &str, reason: &str) {
+        let (sentence, reason) = (excerpt::sentence(sentence), excerpt::sentence(reason));
+        let known = self.change(|problems| problems.subnet.replace(sentence.clone()));
+        if known != Some(sentence) {
+            warn!(reason, "{what}");
         }
     }
 
@@ -145,7 +155,8 @@ mod tests {
         report.lacks_subnet("node n1: it has no IPv4 podCIDR yet");
         assert_eq!(*report.state().borrow(), StoreState::Unknown);
         report.reachable();
-        let state = StoreState::Lacks("node n1: it has no IPv4 podCIDR yet".to_owned());
+        let sentence = "no subnet for this node yet: node n1: it has no IPv4 podCIDR yet";
+        let state = StoreState::Lacks(sentence.to_owned());
         assert_eq!(*report.state().borrow(), state);
         assert!(state.is_reachable());
         report.has_subnet();

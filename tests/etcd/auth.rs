@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use etcd_client::{Client, ConnectOptions, Permission};
+use etcd_client::{Client, ConnectOptions, Permission, RoleRevokePermissionOptions};
 use tokio::time::{sleep, timeout};
 use tweed::model::status::StoreState;
 use tweed::store::claim::Previous;
@@ -118,4 +118,43 @@ async fn a_wrong_password_is_reported_but_not_shown() {
     // Not even by the libraries, at their chattiest.
     assert!(log.text().contains("TRACE"));
     assert!(!log.text().contains(wrong));
+}
+
+#[tokio::test]
+async fn a_user_that_may_not_write_any_more_still_sees_removed_peers() {
+    let server = server(&[]).await;
+    let mut root = root(&server).await;
+    let peer = format!("{SUBNETS}10.5.4.0-24");
+    root.put(peer.as_str(), value("10.0.0.4"), None).await.unwrap();
+    let manager = manager(&server);
+    manager.acquire(&config(V4), &vxlan(&["192.168.0.9"])).await.unwrap();
+    let mut updates = manager.watch();
+    assert_eq!(next(&mut updates).await, "snapshot [10.5.4.0-24@10.0.0.4]");
+    assert_eq!(next(&mut updates).await, "put 10.5.115.0-24@192.168.0.9");
+    let network = "/coreos.com/network/";
+    let below = RoleRevokePermissionOptions::new().with_prefix();
+    root.role_revoke_permission("flannel", network, Some(below)).await.unwrap();
+    let read = Permission::read(network).with_prefix();
+    root.role_grant_permission("flannel", read).await.unwrap();
+
+    let log = Log::catch();
+    let mut state = manager.state();
+    let (config, node) = (config(V4), vxlan(&["192.168.0.10"]));
+    let publishes = manager.acquire(&config, &node);
+    let sees = async {
+        let is_told = |state: &StoreState| format!("{state:?}").contains("permission");
+        let refused = timeout(TIMEOUT, state.wait_for(is_told)).await.unwrap().unwrap().clone();
+        assert!(refused.is_reachable(), "removals wait: {refused:?}");
+        let why = format!("{refused:?}");
+        assert!(why.contains("user flannel") && why.contains(network), "{why}");
+        root.delete(peer.as_str(), None).await.unwrap();
+        assert_eq!(next(&mut updates).await, "remove 10.5.4.0-24");
+        assert!(manager.state().borrow().is_reachable());
+    };
+    tokio::select! {
+        lease = publishes => panic!("{lease:?}"),
+        () = sees => {}
+    }
+    let lines = log.lines();
+    assert_eq!(lines.len(), 1, "{lines:#?}");
 }

@@ -100,7 +100,7 @@ async fn a_node_without_pod_cidr_waits_for_it() {
     let manager = manager(&server);
     let acquired = async {
         let why = waits(&manager, "podCIDR").await;
-        assert_eq!(why, "node n1: it has no IPv4 podCIDR yet");
+        assert_eq!(why, "no subnet for this node yet: node n1: it has no IPv4 podCIDR yet");
         server.patch_node("n1", &json!({ "spec": { "podCIDR": "10.244.7.0/24" } }));
     };
     let (lease, ()) = tokio::join!(acquire(&manager), acquired);
@@ -112,7 +112,8 @@ async fn a_node_that_is_not_registered_yet_is_waited_for() {
     let server = ApiServer::start().unwrap();
     let manager = manager(&server);
     let registered = async {
-        assert_eq!(waits(&manager, "there is no node").await, "there is no node n1 yet");
+        let why = waits(&manager, "there is no node").await;
+        assert_eq!(why, "no subnet for this node yet: there is no node n1 yet");
         server.add_node("n1", &["10.244.1.0/24"]);
     };
     let (lease, ()) = tokio::join!(acquire(&manager), registered);

@@ -420,7 +420,9 @@ fn store(words: &str) -> StoreState {
     match words {
         "reachable" => StoreState::Reachable,
         "refuses" => StoreState::Refuses("this node's report: request is too large".into()),
-        "lacks" => StoreState::Lacks("node n1: it has no IPv4 podCIDR yet".into()),
+        "lacks" => StoreState::Lacks(
+            "no subnet for this node yet: node n1: it has no IPv4 podCIDR yet".into(),
+        ),
         "holds" => StoreState::Holds("a value is too large for a lease".into()),
         "unreachable" => StoreState::Waiting("no server answers".into()),
         other => panic!("a store is not {other}"),

@@ -9,7 +9,7 @@ use etcd_client::{Error, KvClient, LeaseClient, ResponseHeader, WatchClient};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::connect::{EtcdOptions, Fault, describe, fault, open, shown};
+use super::connect::{Credentials, EtcdOptions, Fault, describe, fault, open, shown};
 use super::pace::{self, Part, TIMEOUT, faded, is_on};
 use crate::store::failover::{Failover, Failure, Refusal, Servers, no_answer, retry};
 use crate::store::report::Report;
@@ -89,6 +89,17 @@ impl EtcdOptions {
         self.endpoints.get(index).map_or("", String::as_str)
     }
 
+    /// etcd names neither the user nor the keys.
+    fn denied(&self, reason: &str) -> String {
+        let user = match &self.credentials {
+            Some(Credentials { user, .. }) => format!("user {user}"),
+            None => "the user that the client certificate names".to_owned(),
+        };
+        let prefix = self.prefix.trim_end_matches('/');
+        let right = format!("a role that may read and write the keys below {prefix}/");
+        format!("etcd denies a request ({reason}): grant {user} {right}")
+    }
+
     /// A server that requires a client certificate closes the connection without a message.
     fn hint(&self, endpoint: &str, reason: &str) -> &'static str {
         let encrypted = endpoint.starts_with("https://") || !endpoint.contains("://");
@@ -122,10 +133,11 @@ impl Client {
                     self.report.has_subnet();
                     Some(Ok(answer))
                 }
-                // There is no lease without it, and the server may have space again later.
-                Err(Failure::Refused(Refusal::Invalid(reason))) => {
+                // There is no lease without it. The server may have space again later, and the
+                // permission may be granted.
+                Err(Failure::Refused(refusal @ (Refusal::Invalid(_) | Refusal::Denied(_)))) => {
                     self.report.reachable();
-                    self.report.lacks_subnet(&reason);
+                    self.report.refuses(&self.refused(refusal));
                     None
                 }
                 Err(Failure::Refused(refusal)) => Some(Err(refusal)),
@@ -188,6 +200,10 @@ impl Client {
             Fault::Answer(refusal @ Refusal::Invalid(_)) => {
                 self.answered().await;
                 return Failure::Refused(refusal);
+            }
+            Fault::Answer(Refusal::Denied(reason)) => {
+                self.answered().await;
+                return Failure::Refused(Refusal::Denied(self.servers.denied(&reason)));
             }
             Fault::Answer(refusal) => {
                 self.succeeded().await;

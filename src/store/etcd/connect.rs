@@ -127,6 +127,7 @@ pub(super) fn fault(error: &Error) -> Fault {
         FAILED_PRECONDITION => Fault::Answer(Refusal::Exists),
         OUT_OF_RANGE if is_of_server(status.message()) => Fault::Answer(Refusal::NoHistory),
         OUT_OF_RANGE => Fault::Answer(Refusal::TooLarge(describe(error))),
+        PERMISSION_DENIED => Fault::Answer(Refusal::Denied(describe(error))),
         INVALID_ARGUMENT | RESOURCE_EXHAUSTED => Fault::Answer(Refusal::Invalid(describe(error))),
         UNAVAILABLE if is_of_server(status.message()) => Fault::Server,
         _ => Fault::Connection,

@@ -90,7 +90,7 @@ impl Client {
             match self.once(ask).await {
                 Ok(body) => Some(Ok(body)),
                 Err(Failure::Refused(Refusal::Denied(reason))) => {
-                    self.report.lacks_subnet(&reason);
+                    self.report.refuses(&reason);
                     None
                 }
                 Err(Failure::Refused(refusal)) => Some(Err(refusal)),
