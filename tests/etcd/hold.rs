@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use etcd_client::{DeleteOptions, PutOptions};
 use futures::StreamExt;
+use tokio::net::TcpListener;
+use tokio::task::LocalSet;
 use tokio::time::{Instant, sleep, timeout};
 use tweed::model::config::BackendType;
-use tweed::model::lease::Lease;
+use tweed::model::lease::{Lease, LeaseId};
 use tweed::store::Leases;
 use tweed::store::claim::Previous;
 use tweed::store::etcd::EtcdSubnetManager;
@@ -15,6 +17,7 @@ use crate::node::{
     SUBNETS, Updates, V4, attributes, config, manager, manager_of, next, options, previous, value,
     vxlan,
 };
+use crate::refusal::{Calls, refuse_all};
 use crate::server::{EtcdServer, TIMEOUT};
 
 const KEY: &str = "/coreos.com/network/subnets/10.5.115.0-24";
@@ -377,4 +380,42 @@ async fn a_machine_that_has_moved_creates_its_lease_under_a_term_of_its_own() {
     let manager = manager_of(options(&[server.endpoint()]), known);
     let lease = manager.acquire(&config(V4), &vxlan(&["192.168.0.77"])).await.unwrap();
     assert_ne!(lease.grant, before.grant);
+}
+
+/// The methods that a node calls within three seconds to hold its lease, if the server refuses each
+/// with the status `code`.
+async fn calls_refused_with(code: u16) -> Vec<String> {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    let calls = Calls::default();
+    // A margin over the whole term: a renewal is due after a second.
+    let margin = Duration::from_secs(100_000);
+    let manager = EtcdSubnetManager::new(options(&[endpoint]), Previous::default(), margin);
+    let id = LeaseId::new("10.5.115.0-24");
+    let lease = Lease { id, endpoints: Vec::new(), created: 1, grant: Some(7) };
+    let holds = timeout(Duration::from_secs(3), manager.hold(&lease));
+    let server = LocalSet::new();
+    let refuses = refuse_all(listener, code, Calls::clone(&calls));
+    server
+        .run_until(async {
+            tokio::select! {
+                held = holds => assert!(held.is_err(), "{held:?}"),
+                () = refuses => {}
+            }
+        })
+        .await;
+    calls.take()
+}
+
+#[tokio::test]
+async fn a_refused_grant_is_no_etcd_lease() {
+    let out_of_range = calls_refused_with(11).await;
+    assert_eq!(out_of_range, ["LeaseGrant"]);
+}
+
+#[tokio::test]
+async fn a_refused_renewal_is_tried_again_after_a_pause() {
+    // The answer to a grant whose first answer was lost: it exists.
+    let failed_precondition = calls_refused_with(9).await;
+    assert_eq!(failed_precondition, ["LeaseGrant", "LeaseKeepAlive"]);
 }

@@ -21,6 +21,7 @@ mod node_report;
 mod operator;
 mod probe_secret;
 mod proxy;
+mod refusal;
 mod reserve;
 mod scale;
 mod server;

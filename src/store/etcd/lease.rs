@@ -322,12 +322,16 @@ impl Shared {
             let grant = self.grant().await;
             sleep_until(grant.renewed + renewal(grant.ttl, self.renew_margin, rand::random()))
                 .await;
-            if self.keep_alive(grant.id).await == Err(Refusal::Absent) {
-                self.forget_grant().await;
-                return Lost::because(format!(
-                    "etcd lease {:x} of key {} is gone",
-                    grant.id, lease.id
-                ));
+            match self.keep_alive(grant.id).await {
+                Ok(()) => {}
+                Err(Refusal::Absent) => {
+                    self.forget_grant().await;
+                    return Lost::because(format!(
+                        "etcd lease {:x} of key {} is gone",
+                        grant.id, lease.id
+                    ));
+                }
+                Err(refusal) => self.pause_after_refusal(refusal).await,
             }
             self.check_without_watch(lease).await;
         }
@@ -416,14 +420,29 @@ impl Shared {
     async fn new_grant(&self) -> Grant {
         let id = rand::random_range(1..=i64::MAX);
         self.store.client.pause().await;
-        let renewed = Instant::now();
         let ask = |connection: Connection| async move {
             let options = LeaseGrantOptions::new().with_id(id);
             connection.leases().grant(TTL_SECONDS, Some(options)).await
         };
-        let granted = self.store.client.request(ask).await;
-        let ttl = granted.map_or(TTL_SECONDS, |grant| grant.ttl());
-        Grant { id, ttl: seconds(ttl), renewed }
+        loop {
+            let renewed = Instant::now();
+            let ttl = match self.store.client.request(ask).await {
+                Ok(grant) => grant.ttl(),
+                // The answer to an earlier try was lost.
+                Err(Refusal::Exists) => TTL_SECONDS,
+                Err(refusal) => {
+                    self.pause_after_refusal(refusal).await;
+                    continue;
+                }
+            };
+            return Grant { id, ttl: seconds(ttl), renewed };
+        }
+    }
+
+    async fn pause_after_refusal(&self, refusal: Refusal) {
+        let client = &self.store.client;
+        client.report.refuses(&client.refused(refusal));
+        sleep(Backoff::LONGEST).await;
     }
 }
 
