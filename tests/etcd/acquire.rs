@@ -5,6 +5,7 @@ use tweed::model::config::BackendType;
 use tweed::model::lease::Vtep;
 use tweed::store::Leases;
 
+use crate::log::Log;
 use crate::node::{
     MAC, SUBNETS, V4, attributes, config, manager, manager_of, next, options, previous, subnets,
     value, vxlan,
@@ -136,4 +137,21 @@ async fn the_subnet_of_before_goes_before_another_with_our_public_ip() {
     assert_eq!(subnets(&lease), ["10.5.7.0/24"]);
     let (_, grant) = server.get(&format!("{SUBNETS}10.5.7.0-24")).await.unwrap();
     assert_eq!(lease.grant, Some(grant));
+}
+
+#[tokio::test]
+async fn leases_of_ours_on_other_subnets_are_deleted_and_logged_in_one_line() {
+    let server = EtcdServer::start().await;
+    for subnet in 1..=100 {
+        let key = format!("{SUBNETS}10.6.{subnet}.0-24");
+        server.put_with_grant(&key, &value("192.168.0.9")).await;
+    }
+    let log = Log::catch();
+    manager(&server).acquire(&config(V4), &vxlan(&["192.168.0.9"])).await.unwrap();
+    let lines = log.lines();
+    let about: Vec<_> = lines.iter().filter(|line| line.contains("10.6.")).collect();
+    assert_eq!(about.len(), 1, "{about:#?}");
+    assert!(about[0].contains("64"), "{about:?}");
+    // One transaction deletes 64 of them; the lease itself is the 37th.
+    assert_eq!(server.keys(SUBNETS).await.len(), 37);
 }

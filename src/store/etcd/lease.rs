@@ -1,6 +1,7 @@
 //! Our lease: acquired and written in guarded transactions, renewed by one etcd lease, and acquired
 //! again after a loss.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use tracing::{info, warn};
 use super::client::Connection;
 use super::ours::{Ours, Own};
 use super::startup::{Proof, Reserved, Since, is_confirmed};
-use super::store::{Listing, Precondition, Stored, Write};
+use super::store::{Listing, MAX_OBSOLETE, Precondition, Stored, Write};
 use super::watch::EtcdSource;
 use super::{EtcdSubnetManager, Shared, key, value};
 use crate::model::config::NetworkConfig;
@@ -115,15 +116,17 @@ impl Shared {
     async fn attempt(&self, claimant: &Claimant<'_>, listing: &Listing, value: &[u8]) -> Attempt {
         let holdings: Vec<HeldLease> = listing.stored.iter().filter_map(Stored::holding).collect();
         let claim = claimant.claim(&holdings)?;
-        let seen = |id: &LeaseId| listing.stored.iter().find(|stored| stored.record.id == *id);
-        let obsolete = claim.obsolete.iter().filter_map(seen);
+        let stored: BTreeMap<&LeaseId, &Stored> =
+            listing.stored.iter().map(|stored| (&stored.record.id, stored)).collect();
+        let obsolete = claim.obsolete.iter().filter_map(|id| stored.get(id));
         let obsolete: Vec<_> =
             obsolete.map(|stored| (stored.record.id.clone(), stored.mod_revision)).collect();
-        for (id, _) in &obsolete {
-            info!(%id, "deleting our lease of another subnet");
+        if let Some((first, _)) = obsolete.first() {
+            let (count, of) = (obsolete.len().min(MAX_OBSOLETE), obsolete.len());
+            info!(%first, count, of, "deleting our leases of other subnets");
         }
         match claim.allocation {
-            Allocation::Existing(id) => match seen(&id) {
+            Allocation::Existing(id) => match stored.get(&id) {
                 Some(stored) => self.take(claimant, stored, value, obsolete).await,
                 None => Ok(None),
             },

@@ -85,7 +85,7 @@ pub(super) enum Precondition {
 }
 
 /// Fewer than the 128 operations that etcd allows in a transaction by default.
-const MAX_OBSOLETE: usize = 64;
+pub(super) const MAX_OBSOLETE: usize = 64;
 
 /// Records in one answer, some 2 MB. For each page, etcd scans all keys from its start to the end.
 const PAGE: i64 = 10_000;
