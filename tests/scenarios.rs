@@ -142,6 +142,7 @@ scenarios! {
     a_harmless_setting_that_cannot_be_written_is_skipped
     a_broken_socket_causes_no_busy_loop
     a_start_from_an_older_checkpoint_replaces_nothing
+    a_start_from_an_older_checkpoint_without_a_config_replaces_nothing
     an_invalid_tunnel_source_is_not_accepted
     a_start_from_a_checkpoint_keeps_the_removal_limit
     a_subnet_that_moves_to_another_lease_is_still_probed

@@ -165,7 +165,7 @@ impl Control {
         }
         warnings.extend(inputs.pending());
         // Without an earlier config this node waits, which is reported elsewhere.
-        if let Some(reason) = inputs.edit.unusable().filter(|_| inputs.confirmed) {
+        if let Some(reason) = inputs.edit.unusable().filter(|_| inputs.may_use_config()) {
             warnings.push(format!("the previous config stays applied: {reason}"));
         }
         warnings.extend(self.probes_warning());

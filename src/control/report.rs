@@ -72,7 +72,7 @@ impl Control {
         self.log_rejected();
         self.log_readiness();
         let progress = Progress {
-            config: self.inputs.config.clone().filter(|_| self.inputs.confirmed),
+            config: self.inputs.config.clone().filter(|_| self.inputs.may_use_config()),
             occupied: self.inputs.occupied.clone(),
             identity: self.inputs.identity.clone(),
             attributes: self.publishable(),
@@ -105,7 +105,7 @@ impl Control {
     /// Peers send to this node as soon as they read its lease, so the device must exist first.
     fn publishable(&self) -> Option<LeaseAttributes> {
         let links_are_up = || self.is_met(|entry| matches!(entry, Entry::Link(_)));
-        let is_ready = self.inputs.confirmed && !self.inputs.lack_macs() && links_are_up();
+        let is_ready = self.inputs.may_use_config() && !self.inputs.lack_macs() && links_are_up();
         Some(self.inputs.local().filter(|_| is_ready)?.attributes())
     }
 

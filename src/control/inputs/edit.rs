@@ -47,13 +47,11 @@ impl Inputs {
     /// one stays applied, as on a running node, so that the lease is renewed and peer leases are
     /// read.
     pub(super) fn apply_edit(&mut self, update: ConfigUpdate, reload: Reload) -> Changes {
+        let is_running = self.confirmed || (self.goes_on() && self.held);
         self.edit = Edit { update: Some(update), pending: None };
-        let Some(wanted) = self.edit.wanted().cloned() else {
-            self.confirmed |= self.config.is_some();
-            return Changes::default();
-        };
+        let Some(wanted) = self.edit.wanted().cloned() else { return Changes::default() };
         match self.config.clone() {
-            Some(current) if self.confirmed => self.change(&current, &wanted, reload),
+            Some(current) if is_running => self.change(&current, &wanted, reload),
             Some(_) | None => {
                 self.confirmed = true;
                 self.apply_config(wanted)
@@ -84,6 +82,7 @@ impl Inputs {
         let situation =
             Situation { reload, names: self.names(), kept: self.kept_backend(), unreachable };
         let Change { applied, pending } = change(current, wanted, &situation);
+        self.confirmed |= pending.is_none();
         self.edit.pending = pending;
         self.apply_config(applied)
     }
@@ -94,6 +93,18 @@ impl Inputs {
         }
         self.config = Some(config);
         Changes { config: true, facts: true, plan: true, save: true, ..Changes::default() }
+    }
+
+    /// Whether this node goes on with its config because that of the store is missing, invalid, or
+    /// cannot be applied yet.
+    fn goes_on(&self) -> bool {
+        let waits = self.edit.unusable().is_some() || self.edit.pending.is_some();
+        self.config.is_some() && waits
+    }
+
+    /// Whether the lease may be acquired and published with the config.
+    pub fn may_use_config(&self) -> bool {
+        self.confirmed || self.goes_on()
     }
 
     /// The peers that have a path now but would have none under `wanted`; none until all peers are

@@ -35,8 +35,7 @@ pub struct Inputs {
     pub edit: Edit,
     /// The number of config updates, including the first one.
     pub edits: u64,
-    /// Whether the store confirms the config: it comes from the store, or the store has no usable
-    /// config, so that the remembered one stays applied.
+    /// Whether the config comes from the store: a remembered one may be older than the kernel state.
     pub confirmed: bool,
     pub identity: Identity,
     pub node: Option<Node>,
@@ -310,7 +309,7 @@ impl Inputs {
     /// the known peers.
     pub fn uses_checkpoint(&self) -> bool {
         let lacks_peers = !self.peers.is_complete() && self.lacks_store();
-        self.remembered.is_some() && (!self.confirmed || lacks_peers)
+        self.remembered.is_some() && (!self.may_use_config() || lacks_peers)
     }
 
     /// This node's lease, if the store confirms it or is unreachable: pods may rely on it only
