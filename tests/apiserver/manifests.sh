@@ -2,7 +2,7 @@
 # shellcheck shell=sh disable=SC2154
 
 check_manifests() {
-    for file in tweed tweed-keep-config; do
+    for file in tweed tweed-keep-config tweed-without-policies tweed-keep-config-without-policies; do
         passes "kubectl takes $file.yml" kubectl apply --dry-run=client --validate=strict --filename "config/kubernetes/$file.yml"
     done
     passes "the server takes tweed.yml" kubectl apply --filename config/kubernetes/tweed.yml

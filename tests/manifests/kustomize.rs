@@ -103,7 +103,7 @@ fn etcd_is_named_as_the_daemon_reads_it() {
 fn kustomizations() -> Vec<PathBuf> {
     let mut files = files_below(Path::new("config/kubernetes"));
     files.retain(|path| path.ends_with("kustomization.yaml"));
-    assert_eq!(files.len(), 12);
+    assert_eq!(files.len(), 14);
     files
 }
 

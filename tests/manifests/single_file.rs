@@ -13,10 +13,19 @@ use crate::{files, read};
 
 const TWEED: &str = "config/kubernetes/tweed.yml";
 const KEEP_CONFIG: &str = "config/kubernetes/tweed-keep-config.yml";
+const WITHOUT_POLICIES: &str = "config/kubernetes/tweed-without-policies.yml";
+const KEEP_CONFIG_WITHOUT_POLICIES: &str =
+    "config/kubernetes/tweed-keep-config-without-policies.yml";
 
 #[test]
 fn each_is_in_step_with_its_overlay() {
-    for (file, overlay) in [(TWEED, "vxlan"), (KEEP_CONFIG, "keep-config")] {
+    let files_of_overlays = [
+        (TWEED, "vxlan"),
+        (KEEP_CONFIG, "keep-config"),
+        (WITHOUT_POLICIES, "without-policies"),
+        (KEEP_CONFIG_WITHOUT_POLICIES, "keep-config-without-policies"),
+    ];
+    for (file, overlay) in files_of_overlays {
         let text = read(file);
         let (head, body) = text.split_at(text.match_indices('\n').nth(1).unwrap().0 + 1);
         let mut digest = Context::new(&SHA256);
@@ -62,6 +71,23 @@ fn a_take_over_differs_by_the_config_alone() {
     let mut all = documents(TWEED);
     all.retain(|document| !is_config(document));
     assert_eq!(documents(KEEP_CONFIG), all);
+}
+
+/// An older API server refuses the policies and accepts the rest, which lets each node write objects
+/// that all nodes read.
+#[test]
+fn before_admission_policies_no_daemon_may_write_objects_of_others() {
+    for (file, with) in [(WITHOUT_POLICIES, TWEED), (KEEP_CONFIG_WITHOUT_POLICIES, KEEP_CONFIG)] {
+        let mut all = documents(with);
+        all.retain(|document| {
+            let is_policy =
+                document["kind"].as_str().unwrap().starts_with("ValidatingAdmissionPolicy");
+            !is_policy && document["metadata"]["name"] != "flannel-own-objects"
+        });
+        assert_eq!(documents(file), all, "{file}");
+        let guide = read("docs/kubernetes-install.md");
+        assert!(guide.contains(file.rsplit('/').next().unwrap()), "the guide does not name {file}");
+    }
 }
 
 #[test]
