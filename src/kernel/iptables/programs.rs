@@ -11,6 +11,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 use tokio::time::timeout;
 
+use crate::excerpt;
 use crate::kernel::codec;
 use crate::model::entry::{Chain, ChainName, Iptables};
 use crate::model::prefix::Family;
@@ -74,11 +75,10 @@ impl Programs {
             Ok(Err(source)) => return Err(ProgramError::Unrunnable { program, source }),
             Err(_) => return Err(ProgramError::Hanging { program }),
         };
-        let words = || String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
         if output.status.success() {
             Ok(output)
         } else {
-            Err(ProgramError::Refused { program, words: words() })
+            Err(ProgramError::Refused { program, words: sentence(&output.stderr) })
         }
     }
 
@@ -126,6 +126,11 @@ async fn run_to_end(mut command: Command, input: &str) -> io::Result<Output> {
     child.wait_with_output().await
 }
 
+/// What a program wrote to its error output, as one line.
+fn sentence(written: &[u8]) -> String {
+    excerpt::sentence(&String::from_utf8_lossy(written).trim().replace('\n', "; "))
+}
+
 const fn word(family: Family) -> &'static str {
     match family {
         Family::V4 => "iptables",
@@ -150,5 +155,13 @@ mod tests {
         let [nft, legacy, old, older] = kinds.map(|name| kind(&Path::new("/sbin").join(name)));
         assert_eq!((nft, legacy), (Iptables::Nft, Iptables::Legacy));
         assert_eq!((old, older), (Iptables::Legacy, Iptables::Legacy));
+    }
+
+    #[test]
+    fn a_long_error_output_is_cut_to_one_printable_line() {
+        assert_eq!(sentence(b"line 1 failed\nBad argument\n"), "line 1 failed; Bad argument");
+        let flood = sentence(&b"\x1b[31mBad rule\n".repeat(10_000));
+        assert!(flood.chars().count() <= excerpt::SENTENCE + 1, "{} bytes", flood.len());
+        assert!(!flood.contains('\x1b'), "{flood}");
     }
 }
