@@ -71,6 +71,9 @@ async fn the_report_of_a_node_that_was_given_back_to_flanneld_is_not_read() {
     // Under a reservation, which has no etcd lease, a report counts.
     client.put(key.as_str(), value.as_str(), None).await.unwrap();
     assert_eq!(reports().await, 1);
+    // The subnet was given up: its report outlives it by the term of the etcd lease.
+    client.delete(key.as_str(), None).await.unwrap();
+    assert_eq!(reports().await, 0);
 }
 
 #[tokio::test]

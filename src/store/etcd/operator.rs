@@ -114,6 +114,7 @@ impl ClusterStore for EtcdClusterStore {
 
 /// Whether the daemon that wrote a report under the etcd lease `reported` still holds the subnet,
 /// whose key has the etcd lease `held`. flanneld would use another one, and a reservation has none.
+/// Without the key, the subnet was given up.
 fn is_current(held: Option<i64>, reported: i64) -> bool {
-    held.is_none_or(|held| held == 0 || held == reported)
+    held.is_some_and(|held| held == 0 || held == reported)
 }
