@@ -2,7 +2,7 @@
 //! never all nodes in memory; then a watch that is resumed where it was interrupted.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::RandomState;
 use std::sync::Arc;
 use std::time::Duration;
@@ -215,7 +215,7 @@ impl KubeSource {
             }
             Err(failure) => return Err(self.shared.client.interrupted(failure)),
         };
-        let (mut records, mut progress) = (Vec::new(), Instant::now());
+        let (mut records, mut progress) = (BTreeMap::new(), Instant::now());
         loop {
             let waiting = open.wait_for_data(&self.shared.client);
             let Ok(more) = timeout_at(progress + STALL, waiting).await else {
@@ -233,7 +233,7 @@ impl KubeSource {
                         // Changes may follow.
                         self.open = Some(open);
                         self.note_missing_own();
-                        return Ok(records);
+                        return Ok(records.into_values().collect());
                     }
                     // A server that supports streamed lists sends no other bookmark first.
                     "BOOKMARK" => return self.list_paged_from_now_on().await,
@@ -246,18 +246,17 @@ impl KubeSource {
     }
 
     /// Nodes may change, be removed, or stop being managed while they are listed.
-    fn note(&mut self, records: &mut Vec<Record>, event: &Event<'_>) {
-        let is_listed = self.known.contains_key(event.object.metadata.name.as_ref());
+    fn note(&mut self, records: &mut BTreeMap<LeaseId, Record>, event: &Event<'_>) {
         let update = match event.kind.as_ref() {
             "DELETED" => self.remove(&event.object),
             _ => self.put(&event.object),
         };
-        if let Some(update) = update {
-            if is_listed {
-                let changed = event.object.metadata.name.as_ref();
-                records.retain(|record| record.id.as_str() != changed);
+        match update {
+            Some(LeaseUpdate::Put(record)) => drop(records.insert(record.id.clone(), record)),
+            Some(LeaseUpdate::Remove(id) | LeaseUpdate::DeleteNode(id)) => {
+                records.remove(&id);
             }
-            records.extend(record(Some(update)));
+            Some(LeaseUpdate::Snapshot(_)) | None => {}
         }
     }
 
@@ -395,11 +394,11 @@ mod tests {
 
     /// The public IPs of n3 in the listing after these events.
     fn listed(lines: &[Vec<u8>]) -> Vec<String> {
-        let (mut source, mut records) = (source(), Vec::new());
+        let (mut source, mut records) = (source(), BTreeMap::new());
         for line in lines {
             source.note(&mut records, &event(line).unwrap());
         }
-        let public_ips = records.iter().map(|record| record.lease.as_ref().unwrap());
+        let public_ips = records.values().map(|record| record.lease.as_ref().unwrap());
         public_ips.map(|lease| lease.endpoints[0].public_ip.to_string()).collect()
     }
 
