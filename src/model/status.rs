@@ -233,16 +233,18 @@ pub enum StoreState {
     /// Reachable, but it has no subnet for this node, or refuses a request that its lease needs: a
     /// sentence with the reason.
     Lacks(String),
+    /// Reachable, but it refuses to list the leases: a sentence with the reason.
+    Withholds(String),
     /// Unreachable, and why.
     Waiting(String),
 }
 
 impl StoreState {
-    /// Whether the store is reachable. Otherwise nothing may be removed.
+    /// Whether the store is reachable and lists the leases. Otherwise nothing may be removed.
     pub const fn is_reachable(&self) -> bool {
         match self {
             Self::Reachable | Self::Holds(_) | Self::Refuses(_) | Self::Lacks(_) => true,
-            Self::Unknown | Self::Waiting(_) => false,
+            Self::Unknown | Self::Withholds(_) | Self::Waiting(_) => false,
         }
     }
 }

@@ -195,9 +195,10 @@ impl<S: Servers> Failover<S> {
     pub(super) fn interrupted(&self, failure: Failure) -> Interrupted {
         match failure {
             Failure::Refused(Refusal::NoHistory) => return Interrupted::Gap,
-            Failure::Refused(Refusal::Denied(why)) => self.report.unreachable(&why),
+            Failure::Refused(Refusal::Denied(why)) => self.report.withholds_leases(Some(&why)),
             Failure::Refused(refusal) => {
-                self.report.unreachable(&format!("{}: {refusal}", S::LIST_REFUSED));
+                let reason = format!("{}: {refusal}", S::LIST_REFUSED);
+                self.report.withholds_leases(Some(&reason));
             }
             Failure::Unreachable => {}
         }

@@ -13,6 +13,10 @@ use crate::model::status::StoreState;
 struct Problems {
     /// Why the servers cannot be used; none if they can.
     server: Option<String>,
+    /// Why the store does not list the leases.
+    leases: Option<String>,
+    /// Why the store does not show the network config.
+    config: Option<String>,
     /// Why this node has no subnet yet, or cannot write its lease.
     subnet: Option<String>,
     /// Why the store rejects the report of this node, which delays nothing.
@@ -62,6 +66,32 @@ impl Report {
         });
         if known.is_none() {
             warn!(reason, "{} cannot be used", self.store);
+        }
+    }
+
+    /// The store answers, but refuses to list the leases for `reason`, or lists them.
+    pub(super) fn withholds_leases(&self, reason: Option<&str>) {
+        self.withholds("the leases", reason, |problems| &mut problems.leases);
+    }
+
+    /// The same, of the network config.
+    pub(super) fn withholds_config(&self, reason: Option<&str>) {
+        self.withholds("the network config", reason, |problems| &mut problems.config);
+    }
+
+    fn withholds(
+        &self,
+        what: &str,
+        reason: Option<&str>,
+        slot: impl FnOnce(&mut Problems) -> &mut Option<String>,
+    ) {
+        self.reachable();
+        let next = reason.map(excerpt::sentence);
+        let known = self.change(|problems| std::mem::replace(slot(problems), next));
+        match (reason, known) {
+            (Some(reason), None) => warn!(reason, "{} does not show {what}", self.store),
+            (None, Some(_)) => info!("{} shows {what} again", self.store),
+            (None, None) | (Some(_), Some(_)) => {}
         }
     }
 
@@ -118,7 +148,10 @@ impl Problems {
         match self {
             Self { server: Some(reason), .. } => StoreState::Waiting(reason.clone()),
             Self { asked: false, .. } => StoreState::Unknown,
-            Self { subnet: Some(reason), .. } => StoreState::Lacks(reason.clone()),
+            Self { leases: Some(reason), .. } => StoreState::Withholds(reason.clone()),
+            Self { config: Some(reason), .. } | Self { subnet: Some(reason), .. } => {
+                StoreState::Lacks(reason.clone())
+            }
             Self { report: Some(why), .. } => {
                 StoreState::Refuses(format!("this node's report: {why}"))
             }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use etcd_client::{Client, ConnectOptions, Permission, RoleRevokePermissionOptions};
+use futures::StreamExt;
 use tokio::time::{sleep, timeout};
 use tweed::model::status::StoreState;
 use tweed::store::claim::Previous;
@@ -157,4 +158,31 @@ async fn a_user_that_may_not_write_any_more_still_sees_removed_peers() {
     }
     let lines = log.lines();
     assert_eq!(lines.len(), 1, "{lines:#?}");
+}
+
+#[tokio::test]
+async fn a_user_that_may_not_write_or_read_is_named_while_etcd_counts_as_answering() {
+    let server = server(&[]).await;
+    let mut root = root(&server).await;
+    let network = "/coreos.com/network/";
+    let below = RoleRevokePermissionOptions::new().with_prefix();
+    root.role_revoke_permission("flannel", network, Some(below)).await.unwrap();
+    let log = Log::catch();
+    let manager = manager(&server);
+    let (mut updates, mut configs) = (manager.watch(), manager.watch_config());
+    let mut state = manager.state();
+    let is_refused = |state: &StoreState| format!("{state:?}").contains("permission");
+    let refused = tokio::select! {
+        update = next(&mut updates) => panic!("{update}"),
+        update = configs.next() => panic!("{update:?}"),
+        state = timeout(TIMEOUT, state.wait_for(is_refused)) => state.unwrap().unwrap().clone(),
+    };
+    assert!(!matches!(refused, StoreState::Waiting(_)), "{refused:?}");
+    assert!(format!("{refused:?}").contains("user flannel"), "{refused:?}");
+    let all = Permission::read_write(network).with_prefix();
+    root.role_grant_permission("flannel", all).await.unwrap();
+    assert_eq!(next(&mut updates).await, "snapshot []");
+    timeout(TIMEOUT, configs.next()).await.expect("no config").unwrap();
+    assert_eq!(*manager.state().borrow(), StoreState::Reachable);
+    assert!(!log.text().contains("cannot be used"), "{:#?}", log.lines());
 }

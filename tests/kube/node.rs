@@ -79,12 +79,14 @@ pub(crate) async fn acquire(manager: &KubeSubnetManager) -> Lease {
 /// What the manager waits for, once it does.
 pub(crate) async fn waits(manager: &KubeSubnetManager, part: &str) -> String {
     let mut state = manager.state();
-    let matches_part = |state: &StoreState| matches!(state, StoreState::Lacks(why) | StoreState::Waiting(why) if why.contains(part));
+    let matches_part = |state: &StoreState| matches!(state, StoreState::Lacks(why) | StoreState::Withholds(why) | StoreState::Waiting(why) if why.contains(part));
     let waiting = timeout(TIMEOUT, state.wait_for(matches_part)).await;
     let waiting =
         waiting.unwrap_or_else(|_| panic!("no {part:?}: {:?}", *manager.state().borrow()));
     match &*waiting.unwrap() {
-        StoreState::Lacks(why) | StoreState::Waiting(why) => why.clone(),
+        StoreState::Lacks(why) | StoreState::Withholds(why) | StoreState::Waiting(why) => {
+            why.clone()
+        }
         state => panic!("{state:?}"),
     }
 }

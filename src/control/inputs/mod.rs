@@ -302,7 +302,8 @@ impl Inputs {
     /// Whether the store is unreachable or has no subnet for this node, so that the checkpoint must
     /// be used.
     pub const fn lacks_store(&self) -> bool {
-        matches!(self.store, StoreState::Waiting(_) | StoreState::Lacks(_))
+        let store = &self.store;
+        matches!(store, StoreState::Waiting(_) | StoreState::Withholds(_) | StoreState::Lacks(_))
     }
 
     /// Whether forwarding relies on the checkpoint. A config file on this host may be newer than

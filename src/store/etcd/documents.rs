@@ -100,14 +100,14 @@ impl ConfigFollower {
         loop {
             match self.read().await {
                 Ok((update, revision)) => {
+                    self.shared.store.client.report.withholds_config(None);
                     self.known = Some(revision);
                     return update;
                 }
                 Err(Failure::Refused(refusal)) => {
                     let report = &self.shared.store.client.report;
-                    report.unreachable(&format!(
-                        "the network config cannot be read from etcd: {refusal}"
-                    ));
+                    let reason = format!("the network config cannot be read from etcd: {refusal}");
+                    report.withholds_config(Some(&reason));
                 }
                 Err(Failure::Unreachable) => {}
             }

@@ -196,13 +196,17 @@ impl Store {
     ) -> Result<(Vec<T>, i64), Failure> {
         let page = Page::below(&self.layout.subnets, PAGE);
         let read = pages(page, read, |page, at| self.page(page, at, &options)).await;
-        read.map_err(|failure| match failure {
-            Failure::Refused(Refusal::TooLarge(reason)) => {
-                self.client.report.unreachable(&format!("etcd does not list the leases: {reason}"));
-                Failure::Unreachable
+        match read {
+            Ok(all) => {
+                self.client.report.withholds_leases(None);
+                Ok(all)
             }
-            failure => failure,
-        })
+            Err(failure @ Failure::Refused(Refusal::Denied(_) | Refusal::TooLarge(_))) => {
+                self.client.interrupted(failure);
+                Err(Failure::Unreachable)
+            }
+            Err(failure) => Err(failure),
+        }
     }
 
     /// One page; after the first, as of the revision `at`.

@@ -204,6 +204,7 @@ impl EtcdSource {
         if revision(created.header()) < self.revision {
             return Err(Interrupted::Gap);
         }
+        self.client().report.withholds_leases(None);
         let entered = self.enter(created.header());
         if entered == Err(Interrupted::PossibleGap) {
             self.open = Some(open);

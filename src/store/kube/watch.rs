@@ -89,7 +89,15 @@ impl Source for KubeSource {
         self.reader = self.shared.reader();
         self.shared.ours.send_if_modified(Ours::forget_version);
         self.known.clear();
-        if self.has_streamed_lists { self.list_streamed().await } else { self.list_paged().await }
+        let listed = if self.has_streamed_lists {
+            self.list_streamed().await
+        } else {
+            self.list_paged().await
+        };
+        if listed.is_ok() {
+            self.shared.client.report.withholds_leases(None);
+        }
+        listed
     }
 
     async fn follow(&mut self) -> Result<Vec<LeaseUpdate>, Interrupted> {
@@ -134,6 +142,9 @@ impl KubeSource {
         }
         let opened = self.shared.open(&request::watch(&self.version, duration())).await;
         self.is_broken = opened.is_err();
+        if opened.is_ok() {
+            self.shared.client.report.withholds_leases(None);
+        }
         opened
     }
 
