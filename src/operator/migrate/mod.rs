@@ -22,7 +22,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use self::carry_out::carry_out;
-use self::options::{MigrateCommand, Stores};
+use self::options::MigrateCommand;
 use self::plan::MigrationPlan;
 use self::status::MigrationStatus;
 use self::store::Author;
@@ -38,7 +38,7 @@ pub(super) async fn run(
     output: Output,
     out: &mut impl Write,
 ) -> Result<ExitStatus, Error> {
-    let MigrateOptions { command, stores: Stores { etcd, kubernetes } } = options;
+    let MigrateOptions { command, etcd, kubernetes } = options;
     if kubernetes.kube_subnet_mgr {
         answer(&kube::KubeClusterStore::new(kubernetes.options()?), command, output, out).await
     } else {

@@ -33,7 +33,9 @@ pub(in crate::operator) struct MigrateOptions {
     #[command(subcommand)]
     pub(super) command: MigrateCommand,
     #[command(flatten)]
-    pub(super) stores: Stores,
+    pub(super) etcd: Etcd,
+    #[command(flatten)]
+    pub(super) kubernetes: Kubernetes,
 }
 
 #[derive(Debug, Subcommand)]
@@ -167,14 +169,6 @@ fn duration(text: &str) -> Result<Duration, &'static str> {
         Some(number.saturating_mul(of))
     });
     seconds.map(Duration::from_secs).ok_or("expected a time like 90s, 10m or 1h")
-}
-
-#[derive(Debug, Args)]
-pub(super) struct Stores {
-    #[command(flatten)]
-    pub(super) etcd: Etcd,
-    #[command(flatten)]
-    pub(super) kubernetes: Kubernetes,
 }
 
 /// tweedd's flags of the same names; the defaults are its environment variables.

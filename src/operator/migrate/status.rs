@@ -28,8 +28,10 @@ pub(super) struct MigrationStatus {
     pods: Vec<String>,
     direct: usize,
     tunnel: usize,
-    left_out: usize,
-    set_aside: usize,
+    #[serde(rename = "left_out")]
+    skipped: usize,
+    #[serde(rename = "set_aside")]
+    rejected: usize,
     /// None if the nodes do not probe.
     quality: Option<Quality>,
     /// Empty in a large cluster.
@@ -69,8 +71,8 @@ impl MigrationStatus {
             pods: pods_of_other_mtu(view).collect(),
             direct: sum(|report| report.peers.direct),
             tunnel: sum(|report| report.peers.tunnel),
-            left_out: sum(|report| report.peers.skipped),
-            set_aside: sum(|report| report.peers.rejected),
+            skipped: sum(|report| report.peers.skipped),
+            rejected: sum(|report| report.peers.rejected),
             quality: view.quality(),
             matrix: if view.members.len() <= WIDEST { matrix(view) } else { Vec::new() },
             now,
@@ -129,10 +131,9 @@ impl fmt::Display for MigrationStatus {
 
 impl MigrationStatus {
     fn head(&self) -> Vec<(&'static str, String)> {
-        let Self { progress, direct, tunnel, left_out, set_aside, .. } = self;
-        let pairs = format!(
-            "{direct} direct, {tunnel} by tunnel, {left_out} skipped, {set_aside} rejected"
-        );
+        let Self { progress, direct, tunnel, skipped, rejected, .. } = self;
+        let pairs =
+            format!("{direct} direct, {tunnel} by tunnel, {skipped} skipped, {rejected} rejected");
         let mut head = vec![
             ("migration", progress.to_string()),
             ("progress", progress.bar()),

@@ -18,7 +18,7 @@ use super::layout::{listed, wrap, wrap_entry};
 use super::{Answer, Error};
 use crate::model::config::NetworkConfig;
 use crate::model::entry::{Entry, LinkName};
-use crate::model::lease::{Lease, LeaseId, LeaseUpdate, Peers, Record};
+use crate::model::lease::{Endpoint, Lease, LeaseId, LeaseUpdate, Peers, Record};
 use crate::model::local::Local;
 use crate::model::node::{Firewalls, Node, Sysctls, Uplink};
 use crate::model::path::Fallbacks;
@@ -107,8 +107,9 @@ fn plan(
     records: Vec<Record>,
     options: &PlanOptions,
 ) -> Result<NodePlan, Error> {
-    let leases = records.iter().filter_map(|record| record.lease.as_ref().ok());
-    let own = leases.into_iter().find(|lease| is_at(lease, &options.public_ips)).cloned();
+    let mut leases = records.iter().filter_map(|record| record.lease.as_ref().ok());
+    let is_here = |endpoint: &Endpoint| options.public_ips.contains(&endpoint.public_ip);
+    let own = leases.find(|lease| lease.endpoints.iter().any(is_here)).cloned();
     let node = node(&config, own.as_ref(), options)?;
     // Nodes with names are shown by name.
     let name = own.as_ref().map(|own| own.id.to_string());
@@ -120,7 +121,13 @@ fn plan(
         own,
         strict: [].into(),
         leaving: [].into(),
-        policy: policy(options),
+        policy: Policy {
+            masquerade: options.ip_masq.then(Masquerade::default),
+            forward: Forward::Accept,
+            firewall: if options.iptables { Preference::Iptables } else { Preference::Any },
+            guard: Some(Guard::default()),
+            ..Policy::default()
+        },
     };
     let mut peers = Peers::default();
     peers.apply(LeaseUpdate::Snapshot(records));
@@ -138,25 +145,11 @@ fn plan(
     })
 }
 
-fn policy(options: &PlanOptions) -> Policy {
-    Policy {
-        masquerade: options.ip_masq.then(Masquerade::default),
-        forward: Forward::Accept,
-        firewall: if options.iptables { Preference::Iptables } else { Preference::Any },
-        guard: Some(Guard::default()),
-        ..Policy::default()
-    }
-}
-
 fn shown(entry: &Entry) -> String {
     match entry {
         Entry::Table(table) if table.has_peers() => format!("{table:#}"),
         entry => entry.to_string(),
     }
-}
-
-fn is_at(lease: &Lease, public_ips: &[IpAddr]) -> bool {
-    lease.endpoints.iter().any(|endpoint| public_ips.contains(&endpoint.public_ip))
 }
 
 fn node(config: &NetworkConfig, own: Option<&Lease>, options: &PlanOptions) -> Result<Node, Error> {
