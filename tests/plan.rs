@@ -9,7 +9,7 @@ use std::fmt::Write;
 
 use expect_test::{Expect, expect};
 use notation::{lease, local};
-use tweed::model::local::Local;
+use tweed::model::node_inputs::NodeInputs;
 use tweed::model::path::Fallbacks;
 use tweed::plan::backend;
 
@@ -24,7 +24,7 @@ const NEAR: &str = "10.244.3.0/24@172.16.0.9 fd00:244:0:3::/64@fd00:16::9";
 const FAR: &str = "10.244.7.0/24@172.17.0.9 fd00:244:0:7::/64@fd00:17::9";
 
 /// The node of most tests, with this backend and these further keys.
-fn node(backend: &str, keys: &str) -> Local {
+fn node(backend: &str, keys: &str) -> NodeInputs {
     local(&format!(r#"{{{NETWORKS}{keys},"Backend":{backend}}}"#), ETH0, OWN)
 }
 
@@ -32,7 +32,7 @@ const VXLAN: &str = r#"{"Type":"vxlan"}"#;
 const HOST_GW: &str = r#"{"Type":"host-gw"}"#;
 const MIXED: &str = r#","Mixed":true"#;
 
-fn check_plan(local: &Local, peers: &[&str], expected: Expect) {
+fn check_plan(local: &NodeInputs, peers: &[&str], expected: Expect) {
     let networks = backend::networks(local);
     let mut text = String::new();
     for peer in peers {
@@ -50,7 +50,7 @@ fn check_plan(local: &Local, peers: &[&str], expected: Expect) {
     expected.assert_eq(&text);
 }
 
-fn check_local(local: &Local, expected: Expect) {
+fn check_local(local: &NodeInputs, expected: Expect) {
     let networks = backend::networks(local);
     let mut text = String::new();
     for entry in backend::plan_local(local, &networks).entries() {
@@ -60,7 +60,7 @@ fn check_local(local: &Local, expected: Expect) {
     expected.assert_eq(&text);
 }
 
-fn check_attributes(local: &Local, expected: Expect) {
+fn check_attributes(local: &NodeInputs, expected: Expect) {
     let attributes = local.attributes();
     let mut text = format!("{}\n", attributes.backend.as_str());
     for endpoint in attributes.endpoints {

@@ -10,7 +10,7 @@ use super::inputs::Inputs;
 use crate::model::config::NetworkConfig;
 use crate::model::entry::{KernelState, Key, PROTOCOL_BOOT};
 use crate::model::lease::{LeaseId, Peer, Rejected};
-use crate::model::local::Local;
+use crate::model::node_inputs::NodeInputs;
 use crate::plan::backend::{self, Network};
 use crate::plan::desired::{Desired, LeasePlan};
 use crate::plan::masquerade::{self, Choice};
@@ -31,7 +31,7 @@ type LeasePlans = Vec<(LeaseId, Option<LeasePlan>)>;
 impl Derived {
     /// Derives the networks and the scope of this node. Returns whether the kernel must be read
     /// again because the last dump covered another scope.
-    fn follow_node(&mut self, local: &Local, inputs: &Inputs) -> bool {
+    fn follow_node(&mut self, local: &NodeInputs, inputs: &Inputs) -> bool {
         let gateways = std::mem::take(&mut self.scope.gateways);
         self.former_gateways.extend(&gateways);
         let mut scope = local.scope(gateways);

@@ -266,8 +266,8 @@ mod tests {
     use super::*;
     use crate::model::config::NetworkConfig;
     use crate::model::entry::LinkName;
-    use crate::model::local::Local;
     use crate::model::node::{Firewalls, Node, Sysctls};
+    use crate::model::node_inputs::NodeInputs;
 
     #[test]
     fn a_checkpoint_with_another_subnet_than_the_subnet_file_is_older() {
@@ -300,10 +300,10 @@ mod tests {
     }
 
     /// With a reverse path filter that was strict before `Mixed` relaxed it.
-    fn relaxed() -> Local {
+    fn relaxed() -> NodeInputs {
         let config = r#"{"Network":"10.244.0.0/16","Mixed":true,"Backend":{"Type":"vxlan"}}"#;
         let link = LinkName::new("eth0");
-        Local {
+        NodeInputs {
             config: NetworkConfig::parse(config.as_bytes()).unwrap(),
             node: Node {
                 interface: link.clone(),

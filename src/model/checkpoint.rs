@@ -5,13 +5,13 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::model::lease::Lease;
-use crate::model::local::Local;
+use crate::model::node_inputs::NodeInputs;
 use crate::model::path::Fallbacks;
 
 /// The inputs of the plan at one time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checkpoint {
-    pub local: Local,
+    pub local: NodeInputs,
     /// The leases of the peers, accepted or not, shared with their other users.
     pub leases: Vec<Arc<Lease>>,
     #[serde(default, rename = "detours")]

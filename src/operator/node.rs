@@ -14,7 +14,7 @@ use crate::kernel::Kernel;
 use crate::model::checkpoint::Checkpoint;
 use crate::model::entry::KernelState;
 use crate::model::lease::{Lease, Peers};
-use crate::model::local::Local;
+use crate::model::node_inputs::NodeInputs;
 use crate::model::path::Fallbacks;
 use crate::plan::desired::Desired;
 use crate::plan::preflight::Needs;
@@ -95,7 +95,7 @@ pub(super) async fn ask<T: DeserializeOwned>(socket: &Path, path: &str) -> Resul
 pub(super) struct PlanInputs {
     /// For a sentence, after "of".
     pub(super) source: String,
-    pub(super) local: Local,
+    pub(super) local: NodeInputs,
     leases: Vec<Arc<Lease>>,
     fallbacks: Fallbacks,
 }

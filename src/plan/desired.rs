@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::mac::MacAddr;
 use crate::model::entry::{Entry, KernelState, Key, LinkName};
 use crate::model::lease::{Lease, LeaseId, Peer, Peers, Rejected};
-use crate::model::local::Local;
+use crate::model::node_inputs::NodeInputs;
 use crate::model::path::Fallbacks;
 use crate::plan::backend::{self, Network, PeerPlan};
 
@@ -60,7 +60,7 @@ enum Shared {
 
 impl Desired {
     /// Plans everything at once, for callers that do not update the plan later.
-    pub fn plan(local: &Local, peers: &mut Peers, fallbacks: &Fallbacks) -> Self {
+    pub fn plan(local: &NodeInputs, peers: &mut Peers, fallbacks: &Fallbacks) -> Self {
         let networks = backend::networks(local);
         peers.validate_by(local.rules());
         let lease_plan = |peer| LeasePlan::of(peer, &networks, fallbacks);

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use tweed::excerpt::{self, SENTENCE};
 use tweed::model::entry::Entry;
 use tweed::model::lease::{Lease, LeaseUpdate, Peers, Record};
-use tweed::model::local::Local;
+use tweed::model::node_inputs::NodeInputs;
 use tweed::model::path::Fallbacks;
 use tweed::plan::backend;
 use tweed::store::etcd::key::Layout;
@@ -18,7 +18,7 @@ use crate::notation;
 const CONFIG: &str = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:244::/48",
     "Mixed":true,"Backend":{"Type":"vxlan","DirectRouting":true}}"#;
 
-static LOCAL: LazyLock<Local> = LazyLock::new(|| {
+static LOCAL: LazyLock<NodeInputs> = LazyLock::new(|| {
     let subnets = "10.244.1.0/24 fd00:244:0:1::/64";
     notation::local(CONFIG, "eth0 172.16.0.5/24 fd00:16::5/64", subnets)
 });

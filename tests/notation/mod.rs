@@ -17,8 +17,8 @@ use tweed::model::config::BackendType;
 use tweed::model::config::NetworkConfig;
 use tweed::model::entry::LinkName;
 use tweed::model::lease::{Endpoint, Lease, LeaseId, Malformed, PublishedBackend, Record, Vtep};
-use tweed::model::local::Local;
 use tweed::model::node::{Facts, Interface, InterfaceAddress, InterfaceOptions, Lifetime, Node};
+use tweed::model::node_inputs::NodeInputs;
 use tweed::model::policy::Policy;
 use tweed::model::prefix::{Family, Prefix};
 
@@ -126,14 +126,14 @@ pub(crate) fn config(json: &str) -> NetworkConfig {
 }
 
 /// A node with the interface `eth0`, holding the lease of `own` (`10.244.1.0/24 fd00:1::/64`).
-pub(crate) fn local(json: &str, eth0: &str, own: &str) -> Local {
+pub(crate) fn local(json: &str, eth0: &str, own: &str) -> NodeInputs {
     let config = config(json);
     let families: Vec<Family> = config.networks().map(Prefix::family).collect();
     let facts = host(&[eth0]);
     let node = Node::select(&facts, &InterfaceOptions::default(), &families).unwrap();
     let macs = node.uplinks.iter().map(|uplink| (uplink.family(), mac_of(uplink.public_ip)));
     let macs = macs.collect();
-    let mut local = Local {
+    let mut local = NodeInputs {
         config,
         node,
         macs,
@@ -146,7 +146,7 @@ pub(crate) fn local(json: &str, eth0: &str, own: &str) -> Local {
     local
 }
 
-fn own_lease(local: &Local, own: &str) -> Lease {
+fn own_lease(local: &NodeInputs, own: &str) -> Lease {
     let subnets: Vec<Prefix> = own.split_whitespace().map(prefix).collect();
     let endpoints = local.attributes().published_for(subnets.iter().copied());
     Lease { id: lease_id(&subnets), endpoints, created: 1, grant: Some(1) }

@@ -12,8 +12,8 @@ use tweed::model::checkpoint::Checkpoint;
 use tweed::model::config::NetworkConfig;
 use tweed::model::entry::{Entry, KernelState, LinkName, PROTOCOL, Route};
 use tweed::model::lease::{Lease, Peers};
-use tweed::model::local::Local;
 use tweed::model::node::{Facts, InterfaceOptions, Node};
+use tweed::model::node_inputs::NodeInputs;
 use tweed::model::policy::Policy;
 use tweed::model::prefix::Family;
 use tweed::operator::{self, Arguments, Error, ExitStatus};
@@ -105,7 +105,7 @@ pub(crate) fn inputs() -> Checkpoint {
     let config = r#"{"Network":"10.244.0.0/16","Mixed":true,"Backend":{"Type":"vxlan"}}"#;
     let node = Node::select(&facts(), &InterfaceOptions::default(), &[Family::V4]).unwrap();
     let own = lease("10.244.1.0/24", "172.16.0.5", "vxlan", "0a:00:00:00:00:05");
-    let local = Local {
+    let local = NodeInputs {
         config: NetworkConfig::parse(config.as_bytes()).unwrap(),
         node,
         macs: [(Family::V4, "0a:00:00:00:00:05".parse().unwrap())].into(),

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use expect_test::{Expect, expect};
 use tweed::model::entry::{Entry, Hook, Match, SettingKind};
-use tweed::model::local::Local;
+use tweed::model::node_inputs::NodeInputs;
 use tweed::model::path::Fallbacks;
 use tweed::model::prefix::Prefix;
 use tweed::plan::backend::{networks, plan_local, plan_peer};
@@ -12,8 +12,8 @@ use tweed::plan::backend::{networks, plan_local, plan_peer};
 use crate::notation::{lease, policy};
 use crate::{FAR, HOST_GW, MIXED, NEAR, VXLAN, node};
 
-fn guarded(flags: &str, backend: &str, keys: &str) -> Local {
-    Local { policy: policy(flags), ..node(backend, keys) }
+fn guarded(flags: &str, backend: &str, keys: &str) -> NodeInputs {
+    NodeInputs { policy: policy(flags), ..node(backend, keys) }
 }
 
 /// The tables of a node with these flags and this backend.
@@ -286,7 +286,7 @@ fn a_peer_with_another_source_address_is_accepted_from_both() {
     "#]],
     );
     let mut local = guarded("", VXLAN, "");
-    let published = |local: &Local| {
+    let published = |local: &NodeInputs| {
         let ends = local.attributes().endpoints.into_iter();
         ends.map(|end| end.vtep.unwrap().source.map(|ip| ip.to_string())).collect::<Vec<_>>()
     };

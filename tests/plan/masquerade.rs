@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use expect_test::{Expect, expect};
 use tweed::model::entry::{Base, ChainName, Entry, Hook, Iptables, Table};
-use tweed::model::local::Local;
 use tweed::model::node::Firewalls;
+use tweed::model::node_inputs::NodeInputs;
 use tweed::model::prefix::Family;
 use tweed::plan::backend::{networks, plan_local};
 use tweed::plan::masquerade;
@@ -13,7 +13,7 @@ use tweed::plan::masquerade;
 use crate::notation::policy;
 use crate::{ETH0, HOST_GW, local, node};
 
-fn tables(local: &Local) -> Vec<Table> {
+fn tables(local: &NodeInputs) -> Vec<Table> {
     let state = plan_local(local, &networks(local));
     let table = |entry: &Entry| match entry {
         Entry::Table(table) if entry.is_rules() => Some(table.clone()),
@@ -24,7 +24,7 @@ fn tables(local: &Local) -> Vec<Table> {
 
 /// The tables of the node of most tests, started with these flags and with these further keys.
 fn check_tables(flags: &str, keys: &str, expected: Expect) {
-    let local = Local { policy: policy(flags), ..node(HOST_GW, keys) };
+    let local = NodeInputs { policy: policy(flags), ..node(HOST_GW, keys) };
     let mut text = String::new();
     for table in tables(&local) {
         writeln!(text, "{table:#}").unwrap();
@@ -196,7 +196,7 @@ fn without_the_flag_mixed_fixes_the_source_of_marked_packets() {
 #[test]
 fn only_an_enabled_family_has_a_table_and_only_with_a_subnet() {
     let names = |config: &str, own: &str| -> Vec<String> {
-        let local = Local { policy: policy("--ip-masq"), ..local(config, ETH0, own) };
+        let local = NodeInputs { policy: policy("--ip-masq"), ..local(config, ETH0, own) };
         tables(&local).iter().map(|table| table.name.to_string()).collect()
     };
     let v4 = r#"{"Network":"10.244.0.0/16","IPv6Network":"fd00:244::/48"}"#;
@@ -209,7 +209,7 @@ fn only_an_enabled_family_has_a_table_and_only_with_a_subnet() {
 #[test]
 fn a_range_of_all_addresses_has_no_destination() {
     let keys = r#","NonMasqueradeCIDRs":["0.0.0.0/0"]"#;
-    let local = Local { policy: policy("--ip-masq"), ..node(HOST_GW, keys) };
+    let local = NodeInputs { policy: policy("--ip-masq"), ..node(HOST_GW, keys) };
     let rules: Vec<String> =
         tables(&local)[0].chains[&Hook::SourceNat].iter().map(ToString::to_string).collect();
     assert_eq!(rules[4], "ip saddr 10.244.0.0/16 return");
@@ -217,7 +217,7 @@ fn a_range_of_all_addresses_has_no_destination() {
 
 /// The firewall of a host, why it is this one, and the first entry of its rules.
 fn chosen(flags: &str, keys: &str, host: &Firewalls) -> String {
-    let mut local = Local { policy: policy(flags), ..node(HOST_GW, keys) };
+    let mut local = NodeInputs { policy: policy(flags), ..node(HOST_GW, keys) };
     local.node.firewalls.clone_from(host);
     let state = plan_local(&local, &networks(&local));
     let first = state.entries().find(|entry| entry.is_rules());
@@ -300,7 +300,7 @@ fn with_iptables_the_fixed_source_has_a_table_of_its_own() {
 
 /// The chains of iptables that are planned where these drop.
 fn let_through(flags: &str, dropping: &[ChainName]) -> Vec<String> {
-    let mut local = Local { policy: policy(flags), ..node(HOST_GW, "") };
+    let mut local = NodeInputs { policy: policy(flags), ..node(HOST_GW, "") };
     local.node.firewalls.dropping = dropping.iter().copied().collect();
     let state = plan_local(&local, &networks(&local));
     let chains = state.entries().filter(|entry| matches!(entry, Entry::Chain(_)));

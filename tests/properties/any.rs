@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use tweed::model::entry::{Entry, KernelState, Key};
 use tweed::model::lease::{Lease, LeaseId};
-use tweed::model::local::Local;
+use tweed::model::node_inputs::NodeInputs;
 use tweed::model::path::Fallbacks;
 use tweed::plan::backend;
 
@@ -22,7 +22,7 @@ const CONFIGS: [&str; 5] = [
 ];
 
 /// A node in one network of two families, with or without a lease.
-pub(crate) fn node() -> impl Strategy<Value = Local> {
+pub(crate) fn node() -> impl Strategy<Value = NodeInputs> {
     let own =
         select(vec!["", "10.244.1.0/24 fd00:244:0:1::/64", "10.244.2.0/24 fd00:244:0:1::/64"]);
     let flags = select(vec![
@@ -36,7 +36,7 @@ pub(crate) fn node() -> impl Strategy<Value = Local> {
             r#""Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:244::/48""#;
         let eth0 = "eth0 172.16.0.5/24 fd00:16::5/64";
         let local = local(&format!("{{{networks},{config}}}"), eth0, own);
-        Local { policy: policy(flags), ..local }
+        NodeInputs { policy: policy(flags), ..local }
     })
 }
 
@@ -70,7 +70,7 @@ pub(crate) fn peer() -> impl Strategy<Value = Lease> {
 }
 
 /// The plan of `local` for peers that are all accepted.
-pub(crate) fn planned(local: &Local, peers: &[Lease]) -> KernelState {
+pub(crate) fn planned(local: &NodeInputs, peers: &[Lease]) -> KernelState {
     let networks = backend::networks(local);
     let mut state = backend::plan_local(local, &networks);
     for peer in peers {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 use tweed::model::entry::{Entry, KernelState, Key, Link, LinkKind, LinkName, PROTOCOL, Route};
 use tweed::model::lease::Lease;
-use tweed::model::local::Local;
+use tweed::model::node_inputs::NodeInputs;
 use tweed::model::prefix::Prefix;
 use tweed::plan::diff::{Op, diff, diff_key, handover_ops};
 use tweed::plan::scope::Scope;
@@ -30,7 +30,7 @@ fn case() -> impl Strategy<Value = Case> {
     })
 }
 
-fn scope(local: &Local, peers: &[Lease]) -> Scope {
+fn scope(local: &NodeInputs, peers: &[Lease]) -> Scope {
     let gateways = peers.iter().flat_map(|peer| &peer.endpoints).map(|e| e.public_ip);
     local.scope(gateways.collect())
 }

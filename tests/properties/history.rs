@@ -9,7 +9,7 @@ use tweed::control::Inputs;
 use tweed::mac::MacAddr;
 use tweed::model::entry::Key;
 use tweed::model::lease::{Lease, LeaseId, LeaseUpdate, Rules, Vtep, Withdrawal};
-use tweed::model::local::Local;
+use tweed::model::node_inputs::NodeInputs;
 use tweed::plan::backend::{self, Network};
 use tweed::plan::desired::{Desired, LeasePlan};
 
@@ -27,7 +27,7 @@ struct Planner {
 }
 
 impl Planner {
-    fn new(local: &Local) -> Self {
+    fn new(local: &NodeInputs) -> Self {
         let networks = backend::networks(local);
         let mut planner = Self {
             inputs: Inputs {

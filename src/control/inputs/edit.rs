@@ -7,8 +7,8 @@ use super::Inputs;
 use crate::control::changes::Changes;
 use crate::model::config::{ConfigUpdate, NetworkConfig};
 use crate::model::lease::Lease;
-use crate::model::local::Local;
 use crate::model::node::Node;
+use crate::model::node_inputs::NodeInputs;
 use crate::model::status::ConfigStatus;
 use crate::plan::backend;
 use crate::plan::config_change::{Change, PendingReason, Reload, Situation, change};
@@ -111,7 +111,7 @@ impl Inputs {
     /// known.
     fn unreachable(&mut self, wanted: &NetworkConfig) -> Option<Vec<IpAddr>> {
         let local = self.local().filter(|_| self.peers.is_complete())?;
-        let then = Local { config: wanted.clone().on_node(self.names()), ..local.clone() };
+        let then = NodeInputs { config: wanted.clone().on_node(self.names()), ..local.clone() };
         let (now, then) = (backend::networks(&local), backend::networks(&then));
         self.peers.validate_by(local.rules());
         let accepted = self.peers.all().filter_map(|(_, peer)| peer?.ok());

@@ -15,8 +15,8 @@ use crate::model::checkpoint::Checkpoint;
 use crate::model::config::{BackendType, NetworkConfig};
 use crate::model::entry::{ChainName, Entry, KernelState, LinkName, Setting, SettingKind};
 use crate::model::lease::{Lease, Peers, Rules, Withdrawal};
-use crate::model::local::Local;
 use crate::model::node::{FormerBridge, Node, Overlap};
+use crate::model::node_inputs::NodeInputs;
 use crate::model::path::Fallbacks;
 use crate::model::policy::{Guard, Policy};
 use crate::model::prefix::{Family, Prefix};
@@ -68,7 +68,7 @@ pub struct Inputs {
     pub rival: Option<AddressConflict>,
     pub fallbacks: Fallbacks,
     /// The remembered node, if the daemon started from a checkpoint.
-    pub remembered: Option<Local>,
+    pub remembered: Option<NodeInputs>,
     pub store: StoreState,
     /// The numbers of missing peers and of all peers, while the withdrawal limit applies.
     pub held_back: Option<(usize, usize)>,
@@ -112,13 +112,13 @@ impl GuardState {
 
 impl Inputs {
     /// The node-local inputs of the plan; none until all are known.
-    pub fn local(&self) -> Option<Local> {
+    pub fn local(&self) -> Option<NodeInputs> {
         let mut config = self.config.clone()?.on_node(self.names());
         config.backend.kind = self.kept_backend().unwrap_or(config.backend.kind);
         let guard = self.guarding.wanted(self.policy.guard, self.know_peers());
         let mut node = self.node.clone()?;
         node.firewalls.dropping.clone_from(&self.dropping);
-        Some(Local {
+        Some(NodeInputs {
             config,
             node,
             macs: self.macs.clone(),

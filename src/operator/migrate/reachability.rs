@@ -7,8 +7,8 @@ use serde::Serialize;
 use super::cluster::{ClusterView, Member};
 use crate::model::config::{BackendType, NetworkConfig};
 use crate::model::lease::{Lease, LeaseUpdate, Peers, Record, Vtep};
-use crate::model::local::Local;
 use crate::model::node::{Node, Uplink};
+use crate::model::node_inputs::NodeInputs;
 use crate::model::path::{Fallback, Fallbacks, Path};
 use crate::model::policy::Policy;
 use crate::model::prefix::Family;
@@ -103,7 +103,7 @@ impl<'a> Reachability<'a> {
         })
     }
 
-    fn planned(&mut self, member: &Member, local: &Local) -> Vec<Reach> {
+    fn planned(&mut self, member: &Member, local: &NodeInputs) -> Vec<Reach> {
         let networks = backend::networks(local);
         self.peers.validate_by(local.rules());
         let fallbacks = self.fallbacks(member, local);
@@ -141,7 +141,7 @@ impl<'a> Reachability<'a> {
 
     /// The probe failures that `member` reports, and all nodes without a report, because these
     /// answer no probe.
-    fn fallbacks(&self, member: &Member, local: &Local) -> Fallbacks {
+    fn fallbacks(&self, member: &Member, local: &NodeInputs) -> Fallbacks {
         let leases = self.view.silent().filter_map(|peer| self.peers.lease(&peer.lease.id));
         let endpoints = leases.flat_map(|lease| &lease.endpoints);
         let silent = endpoints.filter(|endpoint| backend::must_answer(&local.config, endpoint));
@@ -172,7 +172,7 @@ impl<'a> Reachability<'a> {
     }
 
     /// The plan's inputs of the node on these backends; none if it does not report.
-    fn local(&self, member: &Member) -> Option<Local> {
+    fn local(&self, member: &Member) -> Option<NodeInputs> {
         let report = member.report.as_ref()?;
         let mut config = NetworkConfig { rollout: None, ..self.view.state.config.clone() };
         (config.backend.kind, config.mixed) = match self.backends {
@@ -185,7 +185,7 @@ impl<'a> Reachability<'a> {
             let vtep = member.lease.endpoint(family).and_then(|endpoint| endpoint.vtep);
             (family, vtep.map_or_else(|| Vtep::derived_mac(uplink.public_ip, vni), |vtep| vtep.mac))
         };
-        Some(Local {
+        Some(NodeInputs {
             config,
             macs: report.node.uplinks.iter().map(mac).collect(),
             node: report.node.clone(),

@@ -19,8 +19,8 @@ use super::{Answer, Error};
 use crate::model::config::NetworkConfig;
 use crate::model::entry::{Entry, LinkName};
 use crate::model::lease::{Endpoint, Lease, LeaseId, LeaseUpdate, Peers, Record};
-use crate::model::local::Local;
 use crate::model::node::{Firewalls, Node, Sysctls, Uplink};
+use crate::model::node_inputs::NodeInputs;
 use crate::model::path::Fallbacks;
 use crate::model::policy::{Forward, Guard, Masquerade, Policy, Preference};
 use crate::model::prefix::{Family, Prefix};
@@ -114,7 +114,7 @@ fn plan(
     // Nodes with names are shown by name.
     let name = own.as_ref().map(|own| own.id.to_string());
     let config = config.on_node(node.names().chain(name));
-    let local = Local {
+    let local = NodeInputs {
         macs: macs(own.as_ref()),
         config,
         node,

@@ -6,8 +6,8 @@ use super::{Network, Nexthops, PathPlan, Unreachable, tunnel_address};
 use crate::model::config::BackendType;
 use crate::model::entry::{Entry, KernelState, LinkName, Route};
 use crate::model::lease::Endpoint;
-use crate::model::local::Local;
 use crate::model::node::{Node, Uplink};
+use crate::model::node_inputs::NodeInputs;
 use crate::model::path::{Fallback, Path};
 use crate::model::prefix::Family;
 
@@ -21,7 +21,7 @@ pub(super) struct HostGwNetwork {
 }
 
 impl HostGwNetwork {
-    pub(super) fn new(local: &Local, uplink: &Uplink) -> Self {
+    pub(super) fn new(local: &NodeInputs, uplink: &Uplink) -> Self {
         let family = uplink.family();
         let subnet = local.own.as_ref().and_then(|own| own.endpoint(family)).map(|e| e.subnet);
         let subnet = subnet.filter(|_| local.leaving.contains(&family));

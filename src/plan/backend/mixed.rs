@@ -6,7 +6,7 @@ use super::{HostGwNetwork, Network, PathPlan, Unreachable, VxlanNetwork};
 use crate::model::config::BackendType;
 use crate::model::entry::{Entry, KernelState, LinkName, SettingKind};
 use crate::model::lease::Endpoint;
-use crate::model::local::Local;
+use crate::model::node_inputs::NodeInputs;
 use crate::model::path::Fallback;
 use crate::model::prefix::Family;
 
@@ -19,7 +19,7 @@ pub(super) struct MixedNetwork {
 }
 
 impl MixedNetwork {
-    pub(super) fn new(local: &Local, tunnel: VxlanNetwork, direct: HostGwNetwork) -> Self {
+    pub(super) fn new(local: &NodeInputs, tunnel: VxlanNetwork, direct: HostGwNetwork) -> Self {
         let kind = local.config.backend.kind;
         let has_standby = local.config.probing().is_some();
         Self { kind, tunnel, direct, has_standby }

@@ -16,8 +16,8 @@ use std::sync::Arc;
 use crate::model::config::{BackendType, NetworkConfig};
 use crate::model::entry::{Address, Entry, KernelState, LinkName, Route, SettingKind, TableName};
 use crate::model::lease::{Endpoint, EndpointAttributes, Lease, LeaseAttributes, Rules, Vtep};
-use crate::model::local::Local;
 use crate::model::node::Uplink;
+use crate::model::node_inputs::NodeInputs;
 use crate::model::path::{Fallback, Fallbacks, Path};
 use crate::model::prefix::{Family, Prefix};
 use crate::plan::scope::{Extent, Scope};
@@ -99,7 +99,7 @@ impl PeerPlan {
 }
 
 /// The networks of this node, one per enabled family. Only this function chooses an implementation by backend.
-pub fn networks(local: &Local) -> Vec<Box<dyn Network>> {
+pub fn networks(local: &NodeInputs) -> Vec<Box<dyn Network>> {
     let network = |uplink: &Uplink| -> Box<dyn Network> {
         let direct = HostGwNetwork::new(local, uplink);
         let tunnel = || VxlanNetwork::new(local, uplink);
@@ -127,7 +127,7 @@ pub fn must_answer(config: &NetworkConfig, peer: &Endpoint) -> bool {
 }
 
 /// The entries of this node.
-pub fn plan_local(local: &Local, networks: &[Box<dyn Network>]) -> KernelState {
+pub fn plan_local(local: &NodeInputs, networks: &[Box<dyn Network>]) -> KernelState {
     let mut state: KernelState = networks.iter().flat_map(|network| network.local()).collect();
     if !local.config.mixed {
         state.extend(restored(&local.strict));
@@ -137,7 +137,7 @@ pub fn plan_local(local: &Local, networks: &[Box<dyn Network>]) -> KernelState {
 }
 
 /// The entries for pods that are not routes to peers, such as masquerade rules.
-fn pod_rules(local: &Local, own: &Lease) -> Vec<Entry> {
+fn pod_rules(local: &NodeInputs, own: &Lease) -> Vec<Entry> {
     let rules = masquerade::rules(&local.policy, &local.config, &local.node.firewalls, own);
     let ends = own.subnets().filter(|_| local.policy.refuse_unused).map(Route::unreachable);
     rules.into_iter().chain(ends.map(Entry::Route)).collect()
@@ -173,7 +173,7 @@ pub fn pod_mtu(networks: &[Box<dyn Network>]) -> Option<u32> {
     networks.iter().map(|network| network.mtu()).min()
 }
 
-impl Local {
+impl NodeInputs {
     /// What this node publishes in its lease.
     pub fn attributes(&self) -> LeaseAttributes {
         let vtep = |uplink: &Uplink| {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::model::entry::{Entry, Nexthop, NexthopId, Route};
-use crate::model::local::Local;
+use crate::model::node_inputs::NodeInputs;
 use crate::model::path::Path;
 use crate::model::prefix::{Family, Prefix};
 
@@ -12,7 +12,7 @@ use crate::model::prefix::{Family, Prefix};
 pub(super) struct Nexthops(Option<Prefix>);
 
 impl Nexthops {
-    pub(super) fn new(local: &Local, family: Family) -> Self {
+    pub(super) fn new(local: &NodeInputs, family: Family) -> Self {
         let pool = local.config.pool(family).filter(|_| local.node.nexthops);
         Self(pool.map(|pool| pool.network))
     }

@@ -13,8 +13,8 @@ use crate::model::entry::{
     TableName, Vxlan,
 };
 use crate::model::lease::{Endpoint, Vtep};
-use crate::model::local::Local;
 use crate::model::node::{Sysctls, Uplink};
+use crate::model::node_inputs::NodeInputs;
 use crate::model::path::{Fallback, Path};
 use crate::model::prefix::{Family, Prefix};
 use crate::plan::allow_list::{self, Guarded};
@@ -41,7 +41,7 @@ struct GuardTable {
 }
 
 impl VxlanNetwork {
-    pub(super) fn new(local: &Local, uplink: &Uplink) -> Self {
+    pub(super) fn new(local: &NodeInputs, uplink: &Uplink) -> Self {
         let tunnel = local.config.backend.tunnel.clone();
         let family = uplink.family();
         let outer = tunnel.mtu.unwrap_or(local.node.mtu);
@@ -169,7 +169,7 @@ impl Network for VxlanNetwork {
 }
 
 impl GuardTable {
-    fn new(local: &Local, uplink: &Uplink) -> Option<Self> {
+    fn new(local: &NodeInputs, uplink: &Uplink) -> Option<Self> {
         let network =
             local.config.networks().find(|network| network.family() == uplink.family())?;
         let (tunnel, underlay) = (&local.config.backend.tunnel, &local.node.interface);
@@ -187,7 +187,7 @@ impl GuardTable {
 /// The addresses that peers send to: the public IP and all addresses of the interface, since a
 /// cloud may translate the public IP to any of them. While the public IP changes, the lease still
 /// has the old one.
-fn ends(local: &Local, uplink: &Uplink) -> Vec<IpAddr> {
+fn ends(local: &NodeInputs, uplink: &Uplink) -> Vec<IpAddr> {
     let published = local.own.as_ref().and_then(|own| own.endpoint(uplink.family()));
     let published = published.map(|endpoint| endpoint.public_ip);
     let all = [uplink.public_ip, uplink.source, uplink.address].into_iter().chain(published);

@@ -8,7 +8,7 @@ use super::pace::Pace;
 use super::verdict::{ProbeSize, Thresholds, Track, judge};
 use crate::model::config::Probe;
 use crate::model::lease::Endpoint;
-use crate::model::local::Local;
+use crate::model::node_inputs::NodeInputs;
 use crate::model::path::{Path, ProbeVerdict};
 use crate::model::prefix::Family;
 
@@ -41,7 +41,7 @@ pub struct Target {
 
 impl LocalProber {
     /// None while probing is off.
-    pub fn of(local: &Local, pod_mtu: u32) -> Option<Self> {
+    pub fn of(local: &NodeInputs, pod_mtu: u32) -> Option<Self> {
         let own = local.own.as_ref()?;
         let probe = local.config.probing()?.clone();
         let address = |endpoint: &Endpoint| (endpoint.subnet.family(), endpoint.subnet.base());
@@ -51,7 +51,7 @@ impl LocalProber {
 }
 
 impl Target {
-    pub fn of(local: &Local, endpoint: &Endpoint) -> Self {
+    pub fn of(local: &NodeInputs, endpoint: &Endpoint) -> Self {
         let vni = local.config.backend.tunnel.vni;
         let is_ours = |theirs: Option<u32>| theirs.is_none_or(|theirs| theirs == vni);
         Self {

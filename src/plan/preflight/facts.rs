@@ -8,8 +8,8 @@ pub use tweed_netlink::nftables::RuleVerdict;
 use crate::model::config::Tunnel;
 use crate::model::entry::LinkName;
 use crate::model::lease::Lease;
-use crate::model::local::Local;
 use crate::model::node::{Interface, Uplink};
+use crate::model::node_inputs::NodeInputs;
 use crate::model::policy::Forward;
 use crate::model::prefix::{Family, Prefix};
 use crate::plan::backend;
@@ -150,8 +150,8 @@ pub struct Systemd {
 
 impl Needs {
     /// The needs of a running node whose peers have these public IPs.
-    pub fn of(local: &Local, peers: &[IpAddr]) -> Self {
-        let Local { config, node, .. } = local;
+    pub fn of(local: &NodeInputs, peers: &[IpAddr]) -> Self {
+        let NodeInputs { config, node, .. } = local;
         let tunnel = &config.backend.tunnel;
         let families: Vec<Family> = node.uplinks.iter().map(Uplink::family).collect();
         let two_ways = config.mixed || tunnel.direct_routing;

@@ -14,7 +14,7 @@ use crate::mac::MacAddr;
 
 /// Everything about this node that the plan depends on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Local {
+pub struct NodeInputs {
     pub config: NetworkConfig,
     pub node: Node,
     /// The MAC address of the tunnel device of each family.
