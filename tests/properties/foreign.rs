@@ -1,15 +1,27 @@
 //! Damaged records of others; `tests/fuzz` tries far more of them.
 
+use std::net::IpAddr;
+
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use tweed::kernel::read_datagram;
+use tweed::model::path::Path;
+use tweed::model::probe_secret::Secret;
+use tweed::probe::{Packet, PacketKind, Stamp};
+use tweed::store::etcd::read_snapshot;
 use tweed::store::kube::read_node;
 
 use crate::{cases, records};
 
 const LEASES: &[u8] = include_bytes!("../fuzz/seeds/lease/two");
 const NODE: &[u8] = include_bytes!("../fuzz/seeds/node/one");
+
+/// Those of the fuzz targets that read more than bytes: in front, a byte per flag, the address of the
+/// sender of a probe, or what begins a list; at the end of a list, what ends it.
+const NETLINK: &[u8] = include_bytes!("../fuzz/seeds/netlink/vxlan_node");
+const PROBE: &[u8] = include_bytes!("../fuzz/seeds/probe/request");
+const SNAPSHOT: &[u8] = include_bytes!("../fuzz/seeds/snapshot/two");
 
 /// One change of a text.
 #[derive(Clone, Debug)]
@@ -45,6 +57,32 @@ fn damaged(text: &'static [u8]) -> impl Strategy<Value = Vec<u8>> {
         }
         text
     })
+}
+
+/// Damage to what is not valid finds little.
+#[test]
+fn the_seeds_of_the_fuzz_targets_are_valid() {
+    let datagram = NETLINK.strip_prefix(&[1, 1, 0, 0, 0]).unwrap();
+    let observations = read_datagram(&datagram[..datagram.len() - 3]);
+    let shown = format!("{observations:?}");
+    for entry in ["10.244.3.0", "10.244.1.0", "172.16.0.9"] {
+        assert!(shown.contains(entry), "no {entry} in {shown}");
+    }
+
+    let secret = Secret::new(&[7; Secret::LENGTH]);
+    let stamp = Some(Stamp { session: 11, count: 13 });
+    let [from, to] = [[10, 244, 2, 0], [10, 244, 1, 0]].map(IpAddr::from);
+    let (kind, path) = (PacketKind::Request, Path::Direct);
+    let packet = Packet { kind, path, nonce: 7, from, to, stamp }.encode(&secret, 0);
+    let sealed = packet.strip_prefix(b"tw\x01").unwrap();
+    let sent = &sealed[..sealed.len() - Secret::SEAL];
+    assert_eq!(PROBE, [&[1, 10, 244, 2, 0], sent].concat());
+
+    let deflated = miniz_oxide::deflate::compress_to_vec(&SNAPSHOT[1..], 1);
+    let checksum = crc32fast::hash(&deflated).to_be_bytes();
+    let snapshot = [&b"tweed leases 1\n"[..], &checksum, &deflated].concat();
+    assert_eq!(read_snapshot(&snapshot).unwrap().len(), 2);
+    assert_eq!(SNAPSHOT[0], 0);
 }
 
 proptest! {
