@@ -254,28 +254,35 @@ fn every_block_of_commands_is_run_or_says_why_not() {
         if let Some(reason) = mark.strip_prefix("not run: ") {
             assert!(REASONS.contains(&reason), "{place}: {reason} is no reason");
         } else {
-            let test = mark.strip_prefix("run by ").unwrap_or_else(|| panic!("{place}: {mark}"));
-            is_run(block, &commands, test);
+            let test = mark.strip_prefix("run by ").and_then(|test| test.split_once(": "));
+            let (file, test) = test.unwrap_or_else(|| panic!("{place}: {mark} names no test"));
+            is_run(block, &commands, file, test);
         }
     }
 }
 
-/// A test reads the page itself, or knows each subcommand in it.
-fn is_run(block: &Block, commands: &[Vec<String>], test: &str) {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(test);
-    let source = fs::read_to_string(&file).unwrap();
-    if source.contains(&block.page) {
+/// The test reads the page itself, or contains the subcommand and all options of each command in it.
+fn is_run(block: &Block, commands: &[Vec<String>], file: &str, test: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+    let source = fs::read_to_string(&path).unwrap();
+    let place = block.place();
+    let test = source.split_once(&format!("#[test]\nfn {test}(")).map(|(_, behind)| behind);
+    let test = test.unwrap_or_else(|| panic!("{place}: {file} has no such test"));
+    let body = test.split("\n}\n").next().unwrap();
+    if source.contains(&format!("/{}\"", block.page)) {
         return;
     }
     for words in commands {
         let is_plain = |word: &&String| !word.starts_with(['-', '[', '/']) && !word.contains('.');
-        let last = words.iter().take_while(is_plain).last().unwrap();
-        let known = if words[0] == "tweedd" { &words[1] } else { last };
-        assert!(
-            source.contains(known.as_str()),
-            "{}: {test} does not run {words:?}",
-            block.place()
-        );
+        let subcommand = words.iter().take_while(is_plain).last().unwrap();
+        let options = words.iter().map(|word| word.trim_start_matches('['));
+        let options = options.filter(|word| word.starts_with('-')).map(|word| {
+            let name = word.trim_end_matches(']');
+            name.split('=').next().unwrap()
+        });
+        for needed in options.chain([subcommand.as_str()]) {
+            assert!(body.contains(needed), "{place}: no {needed} of {words:?} in the test");
+        }
     }
 }
 

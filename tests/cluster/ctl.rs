@@ -327,7 +327,8 @@ fn a_cleanup_removes_only_entries_of_tweed() {
 fn typed() -> Vec<String> {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/README.md");
     let page = fs::read_to_string(page).unwrap();
-    let blocks = page.split("<!-- run by tests/cluster/ctl.rs -->\n```\n").skip(1);
+    let mark = "<!-- run by tests/cluster/ctl.rs: the_commands_of_the_readme_work_as_written -->";
+    let blocks = page.split(mark).skip(1).filter_map(|rest| rest.strip_prefix("\n```\n"));
     let blocks = blocks.filter_map(|rest| Some(rest.split_once("```")?.0));
     let line = |line: &str| line.split("  #").next().unwrap_or(line).trim().to_owned();
     blocks.flat_map(str::lines).map(line).collect()

@@ -32,6 +32,19 @@ fn examine(node: &Node) -> Result<(i32, Vec<String>)> {
     Ok((plain.status.code().context("ended by a signal")?, ids))
 }
 
+/// What the document shows of such a finding.
+fn transcript() -> String {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/doctor.md");
+    let page = fs::read_to_string(page).unwrap();
+    let (_, behind) = page.split_once("\n$ tweedctl doctor\n").unwrap();
+    behind.split("```").next().unwrap().to_owned()
+}
+
+/// Lines are broken elsewhere if a path is longer.
+fn words_of(text: &str) -> Vec<&str> {
+    text.split_whitespace().collect()
+}
+
 fn log_contains(daemon: &Daemon, word: &str) -> Result<()> {
     let log = daemon.log()?;
     ensure!(log.contains(word), "no {word} in {log}");
@@ -88,6 +101,11 @@ fn findings_are_reported_by_the_doctor_and_logged_once() {
 
     let found = vec!["forwarding-off".to_owned()];
     assert_eq!(examine(&cluster.nodes[0]).unwrap(), (1, found));
+    let printed = tweedctl(&cluster.nodes[0], &["doctor"]).unwrap().stdout;
+    let printed = String::from_utf8(printed).unwrap();
+    let socket = cluster.nodes[0].subnet_file().with_extension("sock");
+    let printed = printed.replace(&socket.display().to_string(), "/run/flannel/subnet.sock");
+    assert_eq!(words_of(&printed), words_of(&transcript()));
     namespace.set_sysctl("net.ipv4.ip_forward", "1").unwrap();
     assert_eq!(examine(&cluster.nodes[0]).unwrap(), (0, vec![]));
 }

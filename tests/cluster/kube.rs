@@ -211,6 +211,7 @@ fn an_operator_migrates_a_cluster_by_its_config_map_without_a_lost_packet() {
     })
     .unwrap();
     let probe = cluster.lab.probe(&cluster.pairs(), RATE).unwrap();
+    migrate(&mut cluster, "plan --to host-gw").unwrap();
     migrate(&mut cluster, "start --to host-gw --canary n2").unwrap();
     cluster.wait_for(&[VXLAN_MIXED, HOST_GW_MIXED, VXLAN_MIXED]).unwrap();
     migrate(&mut cluster, "next --percent 100").unwrap();

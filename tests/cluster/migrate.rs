@@ -38,6 +38,26 @@ pub fn done(cluster: &Cluster, line: &str) -> Result<String> {
     Ok(text)
 }
 
+/// As [`done`]; it must print what the document shows for this command line.
+fn as_documented(cluster: &Cluster, line: &str) -> Result<()> {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/migration.md");
+    let page = std::fs::read_to_string(page)?;
+    let (_, behind) = page
+        .split_once(&format!("\n$ tweedctl migrate {line}\n"))
+        .with_context(|| format!("no transcript of {line}"))?;
+    let documented = behind.split("\n```").next().unwrap_or_default();
+    let printed = done(cluster, line)?;
+    let (documented, lines) = (stable(documented), stable(&printed));
+    ensure!(documented == lines, "documented: {documented:#?}\nprinted: {lines:#?}");
+    Ok(())
+}
+
+/// The words of each line; the lab's nodes do not masquerade, of which the last lines of a plan warn.
+fn stable(printed: &str) -> Vec<String> {
+    let lines = printed.lines().take_while(|line| !line.starts_with("NAT "));
+    lines.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+}
+
 fn json(cluster: &Cluster, line: &str) -> Result<Value> {
     let output = run(cluster, &cluster.nodes[0], &format!("{line} -o json"))?;
     serde_json::from_slice(&output.stdout).with_context(|| format!("{output:?}"))
@@ -96,8 +116,9 @@ fn a_live_cluster_moves_stage_by_stage_and_back_without_a_lost_packet() {
     let cluster = start(0).unwrap();
     let canary = cluster.nodes[0].address(Family::V4).unwrap();
     let probe = probe(&cluster).unwrap();
-    done(&cluster, "plan --to host-gw").unwrap();
-    done(&cluster, &format!("start --to host-gw --canary {canary} --hold 3s")).unwrap();
+    as_documented(&cluster, "plan --to host-gw").unwrap();
+    let start = format!("start --to host-gw --canary {canary} --hold 3s");
+    done(&cluster, &start).unwrap();
     follow(&cluster, &[0]).unwrap();
     done(&cluster, "status").unwrap();
     done(&cluster, "next --percent 100 --hold 2s").unwrap();
