@@ -266,9 +266,9 @@ fn is_run(block: &Block, commands: &[Vec<String>], file: &str, test: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
     let source = fs::read_to_string(&path).unwrap();
     let place = block.place();
-    let test = source.split_once(&format!("#[test]\nfn {test}(")).map(|(_, behind)| behind);
-    let test = test.unwrap_or_else(|| panic!("{place}: {file} has no such test"));
-    let body = test.split("\n}\n").next().unwrap();
+    let found = source.split_once(&format!("#[test]\nfn {test}("));
+    assert!(found.is_some(), "{place}: {file} has no such test");
+    let body = found.unwrap().1.split("\n}\n").next().unwrap();
     if source.contains(&format!("/{}\"", block.page)) {
         return;
     }
