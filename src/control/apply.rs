@@ -17,13 +17,13 @@ impl<K: Kernel> Reconciler<K> {
     /// Reads the host facts again if they may have changed. Returns the kernel state if that may
     /// have changed too.
     pub(super) async fn read_facts(&mut self) -> Option<KernelState> {
-        let Control { inputs, settings, changes, derived, held, .. } = &mut self.control;
+        let Control { inputs, settings, changes, derived, state, .. } = &mut self.control;
         if !std::mem::take(&mut changes.facts) || inputs.config.is_none() {
             return None;
         }
         let (kernel, reach) = (&mut self.kernel, settings.interface.can_reach);
         let read = if inputs.are_known() && std::mem::take(&mut changes.dump) {
-            let read = kernel.read(reach, &derived.scope.without_chains(), &held.actual).await;
+            let read = kernel.read(reach, &derived.scope.without_chains(), &state.actual).await;
             read.map(|(facts, actual)| (facts, Some(actual)))
         } else {
             kernel.facts(reach).await.map(|facts| (facts, None))
@@ -42,9 +42,9 @@ impl<K: Kernel> Reconciler<K> {
     /// Applies the kernel state if it may have changed: the state `read` with the facts or, if the
     /// plan now needs more, a new dump. Returns whether the kernel state is known.
     pub(super) async fn read_kernel(&mut self, read: Option<KernelState>) -> bool {
-        let Control { derived, held, changes, .. } = &mut self.control;
+        let Control { derived, state, changes, .. } = &mut self.control;
         let read = if std::mem::take(&mut changes.dump) {
-            self.kernel.dump(&derived.scope.without_chains(), &held.actual).await.map(Some)
+            self.kernel.dump(&derived.scope.without_chains(), &state.actual).await.map(Some)
         } else {
             Ok(read)
         };
@@ -101,7 +101,7 @@ impl Control {
                     tracing::warn!(%reason, "no interface can be used");
                     inputs.no_node = Some(reason);
                 }
-                self.held.timers.retry_later();
+                self.state.timers.retry_later();
                 Changes::default()
             }
         }
@@ -116,30 +116,30 @@ impl Control {
         tracing::info!(interface = %node.interface, mtu = node.mtu, ?addresses, "using this interface");
         if self.inputs.move_to(node) {
             tracing::info!(macs = ?self.inputs.macs, "the public IP changed, and the VTEP MAC with it");
-            self.held.statistics.mac_changes += 1;
+            self.state.statistics.mac_changes += 1;
         }
         Changes { plan: true, edit: true, save: true, ..Changes::default() }
     }
 
     /// The first dump also decides the MAC addresses.
     fn apply_dump(&mut self, mut actual: KernelState) -> Changes {
-        let held = &mut self.held;
-        held.statistics.dumps += 1;
-        held.timers.dumped();
-        held.failure = None;
+        let state = &mut self.state;
+        state.statistics.dumps += 1;
+        state.timers.dumped();
+        state.failure = None;
         // A renewal is due long enough before it expires that a short stop of the daemon seldom
         // leaves the tunnel without a guard.
         actual.retain(|entry| !matches!(entry, Entry::Renewal(renewal) if renewal.is_due()));
-        actual.extend(held.actual.local().filter(|entry| is_chain(entry)).cloned());
-        held.actual.update(actual);
+        actual.extend(state.actual.local().filter(|entry| is_chain(entry)).cloned());
+        state.actual.update(actual);
         let (facts, differences) = (self.has_foreign_nexthop(), Differences::Anywhere);
         let mut changes = Changes { facts, differences, ..Changes::default() };
-        changes.save |= self.inputs.note_strict(&self.held.actual);
-        let is_news = self.inputs.note_filters(&self.held.actual)
-            | self.inputs.note_leaving(&self.held.actual)
+        changes.save |= self.inputs.note_strict(&self.state.actual);
+        let is_news = self.inputs.note_filters(&self.state.actual)
+            | self.inputs.note_leaving(&self.state.actual)
             | self.inputs.lack_macs();
         if is_news {
-            self.inputs.settle_macs(&self.held.actual);
+            self.inputs.settle_macs(&self.state.actual);
             // The dump just applied covers everything that the new plan depends on.
             changes |= Changes { save: true, dump: false, ..self.plan() };
         }
@@ -150,14 +150,14 @@ impl Control {
     /// yet.
     fn has_foreign_nexthop(&self) -> bool {
         let uses_them = self.inputs.node.as_ref().is_some_and(|node| node.nexthops);
-        uses_them && self.held.actual.entries().any(Entry::is_foreign_nexthop)
+        uses_them && self.state.actual.entries().any(Entry::is_foreign_nexthop)
     }
 
     /// The plan may depend on reverse-path filters that became strict or loose.
     fn note_filters(&mut self) -> Changes {
-        self.derived.forget_gateways(&self.held.actual);
-        let save = self.inputs.forget_restored(&self.held.actual);
-        let plan = save | self.inputs.note_filters(&self.held.actual);
+        self.derived.forget_gateways(&self.state.actual);
+        let save = self.inputs.forget_restored(&self.state.actual);
+        let plan = save | self.inputs.note_filters(&self.state.actual);
         Changes { plan, save, ..Changes::default() }
     }
 
@@ -177,10 +177,10 @@ impl Control {
                     puts_rules |= entry.is_rules();
                     put.push(entry);
                 }
-                Op::Remove(entry) => drop(self.held.actual.remove(&entry.key())),
+                Op::Remove(entry) => drop(self.state.actual.remove(&entry.key())),
             }
         }
-        self.held.actual.extend(put);
+        self.state.actual.extend(put);
         if puts_rules {
             self.check_old_rules();
         }
@@ -192,17 +192,17 @@ impl Control {
 
     /// Records that `op` was applied; returns whether the checkpoint changes.
     fn note_done(&mut self, op: &Op) -> bool {
-        let (held, key) = (&mut self.held, op.entry().key());
-        count(&mut held.statistics, op);
-        held.refused.forget(&key);
-        held.timers.forget(&key);
+        let (state, key) = (&mut self.state, op.entry().key());
+        count(&mut state.statistics, op);
+        state.refused.forget(&key);
+        state.timers.forget(&key);
         match &key {
             // Only a dump shows how a change of a link affected the entries on it.
             Key::Link(link) => {
-                held.refused.end_backoff_on(link);
-                held.timers.dump_soon();
+                state.refused.end_backoff_on(link);
+                state.timers.dump_soon();
             }
-            Key::Table(name) => held.actual.retain(|entry| !entry.is_element_of(name)),
+            Key::Table(name) => state.actual.retain(|entry| !entry.is_element_of(name)),
             _ => {}
         }
         if puts_guard(op) {
@@ -225,16 +225,16 @@ impl Control {
             changes |= self.inputs.guarding.refuse(&refusal.reason);
         }
         tracing::debug!(op = %refusal.op, reason = %refusal.reason, "the kernel refused");
-        let again = self.held.refused.note(refusal);
-        self.held.timers.check_again(entry.key(), again);
+        let again = self.state.refused.note(refusal);
+        self.state.timers.check_again(entry.key(), again);
         changes
     }
 
     /// After any failure the kernel must be read again.
     fn kernel_failed(&mut self, doing: &'static str, error: &io::Error) -> Changes {
         tracing::warn!(%error, "{doing} failed");
-        self.held.failure = Some(format!("{doing} failed: {error}"));
-        self.held.timers.retry_later();
+        self.state.failure = Some(format!("{doing} failed: {error}"));
+        self.state.timers.retry_later();
         Changes { dump: true, ..Changes::default() }
     }
 }

@@ -108,7 +108,7 @@ impl Control {
     /// Derives the whole plan again if one of its shared inputs has changed.
     pub(super) fn derive(&mut self) -> Changes {
         self.follow_config();
-        let is_news = self.inputs.note_leaving(&self.held.actual);
+        let is_news = self.inputs.note_leaving(&self.state.actual);
         if std::mem::take(&mut self.changes.plan) | is_news {
             self.plan()
         } else {
@@ -128,7 +128,7 @@ impl Control {
     fn follow_config(&mut self) {
         if std::mem::take(&mut self.changes.config) {
             self.probe_silent(&self.inputs.peers.ids().cloned().collect());
-            self.held.logged.config = None;
+            self.state.logged.config = None;
         }
     }
 
@@ -136,7 +136,7 @@ impl Control {
     pub(super) fn plan(&mut self) -> Changes {
         // If the config has just become mixed, the last dump shows the filters before `Mixed`
         // changed them.
-        let save = self.inputs.note_strict(&self.held.actual);
+        let save = self.inputs.note_strict(&self.state.actual);
         let mut changes = Changes { save, ..Changes::default() };
         let Some(local) = self.inputs.local() else { return changes };
         self.log_config(&local.config);
@@ -182,7 +182,7 @@ impl Control {
             if let Some(LeasePlan::Rejected(reason)) = lease_plan
                 && self.derived.desired.peers().get(id) != lease_plan.as_ref()
             {
-                self.held.logged.rejected.note(id, reason);
+                self.state.logged.rejected.note(id, reason);
             }
         }
         self.derived.follow_gateways(lease_plans);
@@ -203,7 +203,7 @@ impl Control {
         for (old, lease) in claims.collect::<BTreeMap<_, _>>() {
             for mac in self.inputs.yield_mac(*old) {
                 tracing::warn!(%lease, %old, %mac, "another lease has the VTEP MAC of this node: using a new one");
-                self.held.statistics.mac_changes += 1;
+                self.state.statistics.mac_changes += 1;
                 is_news = true;
             }
         }
@@ -213,11 +213,11 @@ impl Control {
     /// Logs the applied backend, which may be the previous one if a change waits.
     fn log_config(&mut self, config: &NetworkConfig) {
         let applied = Some((config.backend.kind, config.mixed));
-        if self.held.logged.config != applied {
+        if self.state.logged.config != applied {
             let (backend, mixed) = (config.backend.kind.as_str(), config.mixed);
             let revision = self.inputs.edit.revision();
             tracing::info!(backend, mixed, revision, "applied network config");
-            self.held.logged.config = applied;
+            self.state.logged.config = applied;
         }
     }
 
@@ -229,7 +229,7 @@ impl Control {
 
     fn log_firewall(&mut self) {
         let choice = self.firewall();
-        let is_news = choice != self.held.logged.firewall;
+        let is_news = choice != self.state.logged.firewall;
         if let Some(Choice { firewall, reason }) = choice.filter(|_| is_news) {
             let doing = match self.settings.policy.masquerade {
                 Some(_) => "masquerading",
@@ -240,6 +240,6 @@ impl Control {
             };
             tracing::info!(firewall = firewall.as_str(), reason, "{doing}");
         }
-        self.held.logged.firewall = choice;
+        self.state.logged.firewall = choice;
     }
 }

@@ -12,23 +12,23 @@ use crate::plan::diff::{Op, diff, diff_key};
 
 impl Control {
     pub(super) fn diff(&mut self) -> Vec<Op> {
-        self.changes |= self.derived.retire(&self.inputs, &self.held.actual);
+        self.changes |= self.derived.retire(&self.inputs, &self.state.actual);
         let ops = match std::mem::take(&mut self.changes.differences) {
             Differences::In(keys) if !keys.iter().any(removes_others) => self.diff_keys(&keys),
             Differences::In(_) | Differences::Anywhere => self.diff_all(),
         };
         let remade = self.remade(&ops);
         let mut due: Vec<Op> = ops.into_iter().filter(|op| self.is_due(op, &remade)).collect();
-        keep_used_nexthops(&mut due, &self.held.actual);
+        keep_used_nexthops(&mut due, &self.state.actual);
         due.into_iter().inspect(|op| tracing::debug!("{op}")).collect()
     }
 
     fn diff_all(&mut self) -> Vec<Op> {
         let (desired, actual, scope) =
-            (self.derived.desired.state(), &self.held.actual, &self.derived.scope);
+            (self.derived.desired.state(), &self.state.actual, &self.derived.scope);
         let differs = |key: &Key| diff_key(key, desired, actual, scope).is_some();
-        self.held.refused.retain(differs);
-        self.held.timers.retain(differs);
+        self.state.refused.retain(differs);
+        self.state.timers.retain(differs);
         diff(desired, actual, scope)
     }
 
@@ -36,12 +36,12 @@ impl Control {
         let (mut puts, mut removals) = (Vec::new(), Vec::new());
         let (desired, scope) = (self.derived.desired.state(), &self.derived.scope);
         for key in keys {
-            match diff_key(key, desired, &self.held.actual, scope) {
+            match diff_key(key, desired, &self.state.actual, scope) {
                 Some(op @ (Op::Create(_) | Op::Replace(_))) => puts.push(op),
                 Some(op @ Op::Remove(_)) => removals.push(op),
                 None => {
-                    self.held.timers.forget(key);
-                    self.held.refused.forget(key);
+                    self.state.timers.forget(key);
+                    self.state.refused.forget(key);
                 }
             }
         }
@@ -54,19 +54,19 @@ impl Control {
     fn is_due(&mut self, op: &Op, remade: &BTreeSet<Key>) -> bool {
         let is_due = match op {
             Op::Create(entry) | Op::Replace(entry) => {
-                self.held.timers.forget(&entry.key());
+                self.state.timers.forget(&entry.key());
                 self.may_put(entry, remade)
             }
             Op::Remove(entry) => self.may_remove_now(entry),
         };
-        is_due && !self.held.refused.holds_back(op)
+        is_due && !self.state.refused.holds_back(op)
     }
 
     /// Whether `entry` may be created, or may replace the existing one. An entry that is already
     /// correct is kept if its device or table is not being recreated.
     fn may_put(&self, entry: &Entry, remade: &BTreeSet<Key>) -> bool {
         let key = entry.key();
-        let may_put = match self.held.actual.get(&key) {
+        let may_put = match self.state.actual.get(&key) {
             None => true,
             Some(_) if remade.contains(&key) || is_on(entry, remade) => true,
             Some(held) => !entry.is_met_by(held) && self.inputs.may_replace_with(entry),
@@ -93,7 +93,7 @@ impl Control {
             Entry::Route(route) => route.nexthop,
             _ => None,
         };
-        let held = id.and_then(|id| self.held.actual.get(&Key::Nexthop(id)));
+        let held = id.and_then(|id| self.state.actual.get(&Key::Nexthop(id)));
         held.is_some_and(Entry::is_foreign_nexthop)
     }
 
@@ -106,8 +106,8 @@ impl Control {
         self.inputs.may_remove()
             && match entry.policy().removal {
                 Removal::AtOnce => true,
-                Removal::Delayed => self.held.timers.has_lingered(&key),
-                Removal::AfterRules => self.rules_are_met() && self.held.timers.has_lingered(&key),
+                Removal::Delayed => self.state.timers.has_lingered(&key),
+                Removal::AfterRules => self.rules_are_met() && self.state.timers.has_lingered(&key),
             }
     }
 
@@ -119,11 +119,11 @@ impl Control {
 
     /// New rules were applied: check whether the old rules can be removed now.
     pub(super) fn check_old_rules(&mut self) {
-        let rules = self.held.actual.local().filter(|entry| entry.is_rules());
+        let rules = self.state.actual.local().filter(|entry| entry.is_rules());
         let keys = rules.map(|entry| entry.key());
         let desired = self.derived.desired.state();
         for key in keys.filter(|key| desired.get(key).is_none()) {
-            self.held.timers.check_again(key, Instant::now());
+            self.state.timers.check_again(key, Instant::now());
         }
     }
 }

@@ -74,7 +74,7 @@ impl Control {
     /// those that may change the plan, because a host may have a large number of other rules.
     fn chains_to_read(&self) -> BTreeSet<ChainName> {
         let all = self.derived.scope.chains.iter().copied();
-        let (wanted, held) = (self.derived.desired.state(), &self.held.actual);
+        let (wanted, held) = (self.derived.desired.state(), &self.state.actual);
         let matters = |name: &ChainName| {
             let key = Key::Chain(*name);
             name.base == Base::Forward || wanted.get(&key).is_some() || held.get(&key).is_some()
@@ -89,9 +89,9 @@ impl Control {
         };
         let is_planned = !self.changes.plan && !changes.plan;
         self.iptables.was_met |= is_planned && self.is_met(is_chain);
-        let chains = self.derived.desired.state().local().chain(self.held.actual.local());
+        let chains = self.derived.desired.state().local().chain(self.state.actual.local());
         let keys = chains.filter(|entry| is_chain(entry)).map(|entry| entry.key());
-        let due = keys.filter(|key| !self.held.refused.is_waiting(key));
+        let due = keys.filter(|key| !self.state.refused.is_waiting(key));
         changes.differences.extend(due);
         self.schedule_chains();
         changes
@@ -101,9 +101,9 @@ impl Control {
         let Reading { names, found, dropping, unread, generation } = reading;
         let were_met = self.rules_are_met();
         for name in &names {
-            self.held.actual.remove(&Key::Chain(*name));
+            self.state.actual.remove(&Key::Chain(*name));
         }
-        self.held.actual.extend(found.into_iter().map(Entry::Chain));
+        self.state.actual.extend(found.into_iter().map(Entry::Chain));
         let report = self.rules_are_met() != were_met;
         let is_news = self.inputs.note_dropping(&names, dropping);
         if is_news {
@@ -118,7 +118,7 @@ impl Control {
         self.iptables.unread.extend(unread);
         self.iptables.generation = generation;
         self.iptables.has_read = true;
-        self.held.timers.chains_were_read();
+        self.state.timers.chains_were_read();
         Changes { plan: is_news, save: is_news, report, ..Changes::default() }
     }
 
@@ -132,7 +132,7 @@ impl Control {
     }
 
     fn awaits_chains(&self) -> bool {
-        let is_refused = |key: &Key| self.held.refused.iter().any(|(refused, _)| refused == key);
+        let is_refused = |key: &Key| self.state.refused.iter().any(|(refused, _)| refused == key);
         let awaited =
             |entry: &Entry| is_chain(entry) && !self.holds(entry) && !is_refused(&entry.key());
         !self.iptables.was_met && self.local_entries().any(awaited)
@@ -141,7 +141,7 @@ impl Control {
     /// Legacy iptables sends no change notifications.
     pub(super) fn schedule_chains(&mut self) {
         let matter = self.accepts_forwarded() || self.local_entries().any(is_chain);
-        self.held.timers.check_chains(matter.then_some(self.settings.resync));
+        self.state.timers.check_chains(matter.then_some(self.settings.resync));
     }
 
     fn accepts_forwarded(&self) -> bool {
@@ -168,7 +168,7 @@ impl Control {
     /// Chains of flannel that are neither maintained nor removed.
     pub(super) fn kept_chains(&self) -> impl Iterator<Item = String> {
         let wanted = self.derived.desired.state();
-        let kept = self.held.actual.local().filter_map(move |entry| match entry.as_ref() {
+        let kept = self.state.actual.local().filter_map(move |entry| match entry.as_ref() {
             Entry::Chain(chain) if chain.base_policy == BasePolicy::Drop => Some(chain),
             _ => None,
         });

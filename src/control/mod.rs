@@ -5,9 +5,9 @@ mod apply;
 mod changes;
 mod derived;
 mod due;
-mod held;
 mod inputs;
 mod iptables;
+mod loop_state;
 mod paths;
 mod readiness;
 mod report;
@@ -39,8 +39,8 @@ use crate::plan::config_change::Reload;
 use crate::probe::ProbeEvent;
 use crate::store::{AddressConflict, Identity};
 use derived::Derived;
-use held::Held;
 use iptables::IptablesTask;
+use loop_state::LoopState;
 use paths::Paths;
 use timers::Task;
 
@@ -52,7 +52,7 @@ pub enum Event {
     /// How the store identifies this node.
     Identity(Identity),
     /// This node holds this lease.
-    Held(Lease),
+    LeaseAcquired(Lease),
     /// Leases in the store have changed.
     Lease(LeaseUpdate),
     /// The store became unreachable or reachable.
@@ -99,7 +99,7 @@ struct Control {
     inputs: Inputs,
     paths: Paths,
     derived: Derived,
-    held: Held,
+    state: LoopState,
     iptables: IptablesTask,
     /// What remains to be read, planned, applied and reported.
     changes: Changes,
@@ -129,7 +129,7 @@ impl<K: Kernel> Reconciler<K> {
             self.control.apply(event);
             // Most probe reports change no verdict, and they are frequent.
             let is_news = self.control.changes != Changes::default();
-            if is_probe && !is_news && !self.control.held.timers.is_due() {
+            if is_probe && !is_news && !self.control.state.timers.is_due() {
                 self.control.beat();
                 continue;
             }
@@ -147,11 +147,11 @@ impl<K: Kernel> Reconciler<K> {
 
     /// Brings the kernel to the state that the known inputs require.
     async fn settle(&mut self) {
-        if self.control.held.waits_after_failure() {
+        if self.control.state.waits_after_failure() {
             return;
         }
         let mut read = self.read_facts().await;
-        if self.control.inputs.are_known() && !self.control.held.waits_after_failure() {
+        if self.control.inputs.are_known() && !self.control.state.waits_after_failure() {
             self.control.take(Control::reconsider);
             for _ in 0..PASSES {
                 self.control.take(Control::derive);
@@ -159,7 +159,7 @@ impl<K: Kernel> Reconciler<K> {
                     let ops = self.control.diff();
                     self.program(ops).await;
                 }
-                if !self.control.changes.plan || self.control.held.waits_after_failure() {
+                if !self.control.changes.plan || self.control.state.waits_after_failure() {
                     break;
                 }
             }
@@ -169,7 +169,7 @@ impl<K: Kernel> Reconciler<K> {
 
     /// A single event is handled at once; events that arrive meanwhile are handled together.
     async fn next_event(&mut self) -> Option<Event> {
-        let (timers, iptables) = (&self.control.held.timers, &mut self.control.iptables);
+        let (timers, iptables) = (&self.control.state.timers, &mut self.control.iptables);
         let observed = tokio::select! {
             biased;
             event = self.events.recv() => return event,
@@ -182,7 +182,7 @@ impl<K: Kernel> Reconciler<K> {
 
     fn ready_event(&mut self) -> Option<Event> {
         self.events.try_recv().ok().or_else(|| {
-            let listening = self.control.held.timers.may_listen();
+            let listening = self.control.state.timers.may_listen();
             let observed = listening.then(|| self.kernel.observe().now_or_never()).flatten()?;
             Some(Event::Kernel(self.control.observed(observed)))
         })
@@ -195,7 +195,7 @@ impl Control {
             inputs: Inputs { policy: settings.policy.clone(), ..Inputs::default() },
             paths: Paths::new(),
             derived: Derived::default(),
-            held: Held::new(settings.jitter),
+            state: LoopState::new(settings.jitter),
             iptables: IptablesTask::default(),
             // No chain is written before its contents are known.
             changes: Changes { chains: true, ..Changes::default() },
@@ -207,11 +207,11 @@ impl Control {
     /// Applies `event` to the state that it concerns. The only place where an event becomes
     /// changes.
     fn apply(&mut self, event: Event) {
-        let Self { inputs, held, settings, .. } = self;
+        let Self { inputs, state, settings, .. } = self;
         let mut changes = match event {
             Event::Config(update) => inputs.config_changed(update, settings.reload),
             Event::Identity(identity) => inputs.identity_changed(identity),
-            Event::Held(lease) => inputs.lease_held(lease),
+            Event::LeaseAcquired(lease) => inputs.lease_acquired(lease),
             Event::Lease(update) => inputs.lease_changed(update),
             Event::Store(state) => inputs.store_changed(state),
             Event::Remembered(checkpoint) => inputs.checkpoint_read(*checkpoint),
@@ -219,7 +219,7 @@ impl Control {
                 inputs.rival = rival;
                 Changes::default()
             }
-            Event::Kernel(observation) => held.observe(observation, &self.derived.scope, inputs),
+            Event::Kernel(observation) => state.observe(observation, &self.derived.scope, inputs),
             Event::Iptables(result) => self.iptables_ended(result),
             Event::Probe(event) => self.probes_reported(event),
             Event::Query(query) => {
@@ -231,13 +231,13 @@ impl Control {
             Event::Due => Changes::default(),
         };
         if let Some(losses) = changes.losses.take() {
-            self.held.timers.schedule_withdrawal(losses);
+            self.state.timers.schedule_withdrawal(losses);
         }
         self.changes |= changes;
         // The withdrawal limit may expire only while nothing else indicates that the store lost
         // data.
         if !self.inputs.trusts_store() {
-            self.held.timers.end_limit();
+            self.state.timers.end_limit();
         }
     }
 
@@ -250,7 +250,7 @@ impl Control {
     fn observed(&mut self, observed: io::Result<Observation>) -> Observation {
         observed.unwrap_or_else(|error| {
             tracing::warn!(%error, "receiving kernel notifications failed: reading the kernel state again");
-            self.held.timers.listen_later();
+            self.state.timers.listen_later();
             Observation::Overrun
         })
     }
@@ -264,8 +264,8 @@ impl Control {
     }
 
     fn apply_due(&mut self) -> Changes {
-        let due = self.held.timers.take_due();
-        let ready = due.keys.into_iter().filter(|key| !self.held.refused.is_waiting(key));
+        let due = self.state.timers.take_due();
+        let ready = due.keys.into_iter().filter(|key| !self.state.refused.is_waiting(key));
         let mut changes = Changes::of_keys(ready);
         for task in due.tasks {
             changes |= self.run_task(task);
@@ -292,7 +292,7 @@ impl Control {
     }
 
     fn withdraw(&mut self) -> Changes {
-        let is_over = self.held.timers.limit_has_expired();
+        let is_over = self.state.timers.limit_has_expired();
         if let Some((missing, of)) = self.inputs.held_back.filter(|_| is_over) {
             tracing::warn!(
                 missing,
@@ -304,10 +304,10 @@ impl Control {
         match self.inputs.withdraw(max_percent) {
             Withdrawal::Done(affected) => {
                 self.inputs.held_back = None;
-                self.held.timers.end_limit();
+                self.state.timers.end_limit();
                 self.revise(&affected)
             }
-            Withdrawal::Held { missing, of } => {
+            Withdrawal::Limited { missing, of } => {
                 if self.inputs.held_back.replace((missing, of)) != Some((missing, of)) {
                     tracing::error!(
                         missing,
@@ -316,9 +316,9 @@ impl Control {
                     );
                 }
                 self.outputs.read_again.send_modify(|count| *count += 1);
-                self.held.timers.withdraw_later();
+                self.state.timers.withdraw_later();
                 if self.inputs.trusts_store() {
-                    self.held.timers.start_limit();
+                    self.state.timers.start_limit();
                 }
                 self.derive_peers()
             }
@@ -328,9 +328,9 @@ impl Control {
     fn retry_unread(&mut self) {
         let Changes { facts, dump, .. } = self.changes;
         if facts || dump || self.inputs.no_node.is_some() {
-            self.held.timers.retry_later();
+            self.state.timers.retry_later();
         } else {
-            self.held.timers.all_is_read();
+            self.state.timers.all_is_read();
         }
     }
 }

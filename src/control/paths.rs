@@ -215,7 +215,7 @@ impl Control {
             };
             changes.save |= before != fallback;
             let is_fallback = matches!(fallback, Some(Fallback::Failed(_)));
-            self.held.statistics.fallbacks += u64::from(is_fallback && before != fallback);
+            self.state.statistics.fallbacks += u64::from(is_fallback && before != fallback);
         }
         changes
     }
@@ -254,9 +254,9 @@ impl Control {
     fn programmed_path(&self, endpoint: &Endpoint) -> Option<Path> {
         let metric = Route::default_metric(endpoint.subnet.family());
         let key = Key::Route(endpoint.subnet, metric);
-        let Some(Entry::Route(route)) = self.held.actual.get(&key) else { return None };
+        let Some(Entry::Route(route)) = self.state.actual.get(&key) else { return None };
         // For a route with a nexthop object, the kernel may omit the link.
-        let nexthop = route.nexthop.and_then(|id| self.held.actual.get(&Key::Nexthop(id)));
+        let nexthop = route.nexthop.and_then(|id| self.state.actual.get(&Key::Nexthop(id)));
         let link = route.link.as_ref().or_else(|| nexthop?.link());
         let is_tunnel = link.is_some_and(|link| self.derived.scope.tunnels.contains(link));
         Some(if is_tunnel { Path::Tunnel } else { Path::Direct })

@@ -33,7 +33,7 @@ impl Rejections {
 impl Control {
     /// Logs one line for all leases rejected together.
     pub(super) fn log_rejected(&mut self) {
-        let Rejections { total, first } = std::mem::take(&mut self.held.logged.rejected);
+        let Rejections { total, first } = std::mem::take(&mut self.state.logged.rejected);
         if total > 0 {
             tracing::warn!(leases = total, ?first, "rejected leases");
         }
@@ -55,7 +55,7 @@ impl Control {
     pub(super) fn log_readiness(&mut self) {
         let readiness = self.readiness_with(None);
         let ready = readiness.ready;
-        if self.held.logged.readiness.as_ref() == Some(&readiness) {
+        if self.state.logged.readiness.as_ref() == Some(&readiness) {
             return;
         }
         if ready && readiness.reasons.is_empty() {
@@ -65,7 +65,7 @@ impl Control {
         } else {
             tracing::warn!(reasons = ?readiness.reasons, "not ready");
         }
-        self.held.logged.readiness = Some(readiness);
+        self.state.logged.readiness = Some(readiness);
     }
 
     /// The reasons why this node is not ready, as sentences.
@@ -80,9 +80,9 @@ impl Control {
             (!inputs.peers.is_complete() && !inputs.uses_checkpoint())
                 .then(|| "the leases of the peers are not read yet".to_owned()),
             self.awaited_chains().map(str::to_owned),
-            self.held.failure.clone(),
+            self.state.failure.clone(),
         ];
-        let refused = self.held.refused.iter().filter(|(key, _)| self.is_essential(key));
+        let refused = self.state.refused.iter().filter(|(key, _)| self.is_essential(key));
         let refused: Vec<String> = refused.map(|(_, why)| why.to_owned()).collect();
         missing.into_iter().flatten().chain(abridged(refused)).collect()
     }
@@ -135,7 +135,7 @@ impl Control {
     /// The host's reasons for refusing settings of this kind.
     fn refused_settings(&self, kind: SettingKind) -> impl Iterator<Item = &str> {
         let is_meant = move |key: &Key| matches!(key, Key::Setting(of, _) if *of == kind);
-        self.held.refused.iter().filter_map(move |(key, why)| is_meant(key).then_some(why))
+        self.state.refused.iter().filter_map(move |(key, why)| is_meant(key).then_some(why))
     }
 
     fn is_wanted(&self, key: &Key) -> bool {
@@ -177,7 +177,7 @@ impl Control {
             let why = why.trim_start_matches(['+', '~', ' ']);
             warnings.push(format!("packets may be lost while backends change: {why}"));
         }
-        let refused = || self.held.refused.iter();
+        let refused = || self.state.refused.iter();
         for (key, why) in refused() {
             if matches!(key, Key::Table(_) | Key::Chain(_)) && !self.is_wanted(key) {
                 warnings.push(format!("old rules are not removed: {why}"));

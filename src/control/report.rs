@@ -93,7 +93,7 @@ impl Control {
         if knows_all && std::mem::take(&mut self.changes.save) {
             self.outputs.changed.send_replace(());
         }
-        if self.inputs.held && std::mem::take(&mut self.changes.report) {
+        if self.inputs.acquired && std::mem::take(&mut self.changes.report) {
             self.outputs.reported.send_replace(());
         }
     }
@@ -136,7 +136,7 @@ impl Control {
     }
 
     pub(super) fn holds(&self, entry: &Entry) -> bool {
-        self.held.actual.get(&entry.key()).is_some_and(|have| entry.is_met_by(have))
+        self.state.actual.get(&entry.key()).is_some_and(|have| entry.is_met_by(have))
     }
 
     /// The entries on tweed's devices, and tweed's rules.

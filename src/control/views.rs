@@ -80,9 +80,9 @@ impl Control {
             guard: self.guard_status(),
             computing: self.computing(),
             desired: self.derived.desired.state().len(),
-            refused: self.held.refused.iter().map(|(_, why)| why.to_owned()).collect(),
+            refused: self.state.refused.iter().map(|(_, why)| why.to_owned()).collect(),
             probes: self.probe_status(),
-            statistics: Statistics { edits: self.inputs.edits, ..self.held.statistics },
+            statistics: Statistics { edits: self.inputs.edits, ..self.state.statistics },
         }
     }
 
@@ -148,7 +148,7 @@ impl Control {
     /// The keys that are desired and not met. A merge of both states is faster than a lookup per
     /// key.
     fn unmet(&self) -> BTreeSet<Key> {
-        let both = self.derived.desired.state().merge_join(&self.held.actual);
+        let both = self.derived.desired.state().merge_join(&self.state.actual);
         let unmet = both.filter_map(|(want, have)| {
             want.filter(|want| have.is_none_or(|have| !want.is_met_by(have)))
         });
@@ -224,7 +224,7 @@ impl Control {
         let tables = self.tables(is_guard);
         let drops = self.is_met(|entry| matches!(entry, Entry::Renewal(_)));
         let admitted =
-            self.held.actual.entries().filter(|entry| matches!(entry, Entry::Element(_)));
+            self.state.actual.entries().filter(|entry| matches!(entry, Entry::Element(_)));
         Some(GuardStatus {
             asked,
             applied: !tables.is_empty() && drops && tables.iter().all(|table| table.programmed),
@@ -236,7 +236,7 @@ impl Control {
 
     /// This node's report to the operator; none until it holds a lease.
     pub(super) fn node_report(&self) -> Option<NodeReport> {
-        let own = self.inputs.own.as_ref().filter(|_| self.inputs.held)?;
+        let own = self.inputs.own.as_ref().filter(|_| self.inputs.acquired)?;
         let local = self.inputs.local()?;
         let peers = self.peers();
         let quality = Quality::of_peers(&peers);

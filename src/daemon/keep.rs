@@ -66,7 +66,7 @@ pub(super) async fn keep_lease<S: Leases + Documents>(
         let subnets: BTreeSet<_> = lease.subnets().collect();
         tracing::info!(?subnets, "holding a lease");
         // The loop must be able to distinguish our lease from others before it sees all leases.
-        shared.send(Event::Held(lease.clone())).await?;
+        shared.send(Event::LeaseAcquired(lease.clone())).await?;
         acquired.send_replace(true);
         tokio::select! {
             lost = hold(&*manager, &shared, &lease) => {

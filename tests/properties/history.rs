@@ -67,7 +67,7 @@ impl Planner {
                 }
                 Step::Withdraw => match peers.withdraw(100) {
                     Withdrawal::Done(affected) => self.affected.extend(affected),
-                    Withdrawal::Held { .. } => panic!("the store named us all along"),
+                    Withdrawal::Limited { .. } => panic!("the store named us all along"),
                 },
             }
         }

@@ -169,7 +169,7 @@ impl Stage {
         let mut own = self.own.clone().expect("no lease is held");
         own.endpoints = attributes.published_for(own.subnets());
         self.own = Some(own.clone());
-        self.send(Event::Held(own)).await;
+        self.send(Event::LeaseAcquired(own)).await;
     }
 
     async fn send_leases(&mut self, command: &Command) {

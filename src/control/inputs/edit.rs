@@ -47,7 +47,7 @@ impl Inputs {
     /// one stays applied, as on a running node, so that the lease is renewed and peer leases are
     /// read.
     pub(super) fn apply_edit(&mut self, update: ConfigUpdate, reload: Reload) -> Changes {
-        let is_running = self.confirmed || (self.goes_on() && self.held);
+        let is_running = self.confirmed || (self.goes_on() && self.acquired);
         self.edit = Edit { update: Some(update), pending: None };
         let Some(wanted) = self.edit.wanted().cloned() else { return Changes::default() };
         match self.config.clone() {

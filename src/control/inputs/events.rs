@@ -34,8 +34,8 @@ impl Inputs {
         Changes { facts: true, plan: true, report: true, ..Changes::default() }
     }
 
-    pub fn lease_held(&mut self, lease: Lease) -> Changes {
-        self.held = true;
+    pub fn lease_acquired(&mut self, lease: Lease) -> Changes {
+        self.acquired = true;
         if self.own.as_ref() == Some(&lease) {
             return Changes::default();
         }

@@ -53,7 +53,7 @@ pub struct Inputs {
     pub macs: BTreeMap<Family, MacAddr>,
     pub own: Option<Lease>,
     /// Whether the store has granted `own` since the daemon started.
-    pub held: bool,
+    pub acquired: bool,
     pub peers: Peers,
     /// The links whose reverse-path filter was strict before `Mixed` loosened it.
     pub strict: BTreeSet<LinkName>,
@@ -286,7 +286,7 @@ impl Inputs {
 
     /// Whether nothing indicates that the store lost data or is unreachable.
     pub fn trusts_store(&self) -> bool {
-        self.held && self.is_listed() && self.may_remove()
+        self.acquired && self.is_listed() && self.may_remove()
     }
 
     /// Withdraws the missing peers. If this node's own lease was missing too, the store lost data:
@@ -294,7 +294,7 @@ impl Inputs {
     pub fn withdraw(&mut self, max_percent: u8) -> Withdrawal {
         self.peers.validate_by(self.rules());
         match (std::mem::take(&mut self.lost_own_lease), self.peers.count_missing()) {
-            (true, (missing @ 1.., of)) => Withdrawal::Held { missing, of },
+            (true, (missing @ 1.., of)) => Withdrawal::Limited { missing, of },
             _ => self.peers.withdraw(max_percent),
         }
     }
@@ -316,7 +316,7 @@ impl Inputs {
     /// This node's lease, if the store confirms it or is unreachable: pods may rely on it only
     /// then.
     pub fn relied_on(&self) -> Option<&Lease> {
-        self.own.as_ref().filter(|_| self.held || self.lacks_store())
+        self.own.as_ref().filter(|_| self.acquired || self.lacks_store())
     }
 
     /// Whether `entry` may replace kernel state. Remembered entries may be older than the kernel

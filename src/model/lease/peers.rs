@@ -76,7 +76,7 @@ pub enum Withdrawal {
     /// They are removed. The leases listed here have to be planned again.
     Done(BTreeSet<LeaseId>),
     /// They are more than the limit of mass removal, and are kept.
-    Held { missing: usize, of: usize },
+    Limited { missing: usize, of: usize },
 }
 
 /// With fewer peers than this, one peer is a large share. If it is the first of several losses, the
@@ -152,12 +152,12 @@ impl Peers {
             self.mark_all_unlisted();
         }
         if forgot_us && missing > 0 {
-            return Withdrawal::Held { missing, of };
+            return Withdrawal::Limited { missing, of };
         }
         self.forget_all(|absence| !absence.is_doubtful());
         let (missing, of) = self.count_missing();
         if missing > 1 && missing * 100 > of * usize::from(max_percent) {
-            return Withdrawal::Held { missing, of };
+            return Withdrawal::Limited { missing, of };
         }
         self.forget_all(|_| true);
         Withdrawal::Done(self.affected())

@@ -234,8 +234,8 @@ fn removals_above_the_limit_are_held() {
     let mut peers = validity();
     peers.apply(snapshot(&four));
     peers.apply(snapshot(&[A]));
-    assert_eq!(peers.withdraw(50), Withdrawal::Held { missing: 3, of: 4 });
-    assert_eq!(peers.withdraw(74), Withdrawal::Held { missing: 3, of: 4 });
+    assert_eq!(peers.withdraw(50), Withdrawal::Limited { missing: 3, of: 4 });
+    assert_eq!(peers.withdraw(74), Withdrawal::Limited { missing: 3, of: 4 });
     assert_eq!(outcome(&peers, B), "accepted");
     assert!(matches!(peers.clone().withdraw(75), Withdrawal::Done(_)));
     peers.apply(put(lease(B, 10)));
@@ -255,7 +255,7 @@ fn our_own_lease_does_not_count_among_the_peers() {
     let mut peers = validity();
     peers.apply(snapshot(&[OWN, A, B, C]));
     peers.apply(snapshot(&[OWN, A]));
-    assert_eq!(peers.withdraw(50), Withdrawal::Held { missing: 2, of: 3 });
+    assert_eq!(peers.withdraw(50), Withdrawal::Limited { missing: 2, of: 3 });
 }
 
 #[test]
@@ -263,7 +263,7 @@ fn a_store_that_lost_our_lease_too_is_not_trusted() {
     let mut peers = validity();
     peers.apply(snapshot(&[OWN, A, B, C]));
     peers.apply(snapshot(&[A, B]));
-    assert_eq!(peers.withdraw(100), Withdrawal::Held { missing: 1, of: 3 });
+    assert_eq!(peers.withdraw(100), Withdrawal::Limited { missing: 1, of: 3 });
     peers.apply(put(lease(OWN, 1)));
     assert_eq!(peers.withdraw(50), Withdrawal::Done(ids(&[C])));
 }
@@ -302,13 +302,13 @@ fn leases_of_the_checkpoint_alone_do_not_count_as_lost_by_the_store() {
     let mut peers = remembered();
     peers.apply(snapshot(&[OWN, A, B]));
     peers.apply(snapshot(&[OWN]));
-    assert_eq!(peers.withdraw(50), Withdrawal::Held { missing: 2, of: 2 });
+    assert_eq!(peers.withdraw(50), Withdrawal::Limited { missing: 2, of: 2 });
     assert_eq!(outcome(&peers, C), "unknown");
     // A store that lost our lease may have lost theirs.
     let mut peers = remembered();
     peers.apply(snapshot(&[A]));
     peers.mark_all_unlisted();
-    assert_eq!(peers.withdraw(50), Withdrawal::Held { missing: 2, of: 3 });
+    assert_eq!(peers.withdraw(50), Withdrawal::Limited { missing: 2, of: 3 });
 }
 
 #[test]
@@ -326,16 +326,16 @@ fn deleted_nodes_are_removed_however_many() {
     for id in [A, B, C] {
         peers.apply(removed(id));
     }
-    assert_eq!(peers.withdraw(50), Withdrawal::Held { missing: 3, of: 3 });
+    assert_eq!(peers.withdraw(50), Withdrawal::Limited { missing: 3, of: 3 });
     // Our own node was deleted, too.
     let mut peers = validity();
     peers.apply(snapshot(&[OWN, A, B, C]));
     for id in [A, B, OWN] {
         peers.apply(deleted(id));
     }
-    assert_eq!(peers.withdraw(50), Withdrawal::Held { missing: 2, of: 3 });
+    assert_eq!(peers.withdraw(50), Withdrawal::Limited { missing: 2, of: 3 });
     peers.apply(put(lease(OWN, 1)));
-    assert_eq!(peers.withdraw(50), Withdrawal::Held { missing: 2, of: 3 });
+    assert_eq!(peers.withdraw(50), Withdrawal::Limited { missing: 2, of: 3 });
 }
 
 #[test]

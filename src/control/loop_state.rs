@@ -19,7 +19,7 @@ use crate::plan::scope::Scope;
 
 /// State of the loop that is neither input nor derived.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct LoopState {
     /// What the kernel holds.
     pub(super) actual: KernelState,
     pub(super) refused: Refusals,
@@ -41,7 +41,7 @@ pub(super) struct Logged {
     pub(super) rejected: Rejections,
 }
 
-impl Held {
+impl LoopState {
     pub(super) fn new(jitter: fn() -> f64) -> Self {
         Self {
             actual: KernelState::default(),
