@@ -6,8 +6,8 @@ use dlmalloc::GlobalDlmalloc;
 use tweed::daemon::log_to_stderr;
 use tweed::daemon::options::Options;
 
-/// Of thousands of peers much is needed for a moment only: it is handed out quickly and given back,
-/// whatever library the binary is linked with.
+/// Planning thousands of peers allocates much memory for a short time. This allocator is fast and
+/// returns the memory to the system, whichever C library is linked.
 #[global_allocator]
 static ALLOCATOR: GlobalDlmalloc = GlobalDlmalloc;
 

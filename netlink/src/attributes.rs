@@ -5,7 +5,7 @@ use std::str;
 
 use nix::libc::NLA_TYPE_MASK;
 
-/// A run of attributes; of what is cut off, nothing is seen.
+/// A sequence of attributes. An attribute that is cut off is ignored.
 #[derive(Clone, Copy, Debug)]
 pub struct Attributes<'a>(&'a [u8]);
 

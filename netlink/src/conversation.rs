@@ -24,7 +24,7 @@ pub(crate) struct Conversation<W> {
 
 /// What the kernel answered to one send, except for the objects that were asked for.
 struct Answer {
-    /// The numbers of the requests. What came before them opened a transaction.
+    /// The sequence numbers of the requests, after the message that opens a transaction.
     requests: RangeInclusive<u32>,
     opening: Option<u32>,
     refusals: Vec<Refusal>,

@@ -22,7 +22,7 @@ pub trait Source: Send + 'static {
 pub enum Interrupted {
     /// The store is unreachable; the next changes are not lost.
     Unreachable,
-    /// The store does not have the next changes, any more or at all.
+    /// The store has deleted the next changes, or never had them.
     Gap,
     /// The store has the next changes, but may have been restored from a backup: its history may
     /// lack changes that we know, and contain changes that we do not.

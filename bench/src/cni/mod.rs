@@ -22,7 +22,7 @@ use call::Container;
 use comparison::Comparison;
 use plugin::Plugin;
 
-/// So many containers come at once.
+/// The number of containers that start at once.
 const AT_ONCE: usize = 50;
 
 /// How many reservations there are before each call: from an empty node to one that can take ten

@@ -11,8 +11,8 @@ use crate::report::sheet::{Sheet, megabytes, precise, thousands, time};
 
 const NODES: u32 = 5000;
 const OWN_SUBNET: &str = "10.128.1.0/24";
-/// So many nodes report together, and so long after those before: faster than any cluster, and
-/// no faster than the server can notify.
+/// The number of nodes that report at once, and the time between two such groups: faster than in
+/// any cluster, and no faster than the server can notify.
 const AT_ONCE: usize = 100;
 const APART: Duration = Duration::from_millis(25);
 /// Who has nothing to do for so long has done everything.

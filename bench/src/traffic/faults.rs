@@ -10,9 +10,9 @@ use crate::report::sheet::{Sheet, time};
 use crate::{PAUSE, RATE};
 use tweed_lab::cluster::{Cluster, Reload, Shape};
 
-/// So long the underlay is away.
+/// How long the underlay is down.
 const AWAY: Duration = Duration::from_secs(2);
-/// So long etcd is away.
+/// How long etcd is down.
 const ETCD_AWAY: Duration = Duration::from_secs(20);
 const KILLS: usize = 20;
 const OTHER_MAC: &str = "02:00:00:00:00:99";

@@ -23,7 +23,7 @@ use crate::netns::{self, Netns};
 use crate::protocol::error::Error;
 use crate::protocol::result::Route;
 
-/// So long the kernel may look for others with an address.
+/// The timeout of the kernel's search for duplicate addresses.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The interface with everything that it is to have, some of which may not be in use yet.

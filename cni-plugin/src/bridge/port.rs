@@ -17,13 +17,13 @@ use crate::netns::{self, Netns};
 use crate::protocol::error::Error;
 use crate::protocol::request::Attachment;
 
-/// So many names are tried for a port.
+/// The number of names to try for a port.
 const ATTEMPTS: usize = 10;
 
-/// So long the kernel may take until frames pass.
+/// The timeout until frames pass.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How many links are removed at once: the kernel waits for its processors once for all of them, and
+/// The number of links to remove at once. The kernel waits for its processors once per batch, and
 /// delays all other changes of links meanwhile.
 const AT_ONCE: usize = 64;
 

@@ -99,7 +99,8 @@ impl Delegate<'_> {
     }
 }
 
-/// By the kernel, whatever it is asked to do: it is gone again, for another machine, or forbidden.
+/// Whether the kernel cannot run the program at all: it was removed meanwhile, is for another
+/// architecture, or may not be executed.
 fn cannot_be_run(error: &io::Error) -> bool {
     let errno = error.raw_os_error().map(Errno::from_raw);
     matches!(errno, Some(Errno::ENOENT | Errno::ENOEXEC | Errno::EACCES))

@@ -63,7 +63,7 @@ impl Lock {
 }
 
 /// Opens or creates the file `name` in `directory`; on a disk that is full or read-only, opens the
-/// directory instead. Returns the path of what is open.
+/// directory instead. Returns the open file and its path.
 pub(crate) fn lockable(directory: &Path, name: &str, mode: u32) -> io::Result<(File, PathBuf)> {
     let path = directory.join(name);
     let create = |_| {

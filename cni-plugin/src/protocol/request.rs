@@ -57,7 +57,7 @@ pub struct Request {
     pub arguments: String,
     /// Where other plugins are looked for, in this order.
     pub path: Vec<PathBuf>,
-    /// Whose namespace a container may have.
+    /// Which network namespaces a container may have.
     pub netns_rule: NetnsRule,
 }
 

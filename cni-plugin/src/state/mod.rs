@@ -82,7 +82,7 @@ impl States {
         file.metadata().ok().map(|metadata| changed(&metadata))
     }
 
-    /// Whose records were written after `moment`.
+    /// The attachments whose records were written after `moment`.
     pub fn kept_since(&self, moment: SystemTime) -> Result<Vec<Attachment>, Error> {
         let is_newer = |owner: &Owner| {
             let metadata = fs::symlink_metadata(self.directory.join(owner.file_name()));
@@ -129,7 +129,8 @@ impl States {
         }
     }
 
-    /// Forgets `attachment`. What flannel's plugin kept goes too, unless it is another's of ours.
+    /// Forgets `attachment`, and the record of flannel's plugin unless it belongs to another attachment
+    /// of ours.
     pub fn forget(&self, attachment: &Attachment) -> Result<(), Error> {
         let flannels = self.flannels(&attachment.container_id);
         let own = self.own(attachment);

@@ -54,7 +54,7 @@ enum Worker<'a, T = Box<Bridge>> {
     Plugin(Delegate<'a>),
 }
 
-/// What removes what was made by a delegate's config.
+/// The program that removes what was created by a delegate's config.
 type Remover<'a> = Worker<'a, Teardown>;
 
 impl Call<'_> {

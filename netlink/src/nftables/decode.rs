@@ -42,7 +42,7 @@ enum Step<'a> {
     LoadLink,
     /// Whether the source is routed by the interface that the packet came by.
     LoadRouted,
-    /// So many bytes of it, from its beginning.
+    /// The first bytes of the address: this many.
     LoadAddress(Place, usize),
     LoadValue(IpAddr),
     Mask(&'a [u8]),

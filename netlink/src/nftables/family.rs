@@ -5,7 +5,7 @@ use nix::libc::{NFPROTO_INET, NFPROTO_IPV4, NFPROTO_IPV6};
 use crate::Family;
 use crate::message::byte;
 
-/// Whose packets come to the chains of a table.
+/// The address families of the packets that the chains of a table receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TableFamily {
     /// Those of both, as in `inet`.

@@ -48,7 +48,7 @@ pub enum Change {
     Deleted,
 }
 
-/// So many addresses of either family fit into one message.
+/// The number of addresses of either family that fit into one message.
 pub const MOST_ADDRESSES: usize = 1000;
 
 /// How `nft(8)` numbers the type of protocols above IP, and their length in bytes.

@@ -50,7 +50,7 @@ impl Meanwhile {
         }
     }
 
-    /// Whose packets may be lost.
+    /// The node whose packets may be lost.
     pub(super) fn victim(self, cluster: &Cluster) -> Result<Option<String>> {
         match self {
             Self::Rebooted(index) => Ok(Some(cluster.node(index)?.name().to_owned())),

@@ -26,7 +26,7 @@ pub(super) enum Order {
     Restart(&'static str),
 }
 
-/// Of an operator who asks.
+/// For an operator who asks.
 const TIMEOUT: Duration = Duration::from_secs(20);
 /// Between two restarts: those of a fast rollout.
 const BETWEEN: Duration = Duration::from_secs(1);

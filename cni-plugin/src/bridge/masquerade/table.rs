@@ -19,7 +19,7 @@ const TABLE: &str = "cni_plugins_masquerade";
 const CHECKS: &str = "masq_checks";
 const POSTROUTING: &str = "postrouting";
 
-/// So many rules are removed in one batch, which has to go out in one send.
+/// The number of rules to remove in one batch, which must fit into one send.
 const AT_ONCE: usize = 500;
 
 pub(super) fn ensure(identity: &Identity, addresses: &[IpNetwork]) -> Result<(), Error> {
