@@ -67,7 +67,7 @@ fn removed_flags_are_refused_and_not_ignored() {
     for flag in ["--remote=10.0.0.1:8888", "--listen=:8888", "--networks=a,b", "--subnet-dir=/x"] {
         let printed = refusal(&[flag], &[]);
         let name = flag.split('=').next().unwrap();
-        assert!(printed.contains(name) && printed.contains("gone"), "{printed}");
+        assert!(printed.contains(name) && printed.contains("was removed"), "{printed}");
     }
 }
 
