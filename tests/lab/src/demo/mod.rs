@@ -118,7 +118,7 @@ fn judge(
     paths: &Matrix<Path>,
     screen: &mut Screen,
 ) -> Result<ExitCode> {
-    screen.heading("ProbeVerdict")?;
+    screen.heading("Result")?;
     let total = report.total();
     let (lost, sent) = (total.lost, total.sent);
     let verdict = if lost == 0 { ProbeVerdict::Good } else { ProbeVerdict::Bad };
