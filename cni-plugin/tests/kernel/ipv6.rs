@@ -7,7 +7,8 @@ use std::thread;
 use crate::harness::kernel::Place;
 use crate::harness::{Answer, DUAL, Node, Pod, write_program};
 
-/// So many at once keep the kernel busy: an address that is about to be usable is so for longer.
+/// The number of pods that start at once. It keeps the kernel busy, so that an address takes longer to
+/// become usable.
 const PODS: usize = 24;
 
 /// Whether the kernel delivers packets for `address` in `pod`, and answers who asks for its MAC: it has

@@ -20,10 +20,10 @@ use crate::harness::kernel::Place;
 use crate::harness::{Answer, DUAL, Disk, IPV4, Node, Pod, TIMEOUT};
 
 const POD_STORM: usize = 200;
-/// Of these, so many are left to one GC.
+/// The number of these pods that one GC removes.
 const STALE: usize = 150;
-/// Of these, so many are removed in one batch, for which the kernel waits only once: one by one, each
-/// of them would take as long as the batch, and every ADD would wait for all of them.
+/// The least number of pods that GC removes in one batch, for which the kernel waits only once: one by
+/// one, each of them would take as long as the batch, and every ADD would wait for all of them.
 const BATCH: usize = 50;
 
 /// How many processes are killed: `TWEED_KILLS`, or enough to see that it works.
