@@ -1,4 +1,4 @@
-//! `tweedctl ipam check` on stores as crashes and others leave them.
+//! `tweedctl ipam check` on stores with remains of crashes and of other programs.
 
 #![allow(clippy::unwrap_used)]
 
@@ -58,14 +58,14 @@ impl Node {
 const KNOWN: (&str, &str) = ("10.0.0.2", "known\r\neth0");
 
 #[test]
-fn a_store_without_a_fault_is_well() {
+fn a_store_without_a_fault_has_no_findings() {
     let node = Node::with(&[KNOWN]);
     let (code, out, _) = node.check(&["--sees-all"]);
     assert_eq!((code, out.as_str()), (0, "cbr0: 1 held, 0 dead, 0 freed, 0 unclear or foreign\n"));
 }
 
 #[test]
-fn every_fault_is_named_with_its_reason_and_only_what_is_dead_is_freed() {
+fn every_fault_is_named_with_its_reason_and_only_dead_records_are_freed() {
     let node = Node::with(&[
         KNOWN,
         ("10.0.0.3", "new\r\neth0"),
@@ -102,7 +102,7 @@ fn every_fault_is_named_with_its_reason_and_only_what_is_dead_is_freed() {
 }
 
 #[test]
-fn what_people_wrote_by_hand_is_named_and_stays() {
+fn records_written_by_hand_are_named_and_kept() {
     let node = Node::with(&[KNOWN, ("10.0.0.5", "printer"), ("10.0.0.6", "")]);
     let by_hand = node.0.path().join("networks/cbr0/10.0.0.6");
     fs::set_permissions(by_hand, fs::Permissions::from_mode(0o644)).unwrap();
@@ -121,7 +121,7 @@ fn what_people_wrote_by_hand_is_named_and_stays() {
 }
 
 #[test]
-fn records_of_attachments_are_checked_with_what_is_left_of_their_containers() {
+fn records_of_attachments_are_checked_against_traces_of_their_containers() {
     let node = Node::with(&[KNOWN]);
     fs::create_dir(node.0.path().join("flannel")).unwrap();
     for name in ["known:eth0", "gone:eth0", "gone-too"] {
@@ -160,7 +160,7 @@ fn in_a_container_nothing_is_repaired_without_sees_all() {
 }
 
 #[test]
-fn where_there_is_no_store_it_cannot_tell() {
+fn without_a_store_the_check_fails() {
     let node = Node::with(&[]);
     let (code, _, err) = node.check(&["--network", "other"]);
     assert_eq!(code, 3);

@@ -1,4 +1,4 @@
-//! What we program for a node and its peers: the plan, golden by golden.
+//! The plan for a node and its peers: the kernel entries, with expected values.
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 #![allow(clippy::needless_raw_string_hashes, reason = "expect-test writes them")]
@@ -16,14 +16,14 @@ use tweed::plan::backend;
 /// The pods' networks of most tests.
 const NETWORKS: &str =
     r#""Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:244::/48""#;
-/// A node on an Ethernet, and its subnets.
+/// A node on an Ethernet segment, and its subnets.
 const ETH0: &str = "eth0 172.16.0.5/24 fd00:16::5/64";
 const OWN: &str = "10.244.1.0/24 fd00:244:0:1::/64";
 /// Peers on our link, and behind a router.
 const NEAR: &str = "10.244.3.0/24@172.16.0.9 fd00:244:0:3::/64@fd00:16::9";
 const FAR: &str = "10.244.7.0/24@172.17.0.9 fd00:244:0:7::/64@fd00:17::9";
 
-/// The node of most tests, with this backend and these further keys.
+/// The node of most tests, with this backend and these additional keys.
 fn node(backend: &str, keys: &str) -> NodeInputs {
     local(&format!(r#"{{{NETWORKS}{keys},"Backend":{backend}}}"#), ETH0, OWN)
 }
@@ -33,11 +33,11 @@ const HOST_GW: &str = r#"{"Type":"host-gw"}"#;
 const MIXED: &str = r#","Mixed":true"#;
 
 fn check_plan(local: &NodeInputs, peers: &[&str], expected: Expect) {
-    let networks = backend::networks(local);
+    let backends = backend::backends(local);
     let mut text = String::new();
     for peer in peers {
         let peer = lease(peer);
-        let plan = backend::plan_peer(&networks, &peer, &Fallbacks::new());
+        let plan = backend::plan_peer(&backends, &peer, &Fallbacks::new());
         for entry in plan.entries() {
             writeln!(text, "{entry}").unwrap();
         }
@@ -51,12 +51,12 @@ fn check_plan(local: &NodeInputs, peers: &[&str], expected: Expect) {
 }
 
 fn check_local(local: &NodeInputs, expected: Expect) {
-    let networks = backend::networks(local);
+    let backends = backend::backends(local);
     let mut text = String::new();
-    for entry in backend::plan_local(local, &networks).entries() {
+    for entry in backend::plan_local(local).entries() {
         writeln!(text, "{entry}").unwrap();
     }
-    writeln!(text, "pods' mtu {}", backend::pod_mtu(&networks).unwrap()).unwrap();
+    writeln!(text, "pods' mtu {}", backend::pod_mtu(&backends).unwrap()).unwrap();
     expected.assert_eq(&text);
 }
 

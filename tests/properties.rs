@@ -1,4 +1,4 @@
-//! What holds for every plan, every kernel and every history of leases.
+//! Properties of every plan, every kernel and every history of leases.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -16,7 +16,7 @@ mod records;
 
 use proptest::prelude::ProptestConfig;
 
-/// A failure is a case for a test of its own, not for a file of seeds.
+/// A failing case becomes a test of its own; no file of seeds is written.
 fn cases(cases: u32) -> ProptestConfig {
     ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
 }

@@ -1,5 +1,5 @@
-//! Every sample in config/ and in the documents is what it says: it parses, a node can be planned with
-//! it, and what is to be typed is run or says why it is not.
+//! Every sample in config/ and in the documents is valid: it parses, a node can be planned with it,
+//! and commands are run by a test or give a reason why not.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
@@ -67,9 +67,9 @@ const REASONS: [&str; 3] = ["needs kubelets", "needs a registry", "changes the h
 /// A fenced block of a document.
 struct Block {
     page: String,
-    /// Of its first line.
+    /// The number of its first line.
     line: usize,
-    /// Behind the fence: none for commands.
+    /// The language after the fence: empty for commands.
     language: String,
     /// The line above the fence.
     above: String,
@@ -81,7 +81,7 @@ impl Block {
         format!("{}:{}", self.page, self.line)
     }
 
-    /// The words of each command; of a transcript, only what was typed.
+    /// The words of each command; of a transcript, only the input.
     fn commands(&self) -> Vec<Vec<String>> {
         let typed: Vec<&str> =
             self.text.lines().filter_map(|line| line.strip_prefix("$ ")).collect();
@@ -153,7 +153,7 @@ fn commands(script: &str) -> Vec<Vec<String>> {
     commands
 }
 
-/// The command lines of ours within these words: itself, in a pod, in a container, in a patch.
+/// The command lines of tweed in these words: alone, in a pod, in a container, in a patch.
 fn ours(words: &[String]) -> Vec<Vec<String>> {
     let is_ours = |word: &String| word == "tweedd" || word == "tweedctl";
     let behind = |mark: &str| {
@@ -186,7 +186,7 @@ fn in_a_patch(patch: &Value) -> Vec<Vec<String>> {
     }
 }
 
-/// What is wrong with a command line of ours, if anything; `whole` unless words may be missing.
+/// The error in a command line of tweed, if there is one; `whole` if no argument may be missing.
 fn refused(words: &[String], whole: bool) -> Option<String> {
     if words[0] == "tweedd" {
         let variable = |name: &str| (name == "NODE_NAME").then(|| "n1".to_owned());
@@ -206,11 +206,11 @@ fn refused(words: &[String], whole: bool) -> Option<String> {
 }
 
 #[test]
-fn every_command_of_ours_in_a_block_is_understood() {
+fn every_tweed_command_in_a_block_can_be_parsed() {
     let mut seen = 0;
     for block in blocks().iter().filter(|block| block.language.is_empty()) {
         for words in block.commands().iter().flat_map(|words| ours(words)) {
-            // A synopsis: what is in brackets may be left out.
+            // In a synopsis, brackets mark optional arguments.
             let words: Vec<String> =
                 words.iter().map(|word| word.trim_matches(['[', ']']).to_owned()).collect();
             let refused = refused(&words, true);
@@ -222,7 +222,7 @@ fn every_command_of_ours_in_a_block_is_understood() {
 }
 
 #[test]
-fn every_command_of_ours_within_a_sentence_is_understood() {
+fn every_tweed_command_within_a_sentence_can_be_parsed() {
     for page in pages() {
         let text = fs::read_to_string(&page).unwrap();
         let prose: String = text.split("```").step_by(2).collect();
@@ -237,7 +237,7 @@ fn every_command_of_ours_within_a_sentence_is_understood() {
 }
 
 #[test]
-fn every_block_of_commands_is_run_or_says_why_not() {
+fn every_block_of_commands_is_run_or_gives_a_reason() {
     let makefile = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/Makefile")).unwrap();
     for block in blocks().iter().filter(|block| block.language.is_empty()) {
         let commands = block.commands();
@@ -250,7 +250,7 @@ fn every_block_of_commands_is_run_or_says_why_not() {
             continue;
         }
         let mark = block.above.strip_prefix("<!-- ").and_then(|it| it.strip_suffix(" -->"));
-        let mark = mark.unwrap_or_else(|| panic!("{place}: no remark says whether it is run"));
+        let mark = mark.unwrap_or_else(|| panic!("{place}: no comment states whether it is run"));
         if let Some(reason) = mark.strip_prefix("not run: ") {
             assert!(REASONS.contains(&reason), "{place}: {reason} is no reason");
         } else {

@@ -94,6 +94,8 @@ fn status() -> Value {
         "config": { "revision": 3, "pending": null, "invalid": null, "rollout": null },
         "subnets": ["10.244.1.0/24"], "mtu": 1450,
         "peers": { "direct": 0, "tunnel": 1, "left_out": 1, "set_aside": 0, "missing": 0 },
+        "reachability": { "reachable": 1, "degraded": 0, "unreachable": 0, "unknown": 0 },
+        "unreachable": [],
         "desired": 6, "refused": [],
         "firewall": null,
         "tables": [],
@@ -112,7 +114,7 @@ fn peer(subnet: &str, programmed: bool) -> Value {
     json!({
         "lease": subnet.replace('/', "-"), "family": "v4", "subnet": subnet,
         "public_ip": "172.16.0.9", "backend": "vxlan", "path": "tunnel", "reason": null,
-        "programmed": programmed, "probes": null,
+        "programmed": programmed, "reachability": null, "probes": null,
     })
 }
 
@@ -141,14 +143,34 @@ fn the_exit_code_of_peers_reports_whether_all_are_programmed() {
     let output = daemon.tweedctl("peers");
     assert_eq!(output.0, 0, "{output:?}");
     expect![[r"
-        SUBNET         PUBLIC IP   BACKEND  PATH    STATE
-        10.244.3.0/24  172.16.0.9  vxlan    tunnel  programmed
+        SUBNET         PUBLIC IP   BACKEND  PATH    LOSS  RTT  SEEN  STATE
+        10.244.3.0/24  172.16.0.9  vxlan    tunnel  -     -    -     programmed
     "]]
     .assert_eq(&output.1);
     assert_eq!(daemon.tweedctl("peers --output=json").json(), peers);
 
     let peers = json!([peer("10.244.3.0/24", true), peer("10.244.4.0/24", false)]);
     assert_eq!(FakeDaemon::answering(json!({ "/peers": peers })).tweedctl("peers").0, 1);
+}
+
+#[test]
+fn an_unreachable_peer_has_an_exit_code_of_its_own() {
+    let mut peer = peer("10.244.3.0/24", true);
+    peer["reachability"] =
+        json!({ "state": "unreachable", "cause": "peer-silent", "since_ms": 48_870 });
+    let mut status = status();
+    status["reachability"]["unreachable"] = 1.into();
+    status["unreachable"] = json!(["10.244.3.0/24 (172.16.0.9)"]);
+    let ready = json!({ "ready": true, "reasons": [] });
+    let answers = json!({ "/peers": [peer], "/status": status, "/readyz": ready });
+    let daemon = FakeDaemon::answering(answers);
+    for command in ["status", "peers"] {
+        assert_eq!(daemon.tweedctl(command).0, 5, "{command}");
+        assert_eq!(daemon.tweedctl(&format!("{command} -o json")).0, 5, "{command}");
+    }
+    assert_eq!(daemon.tweedctl("peers -o json").json(), json!([peer]));
+    let shown = daemon.tweedctl("peers").1;
+    assert!(shown.contains("unreachable for 48 s: no probe is answered"), "{shown}");
 }
 
 #[test]

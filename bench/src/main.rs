@@ -1,4 +1,5 @@
-//! `tweed-bench`: what `tweedd` and the CNI plugin cost in time, CPU, memory and packets, next to other programs, as Markdown.
+//! `tweed-bench`: the cost of `tweedd` and the CNI plugin in time, CPU, memory and packets,
+//! compared with other programs, as Markdown.
 #![allow(
     clippy::disallowed_methods,
     reason = "the bench is synchronous: it sleeps and measures time"
@@ -28,7 +29,7 @@ use report::sheet::Sheet;
 /// Packets per second and pair of pods.
 const RATE: u32 = 1000;
 
-/// Packets flow for so long after each step.
+/// The time in which packets flow after each step.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// Measures time, CPU, memory and lost packets; prints Markdown, and draws.
@@ -104,7 +105,7 @@ impl Options {
         Binaries { tweedd: self.tweedd.clone(), tweedctl: self.tweedctl.clone() }
     }
 
-    /// `usual`: without a wish of the caller's.
+    /// The number of rounds: `usual`, unless the caller has set one.
     fn rounds(&self, usual: usize) -> usize {
         self.rounds.unwrap_or(usual)
     }

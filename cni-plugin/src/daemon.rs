@@ -19,31 +19,21 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// No answer of ours is longer, in bytes.
 const LONGEST_ANSWER: u64 = 1 << 16;
 
-/// How the loop of the daemon is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Heartbeat {
-    Beats,
-    /// It does not go round any more; in the daemon's own words where it has any.
-    Stuck(String),
-    /// No daemon of ours is there to be asked.
-    Unknown,
-}
-
 /// Why the daemon is not ready, as a sentence; none if it reports none.
-pub(crate) fn reasons(socket: &Path) -> Option<String> {
-    let (_, body) = ask(socket, "/readyz").ok()?;
+fn reasons(subnet_file: &Path) -> Option<String> {
+    let (_, body) = ask(subnet_file, "/readyz").ok()?;
     let answer: Object = serde_json::from_slice(&body).ok()?;
     let reasons = excerpt::sentence(&json::texts(&answer, "reasons").ok()?.join("; "));
     (!reasons.is_empty()).then(|| format!("the daemon reports: {reasons}"))
 }
 
+/// Why the loop of the daemon is stuck, in the daemon's own words where it has any; none if it is not.
 /// A daemon that starts or stops is no reason for alarm: pods stay connected without it.
-pub(crate) fn heartbeat(socket: &Path) -> Heartbeat {
-    match ask(socket, "/healthz") {
-        Ok((200, _)) => Heartbeat::Beats,
-        Ok((_, body)) => Heartbeat::Stuck(excerpt::sentence(String::from_utf8_lossy(&body).trim())),
-        Err(error) if is_late(&error) => Heartbeat::Stuck("the daemon does not answer".to_owned()),
-        Err(_) => Heartbeat::Unknown,
+pub(crate) fn stuck(subnet_file: &Path) -> Option<String> {
+    match ask(subnet_file, "/healthz") {
+        Ok((200, _)) => None,
+        Ok((_, body)) => Some(excerpt::sentence(String::from_utf8_lossy(&body).trim())),
+        Err(error) => is_late(&error).then(|| "the daemon does not answer".to_owned()),
     }
 }
 
@@ -51,9 +41,9 @@ fn is_late(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
-/// Status and body.
-fn ask(socket: &Path, path: &str) -> io::Result<(u16, Vec<u8>)> {
-    let mut stream = UnixStream::connect(socket)?;
+/// Status and body. The control socket of the daemon is next to the file that it writes.
+fn ask(subnet_file: &Path, path: &str) -> io::Result<(u16, Vec<u8>)> {
+    let mut stream = UnixStream::connect(subnet_file.with_extension("sock"))?;
     stream.set_read_timeout(Some(TIMEOUT))?;
     stream.set_write_timeout(Some(TIMEOUT))?;
     // In one write: a server that answers the first half of it may close before the second.
@@ -86,11 +76,10 @@ pub(crate) fn wait_for_subnets(path: &Path) -> Result<SubnetEnv, Error> {
         let watch = watch(path);
         let cause = match SubnetEnv::read(path) {
             Ok(env) => return Ok(env),
-            Err(cause) if is_to_come(&cause) => cause,
-            Err(cause) => return Err(failure(path, &cause)),
+            Err(cause) => cause,
         };
-        let has_changed = watch.and_then(|watch| deadline.readable(&watch));
-        if has_changed != Ok(true) {
+        let has_changed = || watch.and_then(|watch| deadline.readable(&watch)) == Ok(true);
+        if !is_to_come(&cause) || !has_changed() {
             return Err(failure(path, &cause));
         }
     }
@@ -119,8 +108,8 @@ fn watch(path: &Path) -> nix::Result<Inotify> {
 /// Keeps the words that operators search their logs for.
 fn failure(path: &Path, cause: &SubnetEnvError) -> Error {
     let prefix = "failed to load flannel 'subnet.env' file";
-    let advice = reasons(&path.with_extension("sock"))
-        .unwrap_or_else(|| "Check the flannel pod log for this node.".to_owned());
+    let advice =
+        reasons(path).unwrap_or_else(|| "Check the flannel pod log for this node.".to_owned());
     match cause {
         SubnetEnvError::Absent { .. } => {
             Error::try_again_later(format!("{prefix}: {cause}. {advice}"))
@@ -131,7 +120,7 @@ fn failure(path: &Path, cause: &SubnetEnvError) -> Error {
         SubnetEnvError::Malformed { source, .. } => {
             Error::invalid_config(format!("{prefix}: {cause}: {source}. {advice}"))
         }
-        SubnetEnvError::Read { source, .. } | SubnetEnvError::Write { source } => {
+        SubnetEnvError::Read { source, .. } => {
             Error::failed(format!("{prefix}: {cause}: {source}. {advice}"))
         }
     }
@@ -148,7 +137,7 @@ mod tests {
     /// Answers one question with `answer`.
     fn daemon(answer: &'static str) -> tempfile::TempDir {
         let home = tempfile::tempdir().unwrap();
-        let listener = UnixListener::bind(home.path().join("sock")).unwrap();
+        let listener = UnixListener::bind(home.path().join("subnet.sock")).unwrap();
         thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             let _ = stream.read(&mut [0; 1024]);
@@ -164,36 +153,37 @@ mod tests {
              {\"ready\":false,\"reasons\":[\"no lease yet\",\"etcd is away\"]}",
         );
         assert_eq!(
-            reasons(&home.path().join("sock")).unwrap(),
+            reasons(&home.path().join("subnet.env")).unwrap(),
             "the daemon reports: no lease yet; etcd is away"
         );
     }
 
     #[test]
-    fn a_daemon_that_is_not_there_reports_nothing() {
+    fn an_absent_daemon_reports_nothing() {
         let home = tempfile::tempdir().unwrap();
-        assert_eq!(reasons(&home.path().join("sock")), None);
-        assert_eq!(heartbeat(&home.path().join("sock")), Heartbeat::Unknown);
+        assert_eq!(reasons(&home.path().join("subnet.env")), None);
+        assert_eq!(stuck(&home.path().join("subnet.env")), None);
     }
 
     #[test]
-    fn a_loop_that_is_stuck_is_reported_as_the_daemon_puts_it() {
+    fn a_stuck_loop_is_reported_in_the_words_of_the_daemon() {
         let home = daemon("HTTP/1.1 503 x\r\n\r\nthe loop has been stuck for 40 s\n");
         assert_eq!(
-            heartbeat(&home.path().join("sock")),
-            Heartbeat::Stuck("the loop has been stuck for 40 s".into())
+            stuck(&home.path().join("subnet.env")).as_deref(),
+            Some("the loop has been stuck for 40 s")
         );
     }
 
     #[test]
     fn a_daemon_that_does_not_answer_is_stuck() {
         let home = tempfile::tempdir().unwrap();
-        let _listener = UnixListener::bind(home.path().join("sock")).unwrap();
-        assert!(matches!(heartbeat(&home.path().join("sock")), Heartbeat::Stuck(_)));
+        let _listener = UnixListener::bind(home.path().join("subnet.sock")).unwrap();
+        let silent = stuck(&home.path().join("subnet.env"));
+        assert_eq!(silent.as_deref(), Some("the daemon does not answer"));
     }
 
     #[test]
-    fn only_a_file_that_is_absent_may_still_come() {
+    fn only_an_absent_file_is_waited_for() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("subnet.env");
         let cause = |path: &Path| SubnetEnv::read(path).unwrap_err();

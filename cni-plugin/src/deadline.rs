@@ -9,11 +9,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline(Instant);
 
+#[expect(clippy::disallowed_methods, reason = "there is no runtime whose clock could be paused")]
 impl Deadline {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "there is no runtime whose clock could be paused"
-    )]
     pub(crate) fn after(time: Duration) -> Self {
         Self(Instant::now() + time)
     }
@@ -29,10 +26,6 @@ impl Deadline {
         }
     }
 
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "there is no runtime whose clock could be paused"
-    )]
     fn left(self) -> PollTimeout {
         let left = self.0.saturating_duration_since(Instant::now());
         PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)

@@ -21,8 +21,8 @@ pub enum Task {
 
 #[derive(Debug, thiserror::Error)]
 pub enum InstallError {
-    #[error("{0}")]
-    Usage(&'static str),
+    #[error("usage: flannel install DIRECTORY | flannel install-conf FROM TO")]
+    Usage,
     #[error("reading {}: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },
     #[error("{} is not installed: {reason}", path.display())]
@@ -36,7 +36,6 @@ pub enum InstallError {
 
 const CONFIG: &str = "install-conf";
 const PROGRAM: &str = "flannel";
-const USAGE: &str = "usage: flannel install DIRECTORY | flannel install-conf FROM TO";
 
 /// The arguments. Called `install-conf`, as in flannel's image, the program needs no verb.
 pub fn words(mut line: impl Iterator<Item = String>) -> Vec<String> {
@@ -52,19 +51,19 @@ impl Task {
             [verb, from, to] if verb == CONFIG => {
                 Ok(Self::Config { from: from.into(), to: to.into() })
             }
-            _ => Err(InstallError::Usage(USAGE)),
+            _ => Err(InstallError::Usage),
         }
     }
 
     /// A runtime sees the former file or the new one, and never a part.
     pub fn carry_out(&self, program: &Path) -> Result<(), InstallError> {
         match self {
-            Self::Plugin { to } => Ok(atomic_file::write(&target(to)?, &read(program)?, 0o755)?),
+            Self::Plugin { to } => Ok(atomic_file::write(&target(to)?, &[&read(program)?], 0o755)?),
             Self::Config { from, to } => {
                 let config = read(from)?;
                 check(&config)
                     .map_err(|reason| InstallError::NotAConfig { path: from.clone(), reason })?;
-                Ok(atomic_file::write(to, &config, 0o644)?)
+                Ok(atomic_file::write(to, &[&config], 0o644)?)
             }
         }
     }
@@ -112,11 +111,11 @@ mod tests {
     }
 
     #[test]
-    fn the_program_replaces_one_that_runs() {
+    fn the_program_replaces_a_running_one() {
         let home = tempfile::tempdir().unwrap();
         let target = home.path().join("flannel");
-        // By another process: a program that is open for writing here is so in whatever the other
-        // tests are starting, and cannot be run.
+        // Another process copies it: a file that is open for writing here is open in every process
+        // that other tests start, and cannot be executed.
         let copied = Command::new("cp").args(["/bin/sleep".as_ref(), target.as_path()]).status();
         assert!(copied.unwrap().success());
         let mut busy = Command::new(&target).arg("60").spawn().unwrap();
@@ -129,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_absent_is_made_and_nothing_else_takes_the_name() {
+    fn an_absent_directory_is_created_and_another_kind_of_file_is_refused() {
         let home = tempfile::tempdir().unwrap();
         let install = |to: PathBuf| Task::Plugin { to }.carry_out(Path::new("/bin/true"));
         let bin = home.path().join("opt/cni/bin");
@@ -149,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_config_that_no_runtime_could_read_leaves_the_former_in_place() {
+    fn an_unreadable_config_does_not_replace_the_former() {
         let home = tempfile::tempdir().unwrap();
         let (from, to) = (home.path().join("from"), home.path().join("net.d/10-flannel.conflist"));
         let task =
@@ -166,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn under_the_name_of_its_task_it_needs_no_verb() {
+    fn with_the_name_of_its_task_it_needs_no_verb() {
         let line = |text: &str| super::words(words(text).into_iter());
         assert_eq!(line("/opt/bin/install-conf a b"), words("install-conf a b"));
         assert_eq!(line("/flannel install-conf a b"), words("install-conf a b"));
@@ -174,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn other_words_get_the_usage() {
+    fn other_arguments_print_the_usage() {
         for line in ["remove", "install", "install-conf a", "install a b"] {
             let error = Task::parse(&words(line)).unwrap_err();
             assert!(error.to_string().starts_with("usage: "), "{line}");

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use tweed_cni::install::{self, Task};
 use tweed_cni::protocol::request::Request;
-use tweed_cni::protocol::result::ErrorReport;
+use tweed_cni::protocol::result::render_error;
 use tweed_cni::protocol::version::Version;
 use tweed_cni::verbs;
 
@@ -18,15 +18,15 @@ fn main() -> ExitCode {
     match Request::from_environment() {
         Ok(Some(request)) => answer(verbs::carry_out(&request, io::stdin().lock())),
         Ok(None) => introduce(),
-        Err(error) => answer(Err(error.into())),
+        Err(error) => answer(Err(render_error(&error, Version::V1_1_0))),
     }
 }
 
 /// Results and errors both go to standard output, where runtimes read them.
-fn answer(outcome: Result<String, ErrorReport>) -> ExitCode {
+fn answer(outcome: Result<String, String>) -> ExitCode {
     let (text, code) = match outcome {
         Ok(text) => (text, ExitCode::SUCCESS),
-        Err(report) => (report.to_json(), ExitCode::FAILURE),
+        Err(report) => (report, ExitCode::FAILURE),
     };
     let written = io::stdout().write_all(text.as_bytes());
     if written.is_ok() { code } else { ExitCode::FAILURE }

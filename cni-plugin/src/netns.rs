@@ -16,9 +16,7 @@ const NSFS_MAGIC: FsType = FsType(0x6e73_6673);
 
 /// A network namespace that stays as long as this lives.
 #[derive(Debug)]
-pub(crate) struct Netns {
-    file: File,
-}
+pub(crate) struct Netns(File);
 
 /// What is at the path that a runtime gives.
 #[derive(Debug)]
@@ -36,7 +34,7 @@ impl Netns {
     pub(crate) fn own() -> Result<Self, Error> {
         let path = "/proc/thread-self/ns/net";
         let file = File::open(path);
-        file.map(|file| Self { file }).map_err(|error| Error::failed(format!("{path}: {error}")))
+        file.map(Self).map_err(|error| Error::failed(format!("{path}: {error}")))
     }
 
     /// The namespace at `path`, which must not be this process's own unless `rule` allows it.
@@ -70,7 +68,7 @@ impl Netns {
         if kind != NSFS_MAGIC && kind != PROC_SUPER_MAGIC {
             return Ok(Found::Gone);
         }
-        let netns = Self { file };
+        let netns = Self(file);
         let is_own = netns.is_same(&Self::own()?).map_err(failure)?;
         let is_forbidden = is_own && rule == NetnsRule::Foreign;
         Ok(if is_forbidden { Found::Own } else { Found::Foreign(netns) })
@@ -89,12 +87,12 @@ impl Netns {
     }
 
     fn enter(&self) -> Result<(), Error> {
-        setns(&self.file, CloneFlags::CLONE_NEWNET)
+        setns(&self.0, CloneFlags::CLONE_NEWNET)
             .map_err(|errno| Error::failed(format!("changing the network namespace: {errno}")))
     }
 
     fn is_same(&self, other: &Self) -> io::Result<bool> {
-        let (one, other) = (self.file.metadata()?, other.file.metadata()?);
+        let (one, other) = (self.0.metadata()?, other.0.metadata()?);
         Ok((one.dev(), one.ino()) == (other.dev(), other.ino()))
     }
 }
@@ -112,6 +110,6 @@ fn is_absent(error: &io::Error) -> bool {
 
 impl AsRawFd for Netns {
     fn as_raw_fd(&self) -> RawFd {
-        self.file.as_raw_fd()
+        self.0.as_raw_fd()
     }
 }

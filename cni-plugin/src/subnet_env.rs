@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use ipnetwork::IpNetwork;
 use tweed_netlink::Family;
 
-use crate::disk::atomic_file;
 use crate::disk::plain_file::{self, Symlink};
+use crate::disk::{self, atomic_file};
 use crate::excerpt;
 
 const NETWORK: &str = "FLANNEL_NETWORK";
@@ -45,9 +45,6 @@ pub enum SubnetEnvError {
     Read { path: PathBuf, source: io::Error },
     #[error("{} is not a subnet file", path.display())]
     Malformed { path: PathBuf, source: Malformed },
-    /// The error itself names the path.
-    #[error(transparent)]
-    Write { source: io::Error },
 }
 
 /// Why a text is not a subnet.env; lines count from 1.
@@ -92,10 +89,9 @@ impl SubnetEnv {
         Self::parse(&text).map_err(|source| SubnetEnvError::Malformed { path: path.into(), source })
     }
 
-    /// Replaces the file at once, readable for all users.
-    pub fn write(&self, path: &Path) -> Result<(), SubnetEnvError> {
-        atomic_file::write(path, self.render().as_bytes(), 0o644)
-            .map_err(|source| SubnetEnvError::Write { source })
+    /// Replaces the file at once, readable for all users; an error names `path`.
+    pub fn write(&self, path: &Path) -> io::Result<()> {
+        atomic_file::write(path, &[self.render().as_bytes()], 0o644)
     }
 }
 
@@ -111,11 +107,9 @@ pub fn gateway(subnet: IpNetwork) -> IpNetwork {
 /// The subnets that this node had, base addresses, at most one per family; reads as flanneld does:
 /// shell syntax, unknown lines skipped, no subnet from a list of several.
 pub fn previous_subnets(path: &Path) -> Result<Vec<IpNetwork>, SubnetEnvError> {
-    let text = match plain_file::read(path, LONGEST, Symlink::Followed) {
-        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(unreadable(path, error)),
-    };
+    let content = disk::if_present(plain_file::read(path, LONGEST, Symlink::Followed))
+        .map_err(|source| unreadable(path, source))?;
+    let text = String::from_utf8_lossy(content.as_deref().unwrap_or_default());
     let previous = |key, family| only_subnet(last_value(&text, key)?, family);
     let both = [previous(SUBNET, Family::V4), previous(IPV6_SUBNET, Family::V6)];
     Ok(both.into_iter().flatten().collect())

@@ -53,18 +53,18 @@ fn refusal(text: &str) -> String {
 }
 
 #[test]
-fn the_bytes_are_those_of_flanneld() {
+fn the_bytes_equal_flannelds() {
     let (v4, v6) =
         (("10.42.0.0/16", "10.42.1.1/24"), ("2001:cafe:42::/56", "2001:cafe:42:1::1/64"));
     assert_eq!(env(&[v4.0], &[v4.1], 1450).render(), V4);
     assert_eq!(env(&[v6.0], &[v6.1], 1430).render(), V6);
     assert_eq!(env(&[v4.0, v6.0], &[v4.1, v6.1], 1430).render(), DUAL);
-    // Families keep flanneld's order whatever ours was.
+    // Families have flanneld's order, whatever the order of the arguments.
     assert_eq!(env(&[v6.0, v4.0], &[v6.1, v4.1], 1430).render(), DUAL);
 }
 
 #[test]
-fn what_was_written_is_what_is_read() {
+fn a_written_file_is_read_back() {
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("flannel/subnet.env");
     for text in [V4, V6, DUAL] {
@@ -85,13 +85,13 @@ fn networks_may_be_a_list() {
 }
 
 #[test]
-fn carriage_returns_and_unknown_keys_are_tolerated_and_the_last_of_equal_keys_counts() {
+fn carriage_returns_and_unknown_keys_are_ignored_and_the_last_of_equal_keys_counts() {
     let text = format!("FOO\nBAR=1\nFLANNEL_MTU=9000\n{V4}").replace('\n', "\r\n");
     assert_eq!(SubnetEnv::parse(&text), SubnetEnv::parse(V4));
 }
 
 #[test]
-fn masquerading_is_on_only_for_the_word_true() {
+fn masquerading_is_on_only_for_the_text_true() {
     for word in ["True", "1", "", "yes"] {
         let text = V4.replace("=true", &format!("={word}"));
         assert!(!SubnetEnv::parse(&text).unwrap().ip_masq, "{word}");
@@ -162,7 +162,7 @@ fn the_previous_subnets_are_read_as_a_shell_would() {
 }
 
 #[test]
-fn nonsense_among_the_previous_subnets_is_skipped_and_several_are_none() {
+fn invalid_previous_subnets_are_skipped_and_several_count_as_none() {
     assert_eq!(previous("FLANNEL_SUBNET=x,10.42.1.1/24\n"), prefixes(&["10.42.1.0/24"]));
     assert_eq!(previous("FLANNEL_SUBNET=10.42.1.1/24,10.42.2.1/24\n"), []);
     assert_eq!(previous("FLANNEL_SUBNET=10.42.1.1\nFLANNEL_IPV6_SUBNET=10.42.1.1/24\n"), []);
@@ -170,7 +170,7 @@ fn nonsense_among_the_previous_subnets_is_skipped_and_several_are_none() {
 }
 
 #[test]
-fn an_absent_file_had_no_subnets_and_its_error_has_the_usual_words() {
+fn an_absent_file_has_no_subnets_and_the_usual_error() {
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("subnet.env");
     assert_eq!(previous_subnets(&path).unwrap(), []);

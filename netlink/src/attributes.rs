@@ -1,12 +1,13 @@
 //! The attributes of a netlink message, as they came.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::iter;
+use std::net::IpAddr;
 use std::str;
 
 use nix::libc::NLA_TYPE_MASK;
 
 /// A sequence of attributes. An attribute that is cut off is ignored.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Attributes<'a>(&'a [u8]);
 
 impl<'a> Attributes<'a> {
@@ -16,7 +17,19 @@ impl<'a> Attributes<'a> {
 
     /// The first of `kind`.
     pub fn get(self, kind: u16) -> Option<&'a [u8]> {
-        self.into_iter().find(|(found, _)| *found == kind).map(|(_, value)| value)
+        self.iter().find(|(found, _)| *found == kind).map(|(_, value)| value)
+    }
+
+    /// The kind and the value of each.
+    pub fn iter(self) -> impl Iterator<Item = (u16, &'a [u8])> {
+        let mut rest = self.0;
+        iter::from_fn(move || {
+            let length = usize::from(u16_at(rest, 0)?);
+            let kind = u16_at(rest, 2)? & u16::try_from(NLA_TYPE_MASK & 0xffff).unwrap_or(u16::MAX);
+            let value = rest.get(4..length)?;
+            rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+            Some((kind, value))
+        })
     }
 
     pub fn nested(self, kind: u16) -> Option<Self> {
@@ -48,29 +61,6 @@ impl<'a> Attributes<'a> {
     }
 }
 
-impl<'a> IntoIterator for Attributes<'a> {
-    type Item = (u16, &'a [u8]);
-    type IntoIter = Iter<'a>;
-
-    fn into_iter(self) -> Iter<'a> {
-        Iter(self.0)
-    }
-}
-
-pub struct Iter<'a>(&'a [u8]);
-
-impl<'a> Iterator for Iter<'a> {
-    type Item = (u16, &'a [u8]);
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let length = usize::from(u16_at(self.0, 0)?);
-        let kind = u16_at(self.0, 2)? & u16::try_from(NLA_TYPE_MASK & 0xffff).unwrap_or(u16::MAX);
-        let value = self.0.get(4..length)?;
-        self.0 = self.0.get(length.next_multiple_of(4)..).unwrap_or_default();
-        Some((kind, value))
-    }
-}
-
 pub(crate) fn u16_at(bytes: &[u8], offset: usize) -> Option<u16> {
     bytes.get(offset..offset + 2)?.try_into().ok().map(u16::from_ne_bytes)
 }
@@ -81,9 +71,8 @@ pub(crate) fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {
 
 /// The address in `bytes`: its length gives the family.
 pub fn ip(bytes: &[u8]) -> Option<IpAddr> {
-    let v4 = <[u8; 4]>::try_from(bytes).map(|octets| IpAddr::V4(Ipv4Addr::from(octets)));
-    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(|octets| IpAddr::V6(Ipv6Addr::from(octets))))
-        .ok()
+    let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
 }
 
 #[cfg(test)]
@@ -91,11 +80,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_cut_off_ends_the_list() {
+    fn a_truncated_attribute_ends_the_list() {
         let whole = [5, 0, 1, 0, 9, 0, 0, 0, 8, 0, 2, 0, 1, 0, 0, 0];
-        let kinds = |bytes: &[u8]| {
-            Attributes::of(bytes).into_iter().map(|(kind, _)| kind).collect::<Vec<_>>()
-        };
+        let kinds =
+            |bytes: &[u8]| Attributes::of(bytes).iter().map(|(kind, _)| kind).collect::<Vec<_>>();
         assert_eq!(kinds(&whole), [1, 2]);
         for end in 9..whole.len() {
             assert_eq!(kinds(&whole[..end]), [1], "{end}");

@@ -6,7 +6,7 @@ use nix::errno::Errno;
 use nix::libc::{CTRL_ATTR_FAMILY_ID, CTRL_ATTR_FAMILY_NAME, CTRL_CMD_GETFAMILY, GENL_ID_CTRL};
 
 use crate::attributes::Attributes;
-use crate::frame::Frame;
+use crate::frame::{Frame, Refusal};
 use crate::message::{Message, byte, word};
 use crate::socket::{Protocol, Socket};
 
@@ -16,9 +16,6 @@ pub struct Ethtool {
     /// What the kernel calls it today.
     family: u16,
 }
-
-/// Whether a link leaves the checksums of what it sends to the device behind it.
-pub const TX_CHECKSUM: &str = "tx-checksum-ip-generic";
 
 /// Of generic netlink, in bytes.
 const HEADER: usize = 4;
@@ -46,8 +43,7 @@ impl Ethtool {
             let id = frame.attributes(HEADER)?.get(word(CTRL_ATTR_FAMILY_ID))?;
             Some(u16::from_ne_bytes(id.try_into().ok()?))
         })?;
-        let family = answer.map_err(|refusal| io::Error::from(refusal.errno))?;
-        let family = family.ok_or_else(|| io::Error::from(Errno::ENOENT))?;
+        let family = answer.map_err(|refusal| refusal.errno)?.ok_or(Errno::ENOENT)?;
         Ok(Self { socket, family })
     }
 
@@ -55,11 +51,9 @@ impl Ethtool {
     pub fn is_active(&mut self, link: &str, feature: &str) -> io::Result<Option<bool>> {
         let question = about(self.family, FEATURES_GET, link);
         let read = |frame: &Frame<'_>| Some(is_listed(frame.attributes(HEADER)?, feature));
-        let answer = self.socket.get(question, read)?;
-        match answer {
-            Err(refusal) if refusal.errno == Errno::ENODEV => Ok(None),
-            Err(refusal) => Err(refusal.errno.into()),
-            Ok(found) => Ok(found),
+        match self.socket.get(question, read)? {
+            Err(Refusal { errno: Errno::ENODEV, .. }) => Ok(None),
+            answer => Ok(answer.map_err(|refusal| refusal.errno)?),
         }
     }
 
@@ -96,7 +90,7 @@ fn about(family: u16, command: u8, link: &str) -> Message {
 /// Only those that are active are listed.
 fn is_listed(features: Attributes<'_>, feature: &str) -> bool {
     let active = features.nested(FEATURES_ACTIVE).and_then(|set| set.nested(BITSET_BITS));
-    let bits = active.unwrap_or(Attributes::of(&[])).into_iter();
-    let mut names = bits.filter_map(|(_, bit)| Attributes::of(bit).text(BIT_NAME));
+    let bits = active.unwrap_or_default();
+    let mut names = bits.iter().filter_map(|(_, bit)| Attributes::of(bit).text(BIT_NAME));
     names.any(|name| name == feature)
 }

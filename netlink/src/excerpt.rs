@@ -68,13 +68,6 @@ pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String,
     String::deserialize(deserializer).map(|text| value(&text))
 }
 
-/// For `#[serde(deserialize_with)]` of a sentence.
-pub fn deserialize_sentence<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<String, D::Error> {
-    String::deserialize(deserializer).map(|text| sentence(&text))
-}
-
 /// At most `longest` characters, escapes and the mark of the cut included.
 fn shortened(text: &str, longest: usize) -> String {
     let mut shown = String::new();
@@ -111,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn short_text_stays_as_it_is() {
+    fn short_text_is_not_changed() {
         for text in ["", "10.5.52.0-24", "node \"a\" isn't C:\\b", "Knoten-München", "节点"] {
             assert_eq!(value(text), text);
         }
@@ -126,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_moves_a_cursor_or_turns_a_line_around_is_escaped() {
+    fn control_characters_and_direction_marks_are_escaped() {
         let cases = [
             ("a\nb\t\r", "a\\nb\\t\\r"),
             ("\u{1b}[2J", "\\u{1b}[2J"),
@@ -141,14 +134,14 @@ mod tests {
     }
 
     #[test]
-    fn a_long_line_is_cut_and_has_no_second_one() {
+    fn a_long_line_is_cut_and_stays_one_line() {
         let forged = "a\n2026-01-01 ERROR the disk is full";
         assert_eq!(line(forged), "a\\n2026-01-01 ERROR the disk is full");
         assert_eq!(line(&"a".repeat(60_000)).chars().count(), LINE);
     }
 
     #[test]
-    fn json_is_printable_and_means_the_same() {
+    fn json_is_printable_and_parses_to_the_same_value() {
         let texts =
             ["plain", "\u{9b}31m", "\u{202e}evil", "\u{e0001}\u{10ffff}", "a\nb", "München"];
         for text in texts {
@@ -166,7 +159,7 @@ mod tests {
             let shown = value(&text);
             prop_assert!(shown.chars().count() <= VALUE);
             prop_assert!(is_printable(&shown));
-            // What was cut and escaped once is not changed again.
+            // A value that was cut and escaped once is not changed again.
             prop_assert_eq!(value(&shown), shown);
         }
     }

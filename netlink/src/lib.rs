@@ -25,7 +25,7 @@ pub mod mac;
 #[cfg(feature = "async")]
 pub use asynchronous::{AsyncSocket, Monitor};
 pub use attributes::{Attributes, ip};
-pub use ethtool::{Ethtool, Switch, TX_CHECKSUM};
+pub use ethtool::{Ethtool, Switch};
 pub use family::Family;
 pub use frame::{Frame, Refusal};
 pub use message::Message;

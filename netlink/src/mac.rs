@@ -97,14 +97,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_and_octets_are_the_same_address() {
+    fn text_and_octets_give_the_same_address() {
         let mac: MacAddr = "C6:d2:32:6f:8f:44".parse().unwrap();
         assert_eq!(mac.octets(), [0xc6, 0xd2, 0x32, 0x6f, 0x8f, 0x44]);
         assert_eq!(mac.to_string(), "c6:d2:32:6f:8f:44");
     }
 
     #[test]
-    fn what_is_no_mac_is_refused() {
+    fn invalid_macs_are_refused() {
         for text in [
             "",
             "0a:58",

@@ -139,7 +139,7 @@ mod tests {
     use crate::attributes::Attributes;
 
     #[test]
-    fn what_is_nested_is_found_again() {
+    fn nested_attributes_are_read_back() {
         let message = Message::new(16, 0, &[0; 16])
             .text(3, "cni0")
             .nest(18, |info| info.text(1, "bridge").nest(2, |data| data.u8(7, 1)).u32(9, 5));

@@ -184,7 +184,7 @@ mod tests {
 
     use super::*;
 
-    /// Answers each send with the next of some datagrams, and then no more.
+    /// Answers each request with the next of some datagrams, and then no more.
     struct Script(VecDeque<Vec<u8>>);
 
     impl Wire for Script {
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transaction_that_is_not_opened_is_over() {
+    fn a_transaction_that_is_not_opened_has_ended() {
         let message = || Message::new(OBJECT, 0, &[]);
         let mut conversation = conversation([verdict(1, 1)]);
         let refusals = now(conversation.transact(message(), vec![message()], message())).unwrap();
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_changed_meanwhile_is_read_again() {
+    fn a_list_that_changed_during_the_read_is_read_again() {
         let answers = vec![part(INTERRUPTED, 1, 7), part(0, 2, 8)];
         assert_eq!(list(answers).unwrap(), Some(vec![8]));
         assert_eq!(list(vec![verdict(1, Errno::EOPNOTSUPP as i32)]).unwrap(), None);

@@ -1,14 +1,15 @@
-//! Batches of nftables, as the kernel takes them and `nft(8)` shows them.
+//! Batches of nftables, as the kernel accepts them and `nft(8)` shows them.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::process::Command;
 
+use ipnetwork::IpNetwork;
 use tweed_netlink::nftables::{
-    self, Batch, Chain, Contents, Expression, Hook, Match, Ports, TableFamily,
+    Batch, Chain, Condition, Contents, Hook, Match, Ports, Rule, Side, Table, TableFamily, Verdict,
 };
 use tweed_netlink::{Family, Protocol, Socket};
 
-/// Runs a program that has to succeed; returns what it prints.
+/// Runs a program that must succeed; returns its output.
 #[track_caller]
 fn run(command: &mut Command) -> String {
     let output = command.output().unwrap();
@@ -21,52 +22,58 @@ fn commit(batch: Batch) -> usize {
     batch.commit(&mut Socket::open(Protocol::Netfilter).unwrap()).unwrap().len()
 }
 
+const fn both(name: &str) -> Table<'_> {
+    Table { family: TableFamily::Both, name }
+}
+
+const fn of_family(family: Family, name: &str) -> Table<'_> {
+    Table { family: TableFamily::Only(family), name }
+}
+
 fn shown(table: &str) -> String {
     let listed = run(Command::new("nft").args(["list", "table", "inet", table]));
     listed.replace('\t', " ")
 }
 
 #[test]
-fn a_table_with_sets_chains_and_rules_is_made_in_one_batch() {
-    let set = |name: &str| Expression::SourceIn(Match::Is, name.to_owned(), Family::V4);
-    let not_v6 = Expression::DestinationIn(Match::IsNot, "six".to_owned(), Family::V6);
-    let v4 = ["10.1.0.0/24", "10.1.2.0/25", "255.0.0.0/8"].map(|text| text.parse().unwrap());
-    let v6 = ["fd00:1::/32"].map(|text| text.parse().unwrap());
-    let batch = Batch::of(TableFamily::Both, "sample")
+fn a_table_with_sets_chains_and_rules_is_created_in_one_batch() {
+    let from_v4 = Condition::AddressIn(Side::Source, Match::Is, "four".to_owned(), Family::V4);
+    let not_v6 = Condition::AddressIn(Side::Destination, Match::IsNot, "six".into(), Family::V6);
+    let v4 = ["10.1.0.0", "10.1.2.0"].map(|text| text.parse().unwrap());
+    let batch = Batch::of(both("sample"))
         .table(None)
-        .set("four", Family::V4)
-        .set("six", Family::V6)
-        .add_elements("four", &v4)
-        .add_elements("six", &v6)
+        .address_set("four", Family::V4)
+        .address_set("six", Family::V6)
+        .add_addresses("four", v4)
+        .add_addresses("six", ["fd00:1::".parse().unwrap()])
         .chain(Chain { name: "own", hook: None, comment: None })
         .chain(Chain { name: "forward", hook: Some(Hook::Forward), comment: None })
-        .rule("forward", &[set("four"), Expression::Jump("own".into())], None)
-        .rule("own", &[not_v6, Expression::Accept], Some("of ours"));
+        .rule("forward", &Rule::of([from_v4], Verdict::Jump("own".into())), None)
+        .rule("own", &Rule::of([not_v6], Verdict::Accept), Some("of ours"));
     assert_eq!(commit(batch), 0);
     assert_eq!(
         shown("sample"),
-        "table inet sample {\n set four {\n  type ipv4_addr\n  flags interval\n  \
-         elements = { 10.1.0.0/24, 10.1.2.0/25,\n        255.0.0.0/8 }\n }\n\n \
-         set six {\n  type ipv6_addr\n  flags interval\n  elements = { fd00:1::/32 }\n }\n\n \
+        "table inet sample {\n set four {\n  type ipv4_addr\n  elements = { 10.1.0.0, 10.1.2.0 }\n }\n\n \
+         set six {\n  type ipv6_addr\n  elements = { fd00:1:: }\n }\n\n \
          chain own {\n  ip6 daddr != @six accept comment \"of ours\"\n }\n\n \
          chain forward {\n  type filter hook forward priority filter; policy accept;\n  \
          ip saddr @four jump own\n }\n}\n"
     );
-    assert_eq!(commit(Batch::of(TableFamily::Both, "sample").delete_elements("four", &v4[..1])), 0);
-    assert!(!shown("sample").contains("10.1.0.0/24"));
-    assert_eq!(commit(Batch::of(TableFamily::Both, "sample").delete_table()), 0);
+    assert_eq!(commit(Batch::of(both("sample")).delete_addresses("four", [v4[0]])), 0);
+    assert!(!shown("sample").contains("10.1.0.0"));
+    assert_eq!(commit(Batch::of(both("sample")).delete_table()), 0);
 }
 
 #[test]
-fn a_batch_of_very_many_rules_is_carried_out_and_its_mistakes_are_reported() {
+fn a_batch_of_very_many_rules_is_applied_and_its_errors_are_reported() {
     const RULES: usize = 1500;
-    let table = || Batch::of(TableFamily::Both, "large");
+    let table = || Batch::of(both("large"));
     let chain = Chain { name: "own", hook: None, comment: None };
     let empty = table().table(None).chain(chain);
-    let whole = (0..RULES).fold(empty, |batch, _| batch.rule("own", &[Expression::Accept], None));
+    let whole = (0..RULES).fold(empty, |batch, _| batch.rule("own", &accepting(), None));
     assert_eq!(commit(whole), 0);
     let mut socket = Socket::open(Protocol::Netfilter).unwrap();
-    let rules = nftables::list(&mut socket, TableFamily::Both, "large", "own").unwrap();
+    let rules = both("large").rules(&mut socket, "own").unwrap();
     assert_eq!(rules.len(), RULES);
     let delete = |batch: Batch, handle| batch.delete_rule("own", handle);
     let mistaken = rules[..300].iter().map(|rule| rule.handle + 1_000_000).fold(table(), delete);
@@ -76,12 +83,8 @@ fn a_batch_of_very_many_rules_is_carried_out_and_its_mistakes_are_reported() {
 }
 
 #[test]
-fn a_batch_with_a_mistake_does_nothing() {
-    let batch = Batch::of(TableFamily::Both, "mistaken").table(None).rule(
-        "absent",
-        &[Expression::Accept],
-        None,
-    );
+fn a_batch_with_an_error_changes_nothing() {
+    let batch = Batch::of(both("mistaken")).table(None).rule("absent", &accepting(), None);
     assert!(commit(batch) > 0);
     let listed = run(Command::new("nft").args(["list", "tables"]));
     assert!(!listed.contains("mistaken"), "{listed}");
@@ -89,23 +92,20 @@ fn a_batch_with_a_mistake_does_nothing() {
 
 #[test]
 fn rules_are_listed_with_their_comments_and_deleted_by_their_handles() {
-    let rule = [Expression::Accept];
-    let batch = Batch::of(TableFamily::Both, "listed")
+    let rule = accepting();
+    let batch = Batch::of(both("listed"))
         .table(Some("a table"))
         .chain(Chain { name: "chain", hook: None, comment: Some("a chain") })
         .rule("chain", &rule, Some("one"))
         .rule("chain", &rule, None);
     assert_eq!(commit(batch), 0);
     let mut socket = Socket::open(Protocol::Netfilter).unwrap();
-    let rules = nftables::list(&mut socket, TableFamily::Both, "listed", "chain").unwrap();
+    let rules = both("listed").rules(&mut socket, "chain").unwrap();
     let comments: Vec<_> = rules.iter().map(|rule| rule.comment.as_deref()).collect();
     assert_eq!(comments, [Some("one"), None]);
-    assert_eq!(
-        commit(Batch::of(TableFamily::Both, "listed").delete_rule("chain", rules[0].handle)),
-        0
-    );
-    assert_eq!(nftables::list(&mut socket, TableFamily::Both, "listed", "chain").unwrap().len(), 1);
-    assert_eq!(nftables::list(&mut socket, TableFamily::Both, "listed", "absent").unwrap(), []);
+    assert_eq!(commit(Batch::of(both("listed")).delete_rule("chain", rules[0].handle)), 0);
+    assert_eq!(both("listed").rules(&mut socket, "chain").unwrap().len(), 1);
+    assert_eq!(both("listed").rules(&mut socket, "absent").unwrap(), []);
 }
 
 fn socket() -> Socket {
@@ -116,37 +116,42 @@ fn nft(line: &str) {
     run(Command::new("nft").arg(line));
 }
 
-fn source(rule_for: Match, network: &str) -> Expression {
-    Expression::Source(rule_for, network.parse().unwrap())
+fn accepting() -> Rule {
+    Rule::of([], Verdict::Accept)
 }
 
-fn destination(rule_for: Match, network: &str) -> Expression {
-    Expression::Destination(rule_for, network.parse().unwrap())
+fn source(test: Match, network: &str) -> Condition {
+    Condition::source(test, network.parse::<IpNetwork>().unwrap())
 }
 
-/// Rules of every form that one family can have, and how `nft(8)` writes them.
-fn forms(family: Family) -> Vec<(Vec<Expression>, String)> {
+fn destination(test: Match, network: &str) -> Condition {
+    Condition::destination(test, network.parse::<IpNetwork>().unwrap())
+}
+
+/// Rules of every form for one family, and their text in `nft(8)`.
+fn forms(family: Family) -> Vec<(Rule, String)> {
     let (word, network, host, groups) = match family {
         Family::V4 => ("ip", "10.244.0.0/16", "10.244.1.7", "224.0.0.0/4"),
         Family::V6 => ("ip6", "fd00:244::/48", "fd00:244::7", "ff00::/8"),
     };
-    let translated = |ports| vec![Expression::SourceNat(host.parse().unwrap(), ports)];
-    let masquerade = |ports| vec![destination(Match::IsNot, groups), Expression::Masquerade(ports)];
-    let within = vec![
+    let translated = |ports| Rule::of([], Verdict::SourceNat { to: host.parse().unwrap(), ports });
+    let masquerade =
+        |ports| Rule::of([destination(Match::IsNot, groups)], Verdict::Masquerade(ports));
+    let within = [
         source(Match::Is, network),
         destination(Match::IsNot, &format!("{host}/{}", if word == "ip" { 32 } else { 128 })),
-        Expression::Accept,
     ];
+    let within = Rule::of(within, Verdict::Accept);
     vec![
         (
-            vec![Expression::Marked(Match::Is, 0x4000), Expression::Return],
+            Rule::of([Condition::Marked(Match::Is, 0x4000)], Verdict::Return),
             "meta mark & 0x00004000 == 0x00004000 return".to_owned(),
         ),
         (
-            vec![Expression::Marked(Match::IsNot, 0x4000), Expression::Return],
+            Rule::of([Condition::Marked(Match::IsNot, 0x4000)], Verdict::Return),
             "meta mark & 0x00004000 != 0x00004000 return".to_owned(),
         ),
-        (vec![Expression::Unmark(0x4000)], "meta mark set meta mark & 0xffffbfff".to_owned()),
+        (Rule::of([], Verdict::Unmark(0x4000)), "meta mark set meta mark & 0xffffbfff".to_owned()),
         (translated(Ports::Kept), format!("snat to {host}")),
         (translated(Ports::FullyRandom), format!("snat to {host} fully-random")),
         (within, format!("{word} saddr {network} {word} daddr != {host} accept")),
@@ -159,13 +164,13 @@ fn forms(family: Family) -> Vec<(Vec<Expression>, String)> {
 }
 
 fn contents(family: Family, table: &str) -> Contents {
-    nftables::read(&mut socket(), family, table).unwrap().unwrap()
+    of_family(family, table).read(&mut socket()).unwrap().unwrap()
 }
 
 #[test]
-fn what_is_written_is_read_again_and_shown_as_nft_writes_it() {
+fn written_rules_are_read_back_and_shown_in_the_syntax_of_nft() {
     for (family, word) in [(Family::V4, "ip"), (Family::V6, "ip6")] {
-        let empty = Batch::of(TableFamily::Only(family), "forms").table(None).chain(Chain {
+        let empty = Batch::of(of_family(family, "forms")).table(None).chain(Chain {
             name: "out",
             hook: Some(Hook::SourceNat),
             comment: None,
@@ -191,7 +196,7 @@ fn what_is_written_is_read_again_and_shown_as_nft_writes_it() {
 }
 
 #[test]
-fn rules_that_nft_wrote_are_read_as_ours() {
+fn rules_written_by_nft_are_read_like_ours() {
     nft(
         "add table ip theirs; add chain ip theirs out { type nat hook postrouting priority srcnat; }",
     );
@@ -204,7 +209,7 @@ fn rules_that_nft_wrote_are_read_as_ours() {
 }
 
 #[test]
-fn what_is_of_another_form_is_not_taken_for_ours() {
+fn rules_of_another_form_are_not_taken_for_ours() {
     nft("add table ip other { flags dormant; }");
     nft("add chain ip other low { type nat hook postrouting priority 50; }");
     nft("add chain ip other closed { type filter hook forward priority 0; policy drop; }");
@@ -235,20 +240,20 @@ fn what_is_of_another_form_is_not_taken_for_ours() {
     assert_eq!((read.flags, read.objects), (1, 4));
     let hooks: Vec<_> =
         read.chains.iter().map(|chain| (chain.chain.as_str(), chain.hook)).collect();
-    assert_eq!(hooks, [("low", None), ("closed", None), ("free", None)]);
+    assert_eq!(hooks, [("closed", None), ("free", None), ("low", None)]);
     let known = read.chains.iter().flat_map(|chain| &chain.rules).flatten().collect::<Vec<_>>();
-    assert_eq!(known, [&vec![Expression::Accept]]);
-    assert_eq!(nftables::read(&mut socket(), Family::V6, "other").unwrap(), None);
+    assert_eq!(known, [&accepting()]);
+    assert_eq!(of_family(Family::V6, "other").read(&mut socket()).unwrap(), None);
 }
 
 #[test]
-fn a_table_is_replaced_as_a_whole_whether_it_is_there_or_not() {
-    let family = TableFamily::Only(Family::V4);
+fn a_table_is_replaced_as_a_whole_whether_it_exists_or_not() {
+    let table = of_family(Family::V4, "whole");
     let chain = Chain { name: "out", hook: Some(Hook::SourceNat), comment: None };
-    for rule in [Expression::Return, Expression::Accept] {
-        let batch = Batch::of(family, "whole").table(None).delete_table().table(None);
-        let batch = batch.chain(chain).rule("out", std::slice::from_ref(&rule), None);
+    for rule in [Rule::of([], Verdict::Return), accepting()] {
+        let batch = Batch::of(table).table(None).delete_table().table(None);
+        let batch = batch.chain(chain).rule("out", &rule, None);
         assert_eq!(commit(batch), 0);
-        assert_eq!(contents(Family::V4, "whole").chains[0].rules, [Some(vec![rule])]);
+        assert_eq!(contents(Family::V4, "whole").chains[0].rules, [Some(rule)]);
     }
 }

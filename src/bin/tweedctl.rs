@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use tweed::excerpt;
+use tweed::kernel::NetlinkKernel;
 use tweed::operator::{self, Arguments, Error};
 
 fn main() -> ExitCode {
@@ -25,5 +26,8 @@ fn main() -> ExitCode {
 
 fn answer(arguments: Arguments) -> Result<operator::ExitStatus, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(operator::run(arguments, &mut io::BufWriter::new(io::stdout().lock())))
+    let unusable = |error| Error::Unavailable(format!("netlink cannot be used: {error}"));
+    let open = || NetlinkKernel::open().map_err(unusable);
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    runtime.block_on(operator::run(arguments, open, &mut out))
 }

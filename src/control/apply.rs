@@ -1,11 +1,10 @@
 //! Reads the host and the kernel, and applies the differences to the kernel.
 
 use std::collections::BTreeSet;
-use std::io;
 
 use super::changes::{Changes, Differences};
 use super::iptables::is_chain;
-use super::{Control, Reconciler};
+use super::{AccessFailure, Control, Reconciler};
 use crate::kernel::{Kernel, Refused};
 use crate::model::entry::{Entry, KernelState, Key};
 use crate::model::lease::Lease;
@@ -16,10 +15,10 @@ use crate::plan::diff::Op;
 impl<K: Kernel> Reconciler<K> {
     /// Reads the host facts again if they may have changed. Returns the kernel state if that may
     /// have changed too.
-    pub(super) async fn read_facts(&mut self) -> Option<KernelState> {
+    pub(super) async fn read_facts(&mut self) -> Result<Option<KernelState>, AccessFailure> {
         let Control { inputs, settings, changes, derived, state, .. } = &mut self.control;
         if !std::mem::take(&mut changes.facts) || inputs.config.is_none() {
-            return None;
+            return Ok(None);
         }
         let (kernel, reach) = (&mut self.kernel, settings.interface.can_reach);
         let read = if inputs.are_known() && std::mem::take(&mut changes.dump) {
@@ -28,49 +27,42 @@ impl<K: Kernel> Reconciler<K> {
         } else {
             kernel.facts(reach).await.map(|facts| (facts, None))
         };
-        let (changes, actual) = match read {
-            Ok((facts, actual)) => (self.control.apply_facts(&facts), actual),
-            Err(error) => {
-                let failed = self.control.kernel_failed("reading the host's interfaces", &error);
-                (Changes { facts: true, ..failed }, None)
-            }
-        };
-        self.control.changes |= changes;
-        actual
+        changes.facts = read.is_err();
+        let (facts, actual) = read.map_err(|error| ("reading the host's interfaces", error))?;
+        self.control.take(|control| control.apply_facts(&facts));
+        Ok(actual)
     }
 
     /// Applies the kernel state if it may have changed: the state `read` with the facts or, if the
-    /// plan now needs more, a new dump. Returns whether the kernel state is known.
-    pub(super) async fn read_kernel(&mut self, read: Option<KernelState>) -> bool {
+    /// plan now needs more, a new dump.
+    pub(super) async fn read_kernel(
+        &mut self,
+        mut read: Option<KernelState>,
+    ) -> Result<(), AccessFailure> {
         let Control { derived, state, changes, .. } = &mut self.control;
-        let read = if std::mem::take(&mut changes.dump) {
-            self.kernel.dump(&derived.scope.without_chains(), &state.actual).await.map(Some)
-        } else {
-            Ok(read)
-        };
-        let is_known = read.is_ok();
-        let changes = match read {
-            Ok(Some(actual)) => self.control.apply_dump(actual),
-            Ok(None) => Changes::default(),
-            Err(error) => self.control.kernel_failed("reading the kernel state", &error),
-        };
-        self.control.changes |= changes;
-        is_known
+        if std::mem::take(&mut changes.dump) {
+            let dump = self.kernel.dump(&derived.scope.without_chains(), &state.actual).await;
+            read = Some(dump.map_err(|error| ("reading the kernel state", error))?);
+        }
+        if let Some(actual) = read {
+            self.control.take(|control| control.apply_dump(actual));
+        }
+        Ok(())
     }
 
     /// Applies `ops`. The loop does not wait for ops on iptables chains: external programs apply
     /// them.
-    pub(super) async fn program(&mut self, ops: Vec<Op>) {
+    pub(super) async fn program(&mut self, ops: Vec<Op>) -> Result<(), AccessFailure> {
         let (chains, ops): (Vec<_>, Vec<_>) = ops.into_iter().partition(|op| is_chain(op.entry()));
-        if !ops.is_empty() {
-            let changes = match self.kernel.apply(&ops).await {
-                Ok(refused) => self.control.note_applied(ops, refused),
-                Err(error) => self.control.kernel_failed("programming the kernel", &error),
-            };
-            self.control.changes |= changes;
-        }
+        let applied = if ops.is_empty() {
+            Ok(())
+        } else {
+            let refused = self.kernel.apply(&ops).await;
+            refused.map(|refused| self.control.take(|control| control.note_applied(ops, refused)))
+        };
         self.control.start_iptables(&self.kernel.chains(), chains);
         self.control.take(Control::note_filters);
+        applied.map_err(|error| ("programming the kernel", error))
     }
 }
 
@@ -231,11 +223,11 @@ impl Control {
     }
 
     /// After any failure the kernel must be read again.
-    fn kernel_failed(&mut self, doing: &'static str, error: &io::Error) -> Changes {
+    pub(super) fn access_failed(&mut self, (doing, error): &AccessFailure) {
         tracing::warn!(%error, "{doing} failed");
         self.state.failure = Some(format!("{doing} failed: {error}"));
         self.state.timers.retry_later();
-        Changes { dump: true, ..Changes::default() }
+        self.changes.dump = true;
     }
 }
 

@@ -1,8 +1,7 @@
-//! State derived from the inputs: networks, scope, desired state and retired devices.
+//! State derived from the inputs: backends, scope, desired state and retired devices.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use super::Control;
 use super::changes::{Changes, Differences};
@@ -11,14 +10,14 @@ use crate::model::config::NetworkConfig;
 use crate::model::entry::{KernelState, Key, PROTOCOL_BOOT};
 use crate::model::lease::{LeaseId, Peer, Rejected};
 use crate::model::node_inputs::NodeInputs;
-use crate::plan::backend::{self, Network};
-use crate::plan::desired::{Desired, LeasePlan};
+use crate::plan::backend::{self, Backend};
+use crate::plan::desired::{Desired, LeasePlan, plan_lease};
 use crate::plan::masquerade::{self, Choice};
 use crate::plan::scope::Scope;
 
 #[derive(Default)]
 pub(super) struct Derived {
-    pub(super) networks: Vec<Box<dyn Network>>,
+    pub(super) backends: Vec<Backend>,
     pub(super) scope: Scope,
     /// Addresses of peers that may be gone: flannel's routes through them may still exist.
     former_gateways: BTreeSet<IpAddr>,
@@ -29,7 +28,7 @@ pub(super) struct Derived {
 type LeasePlans = Vec<(LeaseId, Option<LeasePlan>)>;
 
 impl Derived {
-    /// Derives the networks and the scope of this node. Returns whether the kernel must be read
+    /// Derives the backends and the scope of this node. Returns whether the kernel must be read
     /// again because the last dump covered another scope.
     fn follow_node(&mut self, local: &NodeInputs, inputs: &Inputs) -> bool {
         let gateways = std::mem::take(&mut self.scope.gateways);
@@ -38,7 +37,7 @@ impl Derived {
         scope.networks.extend(inputs.former_networks());
         let is_unread = !scope.sees_the_same(&self.scope) || inputs.lack_macs();
         self.scope = scope;
-        self.networks = backend::networks(local);
+        self.backends = backend::backends(local);
         is_unread
     }
 
@@ -47,7 +46,7 @@ impl Derived {
         inputs: &Inputs,
         peers: impl Iterator<Item = (&'a LeaseId, Option<Peer<'a>>)>,
     ) -> LeasePlans {
-        let of = |peer| LeasePlan::of(peer, &self.networks, &inputs.fallbacks);
+        let of = |peer| plan_lease(peer, &self.backends, &inputs.fallbacks);
         peers.map(|(id, peer)| (id.clone(), peer.map(of))).collect()
     }
 
@@ -87,8 +86,8 @@ impl Derived {
         let has_tunnel =
             self.scope.tunnels.iter().any(|name| actual.get(&Key::Link(name.clone())).is_some());
         let local = inputs.local().filter(|local| has_tunnel && !local.config.has_tunnel());
-        let accepted = self.desired.peers().values().filter_map(LeasePlan::accepted);
-        let retired = local.map(|local| backend::retired(&local, accepted.map(Arc::as_ref)));
+        let accepted = self.desired.peers().values().flatten().map(|(lease, _)| lease.as_ref());
+        let retired = local.map(|local| backend::retired(&local, accepted));
         let retired = retired.unwrap_or_default();
         if retired == self.scope.retired {
             return Changes::default();
@@ -100,8 +99,8 @@ impl Derived {
 
 /// The public IPs of a peer, if its lease is accepted.
 fn addresses(lease_plan: Option<&LeasePlan>) -> impl Iterator<Item = IpAddr> + Clone {
-    let accepted = lease_plan.and_then(LeasePlan::accepted).into_iter();
-    accepted.flat_map(|lease| &lease.endpoints).map(|endpoint| endpoint.public_ip)
+    let accepted = lease_plan.into_iter().flatten();
+    accepted.flat_map(|(lease, _)| &lease.endpoints).map(|endpoint| endpoint.public_ip)
 }
 
 impl Control {
@@ -149,7 +148,7 @@ impl Control {
         changes |= self.apply_fallbacks(fallbacks);
         let lease_plans = self.derived.lease_plans(&self.inputs, self.inputs.peers.all());
         changes |= self.follow_peers(&lease_plans);
-        let own = backend::plan_local(&local, &self.derived.networks);
+        let own = backend::plan_local(&local);
         self.derived.desired = Desired::new(own, lease_plans);
         self.log_firewall();
         self.schedule_chains();
@@ -165,7 +164,7 @@ impl Control {
         self.forget_paths(ids);
         // Before the first plan there are no rules to evaluate leases by; a full plan covers all
         // leases.
-        if !self.derived.networks.is_empty() && !self.changes.plan {
+        if !self.derived.backends.is_empty() && !self.changes.plan {
             let fallbacks = self.fallbacks(ids.iter().map(|id| self.inputs.peers.peer(id)));
             changes |= self.apply_fallbacks(fallbacks);
             let peers = ids.iter().map(|id| (id, self.inputs.peers.peer(id)));
@@ -179,7 +178,7 @@ impl Control {
     /// Passes the new results of these leases to gateways, probes and MAC addresses.
     fn follow_peers(&mut self, lease_plans: &LeasePlans) -> Changes {
         for (id, lease_plan) in lease_plans {
-            if let Some(LeasePlan::Rejected(reason)) = lease_plan
+            if let Some(Err(reason)) = lease_plan
                 && self.derived.desired.peers().get(id) != lease_plan.as_ref()
             {
                 self.state.logged.rejected.note(id, reason);
@@ -193,9 +192,7 @@ impl Control {
     /// Replaces MAC addresses of this node that an accepted lease of another node uses.
     fn yield_macs(&mut self, lease_plans: &LeasePlans) -> Changes {
         let claims = lease_plans.iter().filter_map(|(lease, lease_plan)| {
-            let LeasePlan::Rejected(Rejected::OurMac(old)) = lease_plan.as_ref()? else {
-                return None;
-            };
+            let Err(Rejected::OurMac(old)) = lease_plan.as_ref()? else { return None };
             Some((old, lease))
         });
         let mut is_news = false;

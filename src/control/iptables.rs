@@ -128,14 +128,11 @@ impl Control {
         if self.accepts_forwarded() && self.inputs.own.is_some() && !self.iptables.has_read {
             return Some("the iptables chains are not read yet");
         }
-        self.awaits_chains().then_some("the iptables programs have not ended yet")
-    }
-
-    fn awaits_chains(&self) -> bool {
         let is_refused = |key: &Key| self.state.refused.iter().any(|(refused, _)| refused == key);
         let awaited =
             |entry: &Entry| is_chain(entry) && !self.holds(entry) && !is_refused(&entry.key());
-        !self.iptables.was_met && self.local_entries().any(awaited)
+        let awaits = !self.iptables.was_met && self.local_entries().any(awaited);
+        awaits.then_some("the iptables programs have not ended yet")
     }
 
     /// Legacy iptables sends no change notifications.

@@ -22,7 +22,7 @@ use crate::plan::scope::Scope;
 pub(super) struct LoopState {
     /// What the kernel holds.
     pub(super) actual: KernelState,
-    pub(super) refused: Refusals,
+    pub(super) refused: RefusedOps,
     /// The error that interrupted the last kernel access.
     pub(super) failure: Option<String>,
     pub(super) timers: Timers,
@@ -45,7 +45,7 @@ impl LoopState {
     pub(super) fn new(jitter: fn() -> f64) -> Self {
         Self {
             actual: KernelState::default(),
-            refused: Refusals::default(),
+            refused: RefusedOps::default(),
             failure: None,
             timers: Timers::new(jitter),
             statistics: Statistics::default(),
@@ -53,8 +53,7 @@ impl LoopState {
         }
     }
 
-    /// Whether the kernel may not be accessed yet, because the last access failed. Otherwise each
-    /// event would repeat an access that fails.
+    /// Whether the kernel may not be accessed yet, because the last access failed.
     pub(super) fn waits_after_failure(&self) -> bool {
         self.failure.is_some() && self.timers.has_retry()
     }
@@ -131,10 +130,10 @@ impl LoopState {
 /// Operations that the kernel refused. Each remains a difference and is retried with its own
 /// backoff.
 #[derive(Debug, Default)]
-pub(super) struct Refusals(BTreeMap<Key, Refusal>);
+pub(super) struct RefusedOps(BTreeMap<Key, RefusedOp>);
 
 #[derive(Debug)]
-struct Refusal {
+struct RefusedOp {
     op: Op,
     text: String,
     /// Consecutive refusals.
@@ -142,14 +141,14 @@ struct Refusal {
     again: Instant,
 }
 
-impl Refusals {
+impl RefusedOps {
     /// Records a refusal; returns when to retry.
     pub(super) fn note(&mut self, refused: &Refused) -> Instant {
         let key = refused.op.entry().key();
         let times = self.0.get(&key).map_or(0, |refusal| refusal.times);
         let again = Instant::now() + backoff(times);
         let (op, text) = (refused.op.clone(), refused.to_string());
-        self.0.insert(key, Refusal { op, text, times: times + 1, again });
+        self.0.insert(key, RefusedOp { op, text, times: times + 1, again });
         again
     }
 
@@ -161,16 +160,17 @@ impl Refusals {
     /// `link` has changed: operations refused on it may be retried at the next diff. The link
     /// itself keeps its backoff, because a refused change of it may have caused the notification.
     pub(super) fn end_backoff_on(&mut self, link: &LinkName) {
-        let on_link = self.0.iter_mut().filter(|(key, refusal)| {
-            !matches!(key, Key::Link(_)) && refusal.op.entry().link() == Some(link)
-        });
-        on_link.for_each(end_backoff);
+        for (key, refusal) in &mut self.0 {
+            if !matches!(key, Key::Link(_)) && refusal.op.entry().link() == Some(link) {
+                refusal.again = Instant::now();
+            }
+        }
     }
 
     /// Ends all backoffs after a change of the underlay, which may affect every entry. An operation
     /// that is refused again continues with its previous delay.
     pub(super) fn end_all_backoff(&mut self) {
-        self.0.iter_mut().for_each(end_backoff);
+        self.0.values_mut().for_each(|refusal| refusal.again = Instant::now());
     }
 
     pub(super) fn retain(&mut self, differs: impl Fn(&Key) -> bool) {
@@ -193,8 +193,4 @@ impl Refusals {
     pub(super) fn iter(&self) -> impl Iterator<Item = (&Key, &str)> {
         self.0.iter().map(|(key, refusal)| (key, refusal.text.as_str()))
     }
-}
-
-fn end_backoff((_, refusal): (&Key, &mut Refusal)) {
-    refusal.again = Instant::now();
 }

@@ -4,11 +4,12 @@
 mod apply;
 mod changes;
 mod derived;
-mod due;
+mod diff;
 mod inputs;
 mod iptables;
 mod loop_state;
 mod paths;
+mod reachability;
 mod readiness;
 mod report;
 mod timers;
@@ -26,6 +27,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use tokio::sync::mpsc;
+use tokio::task::unconstrained;
 use tokio::time;
 
 use crate::kernel::{Kernel, Observation};
@@ -106,8 +108,13 @@ struct Control {
     outputs: Outputs,
 }
 
-/// The maximum number of events applied before the kernel is programmed.
-const BURST: usize = 4096;
+/// A failed access to the kernel, and its error.
+type AccessFailure = (&'static str, io::Error);
+
+/// The maximum number of events applied before the kernel is programmed. When a link of 5,000 peers
+/// is deleted and restored, the kernel sends more than 40,000 notifications. If only some of them
+/// are read, entries that exist again are taken for deleted, and written twice.
+const BURST: usize = 65_536;
 
 /// The maximum number of passes: a pass that loosens or restores a filter may change the plan once.
 const PASSES: usize = 3;
@@ -140,31 +147,34 @@ impl<K: Kernel> Reconciler<K> {
             self.control.take(Control::derive_peers);
             // Deadlines are checked even under a continuous stream of events.
             self.control.take(Control::apply_due);
-            self.settle().await;
+            // After a failed access to the kernel, each event would repeat it: wait for the retry.
+            if !self.control.state.waits_after_failure()
+                && let Err(failure) = self.settle().await
+            {
+                self.control.access_failed(&failure);
+            }
             self.control.report();
         }
     }
 
     /// Brings the kernel to the state that the known inputs require.
-    async fn settle(&mut self) {
-        if self.control.state.waits_after_failure() {
-            return;
+    async fn settle(&mut self) -> Result<(), AccessFailure> {
+        let mut read = self.read_facts().await?;
+        if !self.control.inputs.are_known() {
+            return Ok(());
         }
-        let mut read = self.read_facts().await;
-        if self.control.inputs.are_known() && !self.control.state.waits_after_failure() {
-            self.control.take(Control::reconsider);
-            for _ in 0..PASSES {
-                self.control.take(Control::derive);
-                if self.read_kernel(read.take()).await {
-                    let ops = self.control.diff();
-                    self.program(ops).await;
-                }
-                if !self.control.changes.plan || self.control.state.waits_after_failure() {
-                    break;
-                }
+        self.control.take(Control::reconsider);
+        for _ in 0..PASSES {
+            self.control.take(Control::derive);
+            self.read_kernel(read.take()).await?;
+            let ops = self.control.select_ops();
+            self.program(ops).await?;
+            if !self.control.changes.plan {
+                break;
             }
-            self.control.retry_unread();
         }
+        self.control.retry_unread();
+        Ok(())
     }
 
     /// A single event is handled at once; events that arrive meanwhile are handled together.
@@ -183,7 +193,10 @@ impl<K: Kernel> Reconciler<K> {
     fn ready_event(&mut self) -> Option<Event> {
         self.events.try_recv().ok().or_else(|| {
             let listening = self.control.state.timers.may_listen();
-            let observed = listening.then(|| self.kernel.observe().now_or_never()).flatten()?;
+            // Without a limit of the runtime: it would pretend after 128 notifications that no more
+            // have arrived.
+            let observe = || unconstrained(self.kernel.observe()).now_or_never();
+            let observed = listening.then(observe).flatten()?;
             Some(Event::Kernel(self.control.observed(observed)))
         })
     }

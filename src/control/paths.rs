@@ -8,13 +8,14 @@ use tokio::time::Instant;
 
 use super::Control;
 use super::changes::Changes;
+use super::reachability::LoggedPeers;
 use crate::model::entry::{Entry, Key, Route};
 use crate::model::lease::{Endpoint, LeaseId, Peer};
 use crate::model::path::{Fallback, Path, ProbeVerdict};
 use crate::model::status::{PathStatus, ProbeResults, ProbeStatus};
-use crate::plan::backend;
+use crate::plan::backend::{self, PathPlan};
 use crate::plan::desired::LeasePlan;
-use crate::plan::paths::{Board, LocalProber, ProbeRequest, ProbeState, Target};
+use crate::plan::paths::{Board, LocalProber, ProbeRequest, ProbeState, Target, UsedPath};
 use crate::probe::{ProbeChannels, ProbeEvent};
 
 #[derive(Debug)]
@@ -27,7 +28,9 @@ pub(super) struct Paths {
     /// The zero point of the board's timestamps.
     epoch: Instant,
     /// The lease of each peer, by the base address of its subnet.
-    leases: BTreeMap<IpAddr, LeaseId>,
+    pub(super) leases: BTreeMap<IpAddr, LeaseId>,
+    /// What the log last reported about the peers.
+    pub(super) logged: LoggedPeers,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -48,7 +51,32 @@ impl Paths {
             board: None,
             epoch: Instant::now(),
             leases: BTreeMap::new(),
+            logged: LoggedPeers::default(),
         }
+    }
+
+    /// The board, while its results are recent.
+    pub(super) fn current_board(&self) -> Option<&Board> {
+        self.board.as_ref().filter(|_| self.state == Probing::On)
+    }
+
+    /// The peers that became reachable, degraded, unreachable or unknown since the last call.
+    pub(super) fn take_moved(&mut self) -> BTreeSet<IpAddr> {
+        self.board.as_mut().map(Board::take_moved).unwrap_or_default()
+    }
+
+    pub(super) const fn is_starting(&self) -> bool {
+        matches!(self.state, Probing::Starting)
+    }
+
+    /// The present time of the board.
+    pub(super) fn now(&self) -> Duration {
+        self.epoch.elapsed()
+    }
+
+    fn use_paths(&mut self, used: &BTreeMap<IpAddr, Option<UsedPath>>) {
+        let now = self.now();
+        self.revise(|board| used.iter().for_each(|(peer, used)| board.use_path(*peer, *used, now)));
     }
 
     fn verdict(&self, endpoint: &Endpoint) -> ProbeVerdict {
@@ -104,7 +132,7 @@ impl Paths {
             if self.state == Probing::On {
                 self.board.get_or_insert_with(|| Board::new(&local.probe));
             }
-            let now = self.epoch.elapsed();
+            let now = self.now();
             self.revise(|board| board.update_targets(changes, now));
         }
     }
@@ -122,7 +150,8 @@ impl Control {
             ProbeEvent::Off(reason) => paths.state = Probing::Off(reason),
             // Earlier results are discarded: the plan creates a new board.
             ProbeEvent::On => (paths.state, paths.board) = (Probing::On, None),
-            ProbeEvent::Answered { request, sent, at } => paths.revise(|board| {
+            ProbeEvent::Answered { request, sent, at, takes_direct } => paths.revise(|board| {
+                board.take_direct(request.peer, takes_direct);
                 board.record_answer(&request, since(sent), since(at), rand::random());
             }),
             ProbeEvent::Lost { request, sent, at } => {
@@ -134,7 +163,7 @@ impl Control {
             ProbeEvent::Due { at } => paths.ask(since(at)),
         }
         let judged = self.paths.board.as_mut().map(Board::take_changed).unwrap_or_default();
-        let mut changes = Changes { plan, ..Changes::default() };
+        let mut changes = Changes { plan, ..self.note_reachability() };
         if !judged.is_empty() {
             changes |= self.apply_verdicts(&judged);
         }
@@ -152,20 +181,20 @@ impl Control {
         let affected = leases.filter(|lease| lease.endpoints.iter().any(is_affected));
         let affected: BTreeSet<LeaseId> = affected.map(|lease| lease.id.clone()).collect();
         if !affected.is_empty() {
-            let failed_before = self.failed_detours();
+            let failed_before = self.failed_fallbacks();
             changes |= self.revise(&affected);
-            self.log_detours(failed_before);
+            self.log_fallbacks(failed_before);
         }
         changes
     }
 
-    fn failed_detours(&self) -> usize {
+    fn failed_fallbacks(&self) -> usize {
         let fallbacks = self.inputs.fallbacks.values();
         fallbacks.filter(|fallback| matches!(fallback, Fallback::Failed(_))).count()
     }
 
-    fn log_detours(&self, before: usize) {
-        let failed = self.failed_detours();
+    fn log_fallbacks(&self, before: usize) {
+        let failed = self.failed_fallbacks();
         if failed > before {
             tracing::warn!(peers = failed, "direct paths do not carry packets: using the tunnel");
         } else if failed < before {
@@ -186,7 +215,7 @@ impl Control {
                 && self.programmed_path(endpoint) == Some(Path::Tunnel)
         });
         let doubted: BTreeSet<IpAddr> = doubted.map(|endpoint| endpoint.subnet.base()).collect();
-        let now = self.paths.epoch.elapsed();
+        let now = self.paths.now();
         self.paths.revise(|board| board.restart(&doubted, now));
     }
 
@@ -196,7 +225,7 @@ impl Control {
         &self,
         peers: impl Iterator<Item = Option<Peer<'a>>>,
     ) -> Vec<(IpAddr, Option<Fallback>)> {
-        if self.inputs.config.as_ref().is_none_or(|config| config.probing().is_none()) {
+        if self.inputs.config.as_ref().is_none_or(|config| config.comparing().is_none()) {
             return self.inputs.fallbacks.keys().map(|peer| (*peer, None)).collect();
         }
         let endpoints = peers.filter_map(|peer| peer?.ok()).flat_map(|lease| &lease.endpoints);
@@ -237,7 +266,7 @@ impl Control {
 
     fn fallback(&self, endpoint: &Endpoint) -> Option<Fallback> {
         let config = self.inputs.config.as_ref()?;
-        config.probing()?;
+        config.comparing()?;
         let must_answer = backend::must_answer(config, endpoint);
         match (self.paths.verdict(endpoint), &self.paths.state) {
             (ProbeVerdict::Bad(cause), _) => Some(Fallback::Failed(cause)),
@@ -264,15 +293,15 @@ impl Control {
 
     /// The probed peers of the lease `id`.
     fn probed(&self, id: &LeaseId) -> impl Iterator<Item = IpAddr> {
-        let lease_plan = self.derived.desired.peers().get(id).and_then(LeasePlan::accepted);
-        let peers = lease_plan.into_iter().flat_map(|lease| &lease.endpoints);
+        let accepted = self.derived.desired.peers().get(id).into_iter().flatten();
+        let peers = accepted.flat_map(|(lease, _)| &lease.endpoints);
         let peers = peers.map(|endpoint| endpoint.subnet.base());
         peers.filter(move |peer| self.paths.leases.get(peer) == Some(id))
     }
 
     pub(super) fn follow_targets(&mut self, lease_plans: &[(LeaseId, Option<LeasePlan>)]) {
         let Some(local) = self.inputs.local() else { return };
-        let mtu = backend::pod_mtu(&self.derived.networks).unwrap_or_default();
+        let mtu = backend::pod_mtu(&self.derived.backends).unwrap_or_default();
         let probed = LocalProber::of(&local, mtu);
         // Old targets are removed first: one change may move a subnet from one lease to another.
         let old = lease_plans.iter().flat_map(|(id, _)| self.probed(id));
@@ -280,15 +309,19 @@ impl Control {
         for peer in changes.keys() {
             self.paths.leases.remove(peer);
         }
+        let mut used = BTreeMap::new();
         for (id, lease_plan) in lease_plans.iter().filter(|_| probed.is_some()) {
-            let lease = lease_plan.as_ref().and_then(LeasePlan::accepted);
-            let endpoints = lease.into_iter().flat_map(|lease| &lease.endpoints);
-            for it in endpoints.filter(|it| local.node.uplink(it.subnet.family()).is_some()) {
-                self.paths.leases.insert(it.subnet.base(), id.clone());
-                changes.insert(it.subnet.base(), Some(Target::of(&local, it)));
+            let Some(Ok((lease, plan))) = lease_plan else { continue };
+            let is_possible = |it: &&Endpoint| local.node.uplink(it.subnet.family()).is_some();
+            for it in lease.endpoints.iter().filter(is_possible) {
+                let (peer, path) = (it.subnet.base(), plan.path(it.subnet.family()).map(used_path));
+                self.paths.leases.insert(peer, id.clone());
+                changes.insert(peer, Some(Target::of(&local, it, path.map(|used| used.path))));
+                used.insert(peer, path);
             }
         }
         self.paths.update_targets(probed.as_ref(), &changes);
+        self.paths.use_paths(&used);
     }
 
     /// The reason why paths are not probed although the config requests it.
@@ -325,7 +358,7 @@ impl Control {
     /// The probe results of one peer.
     pub(super) fn path_status(&self, endpoint: &Endpoint) -> Option<PathStatus> {
         let state = self.paths.board.as_ref()?.state(endpoint.subnet.base())?;
-        let results = |path| probe_results(state, path, self.paths.epoch.elapsed());
+        let results = |path| probe_results(state, path, self.paths.now());
         let ProbeState { target: Target { direct, tunnel, .. }, .. } = state;
         Some(PathStatus {
             verdict: self.paths.verdict(endpoint),
@@ -333,6 +366,14 @@ impl Control {
             tunnel: tunnel.then(|| results(Path::Tunnel)),
         })
     }
+}
+
+fn used_path(planned: &PathPlan) -> UsedPath {
+    let direct_failure = match planned.fallback {
+        Some(Fallback::Failed(cause)) => Some(cause),
+        Some(Fallback::Unproven | Fallback::Unanswered) | None => None,
+    };
+    UsedPath { path: planned.path, direct_failure }
 }
 
 /// The probe results of `state` by `path` at the time `now`.

@@ -3,16 +3,15 @@
 use super::Control;
 use super::inputs::Inputs;
 use crate::model::config::NetworkConfig;
-use crate::model::entry::{Entry, Key, SettingKind};
+use crate::model::entry::{Entry, Key};
 use crate::model::lease::{LeaseId, Rejected};
 use crate::model::node::Uplink;
 use crate::model::policy::{Guard, UnknownSources};
 use crate::model::status::{Readiness, StoreState};
-use crate::plan::desired::LeasePlan;
 use crate::store::AddressConflict;
 
 /// Refusals and rejections usually share a cause, so only this many are shown.
-const SHOWN: usize = 3;
+pub(super) const SHOWN: usize = 3;
 
 /// The leases rejected since the last log line.
 #[derive(Debug, Default)]
@@ -40,18 +39,18 @@ impl Control {
     }
 
     pub(super) fn readiness(&self) -> Readiness {
-        self.readiness_with(self.store_warning())
+        self.readiness_with(self.store_warning().into_iter().chain(self.reachability_warnings()))
     }
 
-    fn readiness_with(&self, of_store: Option<String>) -> Readiness {
+    fn readiness_with(&self, logged_apart: impl IntoIterator<Item = String>) -> Readiness {
         let blocking = self.blocking();
         let ready = blocking.is_empty();
-        let reasons = blocking.into_iter().chain(of_store).chain(self.warnings());
+        let reasons = blocking.into_iter().chain(logged_apart).chain(self.warnings());
         Readiness { ready, reasons: reasons.collect() }
     }
 
-    /// Excludes the state of the store, which has its own log lines: its reason changes with each
-    /// server that fails.
+    /// Excludes the states of the store and of peers, which have their own log lines: the reason of
+    /// the store changes with each server that fails.
     pub(super) fn log_readiness(&mut self) {
         let readiness = self.readiness_with(None);
         let ready = readiness.ready;
@@ -119,27 +118,25 @@ impl Control {
         !is_table_of_nat || self.settings.policy.masquerade.is_some()
     }
 
-    /// The connections that may break because the entry of this key was refused.
-    fn at_risk(&self, key: &Key, why: &str) -> Option<String> {
-        match key {
-            Key::Address(link, ..) if link.is_loopback() => Some(format!(
-                "connections of this host may break when the tunnel device is removed: {why}"
-            )),
-            Key::Table(_) if self.is_wanted(key) && !self.is_essential(key) => {
-                Some(format!("masqueraded connections may break when a path changes: {why}"))
+    /// What may happen because the entry of this key was refused, although this node is ready.
+    fn risk(&self, key: &Key, why: &str) -> Option<String> {
+        let is_wanted = self.derived.desired.state().get(key).is_some();
+        let risk = match key {
+            Key::Setting(kind, _) => {
+                // The operation that was refused (create or replace) is omitted.
+                let why = why.trim_start_matches(['+', '~', ' ']);
+                return Some(format!("{}: {why}", kind.policy().risk?));
             }
-            _ => None,
-        }
-    }
-
-    /// The host's reasons for refusing settings of this kind.
-    fn refused_settings(&self, kind: SettingKind) -> impl Iterator<Item = &str> {
-        let is_meant = move |key: &Key| matches!(key, Key::Setting(of, _) if *of == kind);
-        self.state.refused.iter().filter_map(move |(key, why)| is_meant(key).then_some(why))
-    }
-
-    fn is_wanted(&self, key: &Key) -> bool {
-        self.derived.desired.state().get(key).is_some()
+            Key::Address(link, ..) if link.is_loopback() => {
+                "connections of this host may break when the tunnel device is removed"
+            }
+            Key::Table(_) | Key::Chain(_) if !is_wanted => "old rules are not removed",
+            Key::Table(_) if !self.is_essential(key) => {
+                "masqueraded connections may break when a path changes"
+            }
+            _ => return None,
+        };
+        Some(format!("{risk}: {why}"))
     }
 
     fn store_warning(&self) -> Option<String> {
@@ -172,21 +169,7 @@ impl Control {
         }
         warnings.extend(self.probes_warning());
         warnings.extend(self.guard_warning());
-        for why in self.refused_settings(SettingKind::ReversePath) {
-            // The operation that was refused (create or replace) is omitted.
-            let why = why.trim_start_matches(['+', '~', ' ']);
-            warnings.push(format!("packets may be lost while backends change: {why}"));
-        }
-        let refused = || self.state.refused.iter();
-        for (key, why) in refused() {
-            if matches!(key, Key::Table(_) | Key::Chain(_)) && !self.is_wanted(key) {
-                warnings.push(format!("old rules are not removed: {why}"));
-            }
-        }
-        for why in self.refused_settings(SettingKind::TxChecksum) {
-            warnings.push(format!("packets in the tunnel may have wrong checksums: {why}"));
-        }
-        warnings.extend(refused().filter_map(|(key, why)| self.at_risk(key, why)));
+        warnings.extend(self.state.refused.iter().filter_map(|(key, why)| self.risk(key, why)));
         warnings.extend(self.kept_chains().chain(self.doubtful_chains()));
         warnings.extend(self.gateways_warning());
         for bridge in &inputs.bridges {
@@ -255,7 +238,7 @@ impl Control {
     }
 
     fn conflict_warning(&self, id: &LeaseId) -> Option<String> {
-        let LeasePlan::Rejected(why) = self.derived.desired.peers().get(id)? else { return None };
+        let why = self.derived.desired.peers().get(id)?.as_ref().err()?;
         let Rejected::OurAddress(ip) = why else {
             return Some(format!("lease {id} conflicts with this node: {why}"));
         };

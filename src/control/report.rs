@@ -70,6 +70,7 @@ impl Control {
     pub(super) fn report(&mut self) {
         self.beat();
         self.log_rejected();
+        self.log_reachability();
         self.log_readiness();
         let progress = Progress {
             config: self.inputs.config.clone().filter(|_| self.inputs.may_use_config()),
@@ -115,7 +116,7 @@ impl Control {
         Some(Usable {
             networks: config.networks().collect(),
             subnets: own.subnets().collect(),
-            mtu: backend::pod_mtu(&self.derived.networks)?,
+            mtu: backend::pod_mtu(&self.derived.backends)?,
         })
     }
 

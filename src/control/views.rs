@@ -8,16 +8,15 @@ use tokio::sync::oneshot;
 use super::Control;
 use super::apply::is_guard;
 use crate::model::checkpoint::{Checkpoint, HostId};
-use crate::model::entry::{Entry, Key, Setting, SettingKind};
+use crate::model::entry::{Entry, Key, Setting};
 use crate::model::lease::{Endpoint, Lease, LeaseId, Rejected};
 use crate::model::path::Path;
-use crate::model::report::{NodeReport, OtherMtu, Quality, exceptions, failing};
+use crate::model::report::{NodeReport, OtherMtu, Quality, exceptions, failing, failing_peers};
 use crate::model::status::{
-    ChecksumStatus, FirewallStatus, GuardStatus, LeaseStatus, PeerCounts, PeerStatus, Statistics,
+    FirewallStatus, GuardStatus, LeaseStatus, PeerCounts, PeerStatus, SettingStatus, Statistics,
     Status, TableStatus,
 };
 use crate::plan::backend::{self, PathPlan, PeerPlan, Unreachable};
-use crate::plan::desired::LeasePlan;
 
 /// A query to the loop, with the channel for its response.
 #[derive(Debug)]
@@ -57,6 +56,7 @@ impl Control {
     fn status(&self) -> Status {
         let local = self.inputs.local();
         let readiness = self.readiness();
+        let peers = self.counts();
         let uplinks = local.iter().flat_map(|local| &local.node.uplinks);
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -69,8 +69,10 @@ impl Control {
             config: self.inputs.config_status(),
             public_ips: uplinks.map(|uplink| uplink.public_ip).collect(),
             subnets: self.inputs.own.iter().flat_map(Lease::subnets).collect(),
-            mtu: backend::pod_mtu(&self.derived.networks),
-            peers: self.counts(),
+            mtu: backend::pod_mtu(&self.derived.backends),
+            reachability: self.reachability_counts(&peers),
+            unreachable: self.first_unreachable(),
+            peers,
             conflicts: self.conflicts(),
             firewall: self.firewall().map(|choice| FirewallStatus {
                 name: choice.firewall.as_str().to_owned(),
@@ -78,7 +80,7 @@ impl Control {
             }),
             tables: self.tables(Entry::is_rules),
             guard: self.guard_status(),
-            computing: self.computing(),
+            settings: self.settings(),
             desired: self.derived.desired.state().len(),
             refused: self.state.refused.iter().map(|(_, why)| why.to_owned()).collect(),
             probes: self.probe_status(),
@@ -103,16 +105,12 @@ impl Control {
         let mut counts =
             PeerCounts { missing: self.inputs.peers.missing().len(), ..PeerCounts::default() };
         for lease_plan in self.derived.desired.peers().values() {
-            match lease_plan {
-                LeasePlan::Rejected(_) => counts.rejected += 1,
-                LeasePlan::Accepted(_, PeerPlan { paths, .. }) => {
-                    for (_, planned) in paths {
-                        match planned.as_ref().map(|planned| planned.path) {
-                            Ok(Path::Direct) => counts.direct += 1,
-                            Ok(Path::Tunnel) => counts.tunnel += 1,
-                            Err(_) => counts.skipped += 1,
-                        }
-                    }
+            counts.rejected += usize::from(lease_plan.is_err());
+            for (_, planned) in lease_plan.iter().flat_map(|(_, plan)| &plan.paths) {
+                match planned.as_ref().map(|planned| planned.path) {
+                    Ok(Path::Direct) => counts.direct += 1,
+                    Ok(Path::Tunnel) => counts.tunnel += 1,
+                    Err(_) => counts.skipped += 1,
                 }
             }
         }
@@ -121,14 +119,12 @@ impl Control {
 
     /// The number of leases that conflict with another lease or with this node, by subject.
     fn conflicts(&self) -> BTreeMap<String, usize> {
-        let about = |lease_plan: &LeasePlan| match lease_plan {
-            LeasePlan::Rejected(reason) => reason.conflict(),
-            LeasePlan::Accepted(..) => None,
-        };
+        let lease_plans = self.derived.desired.peers().values();
+        let abouts = lease_plans.filter_map(|lease_plan| lease_plan.as_ref().err()?.conflict());
         let rival = self.inputs.rival.map(|rival| Rejected::OurAddress(rival.public_ip));
         let rival = rival.as_ref().and_then(Rejected::conflict);
         let mut conflicts = BTreeMap::new();
-        for about in self.derived.desired.peers().values().filter_map(about).chain(rival) {
+        for about in abouts.chain(rival) {
             *conflicts.entry(about.to_owned()).or_default() += 1;
         }
         conflicts
@@ -139,8 +135,8 @@ impl Control {
         let peers = self.derived.desired.peers().iter();
         peers
             .flat_map(|(id, lease_plan)| match lease_plan {
-                LeasePlan::Rejected(reason) => vec![self.rejected(id, reason)],
-                LeasePlan::Accepted(lease, plan) => self.planned(lease, plan, &unmet),
+                Err(reason) => vec![self.rejected(id, reason)],
+                Ok((lease, plan)) => self.planned(lease, plan, &unmet),
             })
             .collect()
     }
@@ -174,6 +170,7 @@ impl Control {
             PeerStatus {
                 family: Some(*family),
                 path: plan.map(|plan| plan.path),
+                reachability: endpoint.and_then(|it| plan.map(|_| self.reachability(it))),
                 reason: reason(planned),
                 probes: endpoint.and_then(|endpoint| self.path_status(endpoint)),
                 programmed: plan.is_some_and(|plan| plan.entries.iter().all(is_met)),
@@ -192,8 +189,8 @@ impl Control {
             malformed.or_else(|| peers.bad_source(id).map(|bad| bad.to_string()))
         };
         let reason = |id: &LeaseId| match self.derived.desired.peers().get(id) {
-            Some(LeasePlan::Rejected(reason)) => Some(format!("rejected: {reason}")),
-            Some(LeasePlan::Accepted(..)) | None => warning(id),
+            Some(Err(reason)) => Some(format!("rejected: {reason}")),
+            Some(Ok(_)) | None => warning(id),
         };
         let status = |id: &LeaseId| {
             let lease = peers.lease(id);
@@ -207,12 +204,11 @@ impl Control {
         peers.ids().map(status).collect()
     }
 
-    pub(super) fn computing(&self) -> Vec<ChecksumStatus> {
-        let status = |entry: &Entry| match entry {
-            Entry::Setting(Setting { link, kind: SettingKind::TxChecksum, .. }) => {
-                Some(ChecksumStatus { link: link.to_string(), programmed: self.holds(entry) })
-            }
-            _ => None,
+    fn settings(&self) -> Vec<SettingStatus> {
+        let status = |entry: &Entry| {
+            let Entry::Setting(Setting { link, kind, .. }) = entry else { return None };
+            let (link, effect) = (link.to_string(), kind.policy().effect?.to_owned());
+            Some(SettingStatus { link, effect, programmed: self.holds(entry) })
         };
         self.local_entries().filter_map(status).collect()
     }
@@ -239,7 +235,8 @@ impl Control {
         let own = self.inputs.own.as_ref().filter(|_| self.inputs.acquired)?;
         let local = self.inputs.local()?;
         let peers = self.peers();
-        let quality = Quality::of_peers(&peers);
+        let (quality, failing_peers) = (Quality::of_peers(&peers), failing_peers(&peers));
+        let counts = self.counts();
         let (exceptions, exceptions_total) = exceptions(peers);
         Some(NodeReport {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -253,11 +250,13 @@ impl Control {
             pending: self.inputs.pending(),
             invalid: self.inputs.edit.unusable(),
             strict_filters: self.inputs.strict_now.iter().cloned().collect(),
-            pod_mtu: backend::pod_mtu(&self.derived.networks),
+            pod_mtu: backend::pod_mtu(&self.derived.backends),
             // The task that publishes the report checks the pods.
             other_mtu: OtherMtu::default(),
             keeps_connections: local.policy.masquerade.is_some() && self.rules_are_met(),
-            peers: self.counts(),
+            reachability: self.reachability_counts(&counts),
+            failing_peers,
+            peers: counts,
             failing: failing(&self.inputs.fallbacks),
             exceptions,
             exceptions_total,
@@ -270,14 +269,10 @@ impl Control {
 fn peer_status(id: &LeaseId, endpoint: Option<&Endpoint>) -> PeerStatus {
     PeerStatus {
         lease: id.clone(),
-        family: None,
         subnet: endpoint.map(|endpoint| endpoint.subnet),
         public_ip: endpoint.map(|endpoint| endpoint.public_ip),
         backend: endpoint.map(|it| it.backend.as_str().to_owned()).unwrap_or_default(),
-        path: None,
-        reason: None,
-        programmed: false,
-        probes: None,
+        ..PeerStatus::default()
     }
 }
 

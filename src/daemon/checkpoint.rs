@@ -54,7 +54,7 @@ pub fn save(path: &Path, data: &impl Serialize) -> io::Result<()> {
     let crc32 = crc32fast::hash(&data);
     let head = format!(r#"{{"version":{VERSION},"crc32":{crc32},"data":"#);
     // In parts, to avoid a copy of megabytes.
-    tweed_cni::disk::atomic_file::write_parts(path, &[head.as_bytes(), &data, b"}"], MODE)
+    tweed_cni::disk::atomic_file::write(path, &[head.as_bytes(), &data, b"}"], MODE)
 }
 
 /// The data saved at `path`; none if the file does not exist.
@@ -87,7 +87,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_was_saved_is_loaded() {
+    fn a_saved_checkpoint_is_loaded_without_change() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state.json");
         assert_eq!(load::<Vec<u32>>(&path).unwrap(), None);

@@ -1,4 +1,4 @@
-//! The tasks that write subnet.env and the checkpoint, and notify systemd.
+//! The tasks that write subnet.env and the checkpoint, and what the files of an earlier run hold.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -15,9 +15,7 @@ use tweed_cni::subnet_env::{self, SubnetEnv};
 use super::Shared;
 use super::checkpoint;
 use crate::control::{Query, Usable};
-use crate::daemon::notify;
-use crate::daemon::options::{Options, Store};
-use crate::excerpt;
+use crate::daemon::options::{Options, StoreOptions};
 use crate::model::checkpoint::{Checkpoint, HostId};
 use crate::model::policy::Policy;
 use crate::model::prefix::Prefix;
@@ -122,26 +120,24 @@ pub(super) fn load_checkpoint(options: &Options, host: &HostId) -> Option<Checkp
         tracing::warn!(error = format!("{error:#}"), "starting without a checkpoint");
         None
     });
-    loaded.map(|mut checkpoint| {
-        checkpoint.forget_other_boot(host);
-        if let Some(lease) = checkpoint.forget_other_machine(host) {
-            tracing::warn!(
-                lease = %lease.id,
-                "this machine is a copy: its checkpoint has the machine id of another machine, \
-                 whose lease is not used"
-            );
-        }
-        let written = subnets_in(&options.subnet_file).unwrap_or_default();
-        let own = checkpoint.local.own.take_if(|own| are_others(own.subnets(), &written));
-        if let Some(lease) = own {
-            tracing::warn!(
-                lease = %lease.id,
-                "the checkpoint is older than the subnet file, which names another subnet: \
-                 its lease is not used"
-            );
-        }
-        checkpoint
-    })
+    let mut checkpoint = loaded?;
+    checkpoint.forget_other_boot(host);
+    if let Some(lease) = checkpoint.forget_other_machine(host) {
+        tracing::warn!(
+            lease = %lease.id,
+            "this machine is a copy: its checkpoint has the machine id of another machine, \
+             whose lease is not used"
+        );
+    }
+    let written = subnets_in(&options.subnet_file).unwrap_or_default();
+    if let Some(lease) = checkpoint.local.own.take_if(|own| are_others(own.subnets(), &written)) {
+        tracing::warn!(
+            lease = %lease.id,
+            "the checkpoint is older than the subnet file, which names another subnet: \
+             its lease is not used"
+        );
+    }
+    Some(checkpoint)
 }
 
 fn subnets_in(path: &Path) -> Result<Vec<Prefix>, subnet_env::SubnetEnvError> {
@@ -182,8 +178,8 @@ pub(super) async fn withdraw_subnet_file(options: &Options) {
 /// Logs a warning if other users may read or write the file with the private key or the token.
 pub(super) fn warn_of_readable_keys(options: &Options) {
     let file = match &options.store {
-        Store::Etcd(etcd) => etcd.key_file.as_deref(),
-        Store::Kube(kube) => kube.api.kubeconfig.as_deref(),
+        StoreOptions::Etcd(etcd) => etcd.key_file.as_deref(),
+        StoreOptions::Kube(kube) => kube.api.kubeconfig.as_deref(),
     };
     if let Some(warning) = file.and_then(open_to_others) {
         tracing::warn!("{warning}");
@@ -225,32 +221,10 @@ pub(super) fn previous(options: &Options, remembered: Option<&Checkpoint>) -> Pr
     }
 }
 
-/// Notifies systemd once that the daemon is ready, and then of each change of its status.
-pub(super) async fn notify_when_ready(shared: Shared) -> Result<()> {
-    shared.until_ready().await?;
-    notify_systemd("READY=1");
-    let mut progress = shared.progress.clone();
-    loop {
-        let reasons = progress.borrow_and_update().readiness.reasons.join("; ");
-        // A second line would be another assignment to systemd.
-        let reasons = excerpt::line(&reasons);
-        let status = if reasons.is_empty() { "running" } else { &reasons };
-        notify_systemd(&format!("STATUS={status}"));
-        progress.changed().await.context("the loop has ended")?;
-    }
-}
-
-fn notify_systemd(message: &str) {
-    if let Err(error) = notify::send(message) {
-        tracing::debug!(%error, message, "notifying systemd failed");
-    }
-}
-
 fn subnet_env(usable: &Usable, policy: &Policy) -> SubnetEnv {
     let gateway = |subnet: &Prefix| IpNetwork::new(subnet.gateway(), subnet.prefix_len()).ok();
-    let network = |prefix: &Prefix| IpNetwork::new(prefix.base(), prefix.prefix_len()).ok();
     SubnetEnv {
-        networks: usable.networks.iter().filter_map(network).collect(),
+        networks: usable.networks.iter().map(|network| IpNetwork::from(*network)).collect(),
         subnets: usable.subnets.iter().filter_map(gateway).collect(),
         mtu: usable.mtu,
         ip_masq: policy.masquerade.is_some(),
@@ -325,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn which_filters_were_strict_is_kept_until_a_boot_at_any_clock() {
+    fn strict_filters_are_remembered_until_a_boot_at_any_clock() {
         let folder = tempfile::tempdir().unwrap();
         let file = format!("--subnet-file={}", folder.path().join("subnet.env").display());
         let options = Options::parse([file], |_| None).unwrap();

@@ -3,12 +3,12 @@
 mod connections;
 mod listener;
 
-pub use listener::{Listener, WhenFull, bind_control, bind_tcp};
+pub use listener::{Listener, bind_control, bind_tcp};
 
 use std::future::Future;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -27,7 +27,7 @@ use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::excerpt;
-use connections::{ConnectionState, Connections};
+use connections::{Connections, HasAsked};
 
 pub type Response = hyper::Response<Full<Bytes>>;
 
@@ -51,7 +51,7 @@ pub async fn serve<L: Listener, R: Future<Output = Response>>(
     let mut answers = FuturesUnordered::new();
     let mut accept_after = Instant::now();
     loop {
-        let accepts = L::WHEN_FULL == WhenFull::Drop || !open.are_full();
+        let accepts = L::REPLACES || !open.are_full();
         let accept = async {
             sleep_until(accept_after).await;
             listener.accept().await
@@ -62,8 +62,8 @@ pub async fn serve<L: Listener, R: Future<Output = Response>>(
             Some(_) = answers.next() => {}
             accepted = accept, if accepts => match accepted {
                 Ok((connection, source)) => {
-                    let (progress, registration) = open.open(source);
-                    let answer = answer(connection, progress, &route);
+                    let (has_asked, registration) = open.open(source);
+                    let answer = answer(connection, has_asked, &route);
                     answers.push(Abortable::new(answer, registration));
                 }
                 // Most likely, there are no free file descriptors until other connections end.
@@ -112,11 +112,11 @@ fn response(status: u16, content_type: &'static str, body: Vec<u8>) -> Response 
 
 async fn answer<R: Future<Output = Response>>(
     connection: impl AsyncRead + AsyncWrite + Unpin + 'static,
-    progress: Arc<ConnectionState>,
+    has_asked: HasAsked,
     route: impl Fn(String) -> R,
 ) {
     let service = service_fn(|request: Request<Incoming>| {
-        progress.note_request();
+        has_asked.store(true, Ordering::Relaxed);
         let answer = match *request.method() {
             Method::GET | Method::HEAD => Either::Left(route(request.uri().path().to_owned())),
             _ => Either::Right(async { text(405, "only GET is supported\n") }),

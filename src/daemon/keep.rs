@@ -49,10 +49,8 @@ pub(super) async fn keep_lease<S: Leases + Documents>(
 ) -> Result<()> {
     let mut progress = shared.progress.clone();
     let mut identities = manager.watch_identity();
-    let identity =
-        identities.next().await.context("the watch on the identity of this node ended")?;
-    send_identity(&shared, &mut progress, identity).await?;
-    let (mut config, mut attributes) = next_attributes(&mut progress, None).await?;
+    let identity = identities.next().await;
+    let (mut config, mut attributes) = identify(identity, &shared, &mut progress).await?;
     loop {
         manager.avoid(progress.borrow().occupied.clone());
         let lease = match manager.acquire(&config, &attributes).await {
@@ -78,9 +76,7 @@ pub(super) async fn keep_lease<S: Leases + Documents>(
             }
             changed = next_attributes(&mut progress, Some(&attributes)) => (config, attributes) = changed?,
             identity = identities.next() => {
-                let identity = identity.context("the watch on the identity of this node ended")?;
-                send_identity(&shared, &mut progress, identity).await?;
-                (config, attributes) = next_attributes(&mut progress, None).await?;
+                (config, attributes) = identify(identity, &shared, &mut progress).await?;
             }
         }
     }
@@ -154,15 +150,17 @@ pub(super) async fn announce_when_ready<S: Documents>(
     anyhow::bail!("announcing this node to the store ended")
 }
 
-/// Sends `identity` to the loop, and returns once the loop's attributes account for it.
-async fn send_identity(
+/// Sends `identity` to the loop, and returns the attributes that account for it.
+async fn identify(
+    identity: Option<Identity>,
     shared: &Shared,
     progress: &mut watch::Receiver<Progress>,
-    identity: Identity,
-) -> Result<()> {
+) -> Result<(NetworkConfig, LeaseAttributes)> {
+    let identity = identity.context("the watch on the identity of this node ended")?;
     shared.send(Event::Identity(identity.clone())).await?;
     let is_applied = |progress: &Progress| progress.identity == identity;
-    progress.wait_for(is_applied).await.context("the loop has ended").map(drop)
+    progress.wait_for(is_applied).await.context("the loop has ended")?;
+    next_attributes(progress, None).await
 }
 
 /// The next attributes that differ from `published`, and the config from which they follow.

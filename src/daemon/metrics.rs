@@ -46,7 +46,7 @@ impl Page {
         self.reason("config_invalid", help, invalid.as_deref());
     }
 
-    fn peers(&mut self, Status { peers, conflicts, .. }: &Status) {
+    fn peers(&mut self, Status { peers, reachability, conflicts, .. }: &Status) {
         let paths = [
             ("direct", peers.direct),
             ("tunnel", peers.tunnel),
@@ -55,6 +55,14 @@ impl Page {
         ];
         let help = "Peers per address family, by path; left_out: skipped, set_aside: rejected.";
         self.by_label(("peers", "gauge"), help, "path", paths);
+        let states = [
+            ("reachable", reachability.reachable),
+            ("degraded", reachability.degraded),
+            ("unreachable", reachability.unreachable),
+            ("unknown", reachability.unknown),
+        ];
+        let help = "Peers with a path per address family, by whether they answer probes by it.";
+        self.by_label(("peers_reachability", "gauge"), help, "state", states);
         let help = "Peers that are missing from the store and still routed.";
         self.gauge("peers_missing", help, peers.missing);
         let count = |what| conflicts.get(what).copied().unwrap_or_default();
@@ -83,16 +91,16 @@ impl Page {
     }
 
     fn statistics(&mut self, statistics: &Statistics) {
-        let operations = [
-            ("create", statistics.created),
-            ("replace", statistics.replaced),
-            ("remove", statistics.removed),
-        ];
+        let Statistics { created, replaced, removed, .. } = *statistics;
+        let operations = [("create", created), ("replace", replaced), ("remove", removed)];
         let help = "Kernel entries that were created, replaced or removed.";
         self.by_label(("kernel_operations_total", "counter"), help, "operation", operations);
         self.counter("kernel_dumps_total", "Full reads of the kernel state.", statistics.dumps);
-        let help = "Losses of kernel notifications.";
-        self.counter("kernel_overruns_total", help, statistics.overruns);
+        self.counter(
+            "kernel_overruns_total",
+            "Losses of kernel notifications.",
+            statistics.overruns,
+        );
         let help = "Config updates from the store, including the first one.";
         self.counter("config_edits_total", help, statistics.edits);
         let help = "Peers moved to the tunnel because their direct path failed.";
@@ -179,7 +187,8 @@ mod tests {
     use super::*;
     use crate::model::policy::Guard;
     use crate::model::status::{
-        FirewallStatus, GuardStatus, PeerCounts, ProbeCounts, StoreState, TableStatus,
+        FirewallStatus, GuardStatus, PeerCounts, ProbeCounts, ReachabilityCounts, StoreState,
+        TableStatus,
     };
 
     fn status() -> Status {
@@ -196,6 +205,12 @@ mod tests {
             subnets: Vec::new(),
             mtu: Some(1450),
             peers: PeerCounts { direct: 3, tunnel: 2, skipped: 1, rejected: 0, missing: 1 },
+            reachability: ReachabilityCounts {
+                reachable: 4,
+                unreachable: 1,
+                ..ReachabilityCounts::default()
+            },
+            unreachable: Vec::new(),
             conflicts: [("our_public_ip".to_owned(), 1)].into(),
             firewall: Some(FirewallStatus {
                 name: "nftables".to_owned(),
@@ -212,7 +227,7 @@ mod tests {
                 admitted: 5,
                 refused: None,
             }),
-            computing: Vec::new(),
+            settings: Vec::new(),
             desired: 25,
             refused: vec!["route".to_owned()],
             probes: None,
@@ -246,6 +261,10 @@ mod tests {
         tweed_peers{path="tunnel"} 2
         tweed_peers{path="left_out"} 1
         tweed_peers{path="set_aside"} 0
+        tweed_peers_reachability{state="reachable"} 4
+        tweed_peers_reachability{state="degraded"} 0
+        tweed_peers_reachability{state="unreachable"} 1
+        tweed_peers_reachability{state="unknown"} 0
         tweed_peers_missing 1
         tweed_lease_conflicts{about="subnet"} 0
         tweed_lease_conflicts{about="vtep_mac"} 0

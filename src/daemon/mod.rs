@@ -6,15 +6,14 @@ pub mod http;
 mod keep;
 mod log;
 pub mod metrics;
-pub mod notify;
 pub mod options;
 mod preflight;
 mod probe;
 mod serve;
+mod systemd;
 
 pub use log::log_to_stderr;
 
-use std::future::Future;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -25,7 +24,7 @@ use tokio::task::{JoinSet, LocalSet};
 use tokio::time::{Instant, timeout};
 
 use crate::control::{Event, Outputs, Progress, Query, Reconciler};
-use crate::daemon::options::{Options, Store};
+use crate::daemon::options::{Options, StoreOptions};
 use crate::kernel::NetlinkKernel;
 use crate::model::checkpoint::{Checkpoint, HostId};
 use crate::store::etcd::EtcdSubnetManager;
@@ -73,10 +72,8 @@ impl Shared {
     /// Waits until the node is ready and the subnet file is written.
     async fn until_ready(&self) -> Result<()> {
         let (mut progress, mut file) = (self.progress.clone(), self.subnet_file.subscribe());
-        progress
-            .wait_for(|progress| progress.readiness.ready)
-            .await
-            .context("the loop has ended")?;
+        let ready = progress.wait_for(|progress| progress.readiness.ready).await;
+        ready.context("the loop has ended")?;
         file.wait_for(Option::is_none).await.context("the subnet file is not written")?;
         Ok(())
     }
@@ -92,20 +89,19 @@ pub async fn run(options: Options) -> Result<()> {
     files::warn_of_readable_keys(&options);
     let host = checkpoint::this_host();
     let remembered = files::load_checkpoint(&options, &host);
-    LocalSet::new()
-        .run_until(async {
-            match options.store.clone() {
-                Store::Etcd(etcd) => {
-                    let previous = files::previous(&options, remembered.as_ref());
-                    let manager = EtcdSubnetManager::new(etcd, previous, options.renew_margin);
-                    run_tasks((options, host), manager, remembered).await
-                }
-                Store::Kube(kube) => {
-                    run_tasks((options, host), KubeSubnetManager::new(kube), remembered).await
-                }
+    let tasks = async {
+        match options.store.clone() {
+            StoreOptions::Etcd(etcd) => {
+                let previous = files::previous(&options, remembered.as_ref());
+                let manager = EtcdSubnetManager::new(etcd, previous, options.renew_margin);
+                run_tasks((options, host), manager, remembered).await
             }
-        })
-        .await
+            StoreOptions::Kube(kube) => {
+                run_tasks((options, host), KubeSubnetManager::new(kube), remembered).await
+            }
+        }
+    };
+    LocalSet::new().run_until(tasks).await
 }
 
 async fn run_tasks<S: Leases + Documents + 'static>(
@@ -139,24 +135,24 @@ async fn run_tasks<S: Leases + Documents + 'static>(
     let mut tasks = JoinSet::new();
     let leases =
         keep::forward_leases(manager.clone(), shared.clone(), acquired.subscribe(), read_again);
-    spawn(&mut tasks, leases);
+    tasks.spawn_local(leases);
     let triggers = (reported, acquired.subscribe());
-    spawn(&mut tasks, keep::keep_report(manager.clone(), shared.clone(), triggers));
-    spawn(&mut tasks, keep::forward_state(manager.clone(), shared.clone()));
-    spawn(&mut tasks, keep::forward_config(manager.clone(), shared.clone()));
-    spawn(&mut tasks, keep::announce_when_ready(manager.clone(), shared.clone()));
-    spawn(&mut tasks, probe::probe_paths(manager.clone(), shared.clone()));
-    spawn(&mut tasks, keep::keep_lease(manager, shared.clone(), acquired));
-    spawn(&mut tasks, files::keep_subnet_file(shared.clone()));
-    spawn(&mut tasks, files::keep_checkpoint(shared.clone(), changed));
-    spawn(&mut tasks, files::notify_when_ready(shared.clone()));
-    spawn(&mut tasks, preflight::check_host(shared.clone()));
-    spawn(&mut tasks, endpoints.serve(shared.clone()));
-    spawn(&mut tasks, async {
+    tasks.spawn_local(keep::keep_report(manager.clone(), shared.clone(), triggers));
+    tasks.spawn_local(keep::forward_state(manager.clone(), shared.clone()));
+    tasks.spawn_local(keep::forward_config(manager.clone(), shared.clone()));
+    tasks.spawn_local(keep::announce_when_ready(manager.clone(), shared.clone()));
+    tasks.spawn_local(probe::probe_paths(manager.clone(), shared.clone()));
+    tasks.spawn_local(keep::keep_lease(manager, shared.clone(), acquired));
+    tasks.spawn_local(files::keep_subnet_file(shared.clone()));
+    tasks.spawn_local(files::keep_checkpoint(shared.clone(), changed));
+    tasks.spawn_local(systemd::notify_when_ready(shared.clone()));
+    tasks.spawn_local(preflight::check_host(shared.clone()));
+    tasks.spawn_local(endpoints.serve(shared.clone()));
+    tasks.spawn_local(async {
         reconciler.run().await;
         Ok(())
     });
-    spawn(&mut tasks, wait_for_stop(shared.clone()));
+    tasks.spawn_local(wait_for_stop(shared.clone()));
     // Only the tasks may keep senders of the loop's events.
     drop(shared);
     let ended = tasks.join_next().await.context("no task was started")?;
@@ -169,10 +165,6 @@ async fn run_tasks<S: Leases + Documents + 'static>(
         files::withdraw_subnet_file(options).await;
     }
     ended
-}
-
-fn spawn(tasks: &mut JoinSet<Result<()>>, task: impl Future<Output = Result<()>> + 'static) {
-    tasks.spawn_local(task);
 }
 
 async fn wait_for_stop(shared: Shared) -> Result<()> {

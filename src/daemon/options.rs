@@ -11,7 +11,7 @@ mod values;
 mod tests;
 
 use std::ffi::OsString;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ use crate::store::kube::{AnnotationPrefix, ApiOptions, KubeOptions};
 /// The settings of the daemon. `Debug` prints no secret.
 #[derive(Clone, Debug)]
 pub struct Options {
-    pub store: Store,
+    pub store: StoreOptions,
     /// For the loop.
     pub control: Settings,
     /// For the CNI plugin.
@@ -59,7 +59,7 @@ pub struct Options {
 
 /// The store of the leases.
 #[derive(Clone, Debug)]
-pub enum Store {
+pub enum StoreOptions {
     Etcd(EtcdOptions),
     Kube(KubeOptions),
 }
@@ -77,25 +77,16 @@ impl Options {
             return Err(Stop::Version);
         }
         settings.add_environment(&environment, &flags);
-        Self::from_settings(settings, environment)
-    }
-
-    fn from_settings(
-        mut settings: GivenFlags,
-        environment: impl Fn(&str) -> Option<String>,
-    ) -> Result<Self, Stop> {
         let (daemon, etcd) = (DaemonFlags::read(&settings)?, EtcdFlags::read(&settings)?);
         let (kube, interface) = (KubeFlags::read(&settings)?, InterfaceFlags::read(&settings)?);
         let (policy, guard) = (PolicyFlags::read(&settings)?, GuardFlags::read(&settings)?);
         let store = if kube.subnet_manager {
-            Store::Kube(kube::options(kube, &settings, environment)?)
+            StoreOptions::Kube(kube::options(&kube, &settings, environment)?)
         } else {
-            Store::Etcd(etcd::options(etcd, &mut settings)?)
+            let options = etcd::options(etcd, &mut settings)?;
+            settings.warnings.extend(etcd::warnings(&options, &settings));
+            StoreOptions::Etcd(options)
         };
-        if let Store::Etcd(options) = &store {
-            let warnings = etcd::warnings(options, &settings);
-            settings.warnings.extend(warnings);
-        }
         settings.warn_of_bounds("healthz-port", daemon.healthz_port.into());
         settings.warn_of_bounds("iptables-resync", policy.resync.as_secs());
         let interface = interface_options(interface, daemon.nexthop_objects, &mut settings)?;
@@ -132,15 +123,12 @@ fn endpoint(
     if port == 0 {
         return Ok(None);
     }
-    // A minimal image has no /etc/hosts.
-    let known = match host {
-        "" => Some(Ipv4Addr::UNSPECIFIED),
-        "localhost" => Some(Ipv4Addr::LOCALHOST),
-        _ => None,
+    let host = match host {
+        "" => "0.0.0.0",
+        // A minimal image has no /etc/hosts.
+        "localhost" => "127.0.0.1",
+        host => host,
     };
-    if let Some(ip) = known {
-        return Ok(Some(SocketAddr::new(ip.into(), port)));
-    }
     let addresses: Vec<SocketAddr> =
         (host, port).to_socket_addrs().map(Iterator::collect).unwrap_or_default();
     let first = addresses.iter().find(|address| address.is_ipv4()).or_else(|| addresses.first());
@@ -203,9 +191,7 @@ pub fn kube_options(
 ) -> Result<(ApiOptions, AnnotationPrefix), Stop> {
     let mut settings = GivenFlags::of(given);
     settings.add_environment(environment, &KubeFlags::declared());
-    let flags = KubeFlags::read(&settings)?;
-    let api = kube::api(flags.api_url, flags.kubeconfig, &settings)?;
-    Ok((api, kube::annotation_prefix(&flags.annotation_prefix, &settings)?))
+    kube::api(&KubeFlags::read(&settings)?, &settings)
 }
 
 impl From<PolicyFlags> for Policy {

@@ -9,7 +9,6 @@ use super::Shared;
 use crate::control::Query;
 use crate::kernel::host::{self, Places};
 use crate::kernel::{Kernel, NetlinkKernel};
-use crate::model::checkpoint::Checkpoint;
 use crate::plan::preflight::{self, Finding, Level, Needs};
 
 /// # Errors
@@ -35,9 +34,8 @@ pub(super) async fn check_host(shared: Shared) -> Result<()> {
 
 async fn examine(shared: &Shared) -> Result<Vec<Finding>> {
     let inputs = shared.wait_for(Query::Checkpoint).await?;
-    let Some(Checkpoint { local, leases, .. }) = inputs else { return Ok(Vec::new()) };
-    let ends = leases.iter().flat_map(|lease| &lease.endpoints);
-    let needs = Needs::of(&local, &ends.map(|end| end.public_ip).collect::<Vec<_>>());
+    let Some(inputs) = inputs else { return Ok(Vec::new()) };
+    let needs = Needs::of(&inputs);
     let facts = NetlinkKernel::open()?.facts(None).await.context("reading the links")?;
     // Reading about many other processes may take long.
     let look = move || {

@@ -74,14 +74,13 @@ async fn run(
                 continue;
             }
         };
-        match pause {
+        match pause.context("the loop has ended")? {
             Pause::Reports(reports) => {
                 for event in reports {
                     report(events, event).await?;
                 }
             }
             Pause::Changed => return Ok(()),
-            Pause::Closed => anyhow::bail!("the loop has ended"),
         }
     }
 }

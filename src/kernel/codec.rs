@@ -18,29 +18,27 @@ mod links;
 mod neighbour;
 mod nexthop;
 mod peek;
-pub(super) mod request;
 mod route;
 mod table;
 #[cfg(test)]
 mod tests;
 mod transaction;
 
-pub(super) use chain::{HostChain, base_policy, chain, changed_chain, script};
+pub(super) use chain::{HostChain, base_policy, chain, changed_chain, script, table_of};
 pub(super) use interface::{interface, interface_address};
-pub(super) use link::{ALL_LINKS, known as known_link, name as link_name};
-pub(super) use links::{KnownLink, Links};
+pub(super) use link::{ALL_LINKS, known as known_link, listed as listed_link, name as link_name};
+pub(super) use links::Links;
+pub(super) use nexthop::{list as nexthops, taken as taken_nexthop};
 pub(super) use peek::{may_be_default, may_concern};
 pub(super) use route::{default_route, reach};
-pub(super) use table::{changed_table, renewal, table};
+pub(super) use table::{changed_table, named as named_table, renewal, table};
 pub(super) use transaction::{Transaction, changed_elements, transaction};
-
-use std::net::IpAddr;
 
 use netlink_packet_core::{
     NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, NetlinkSerializable,
     ParseableParametrized,
 };
-use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use netlink_packet_route::RouteNetlinkMessage;
 use nix::libc::{RTM_DELLINK, RTM_NEWLINK, RTM_NEWNETCONF};
 use tweed_netlink::{Frame, Message};
 
@@ -66,6 +64,8 @@ pub(super) enum Request {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Body {
     Rtnl(RouteNetlinkMessage),
+    /// The reverse-path filter of the link with this index has changed.
+    ChangedFilter(u32),
     NewNexthop(NexthopMessage),
     DelNexthop(NexthopMessage),
 }
@@ -157,6 +157,7 @@ pub(super) fn decode(body: &Body, links: &Links) -> Option<Observation> {
         Body::DelNexthop(nexthop) => {
             return nexthop.id.map(|id| Observation::Lost(Key::Nexthop(id)));
         }
+        Body::ChangedFilter(_) => return None,
     };
     match inner {
         M::NewLink(link) => Some(Observation::Holds(Entry::Link(link::decode(link, links)?))),
@@ -174,28 +175,13 @@ fn lost(entry: &Entry) -> Observation {
     Observation::Lost(entry.key())
 }
 
-fn address_family(address: IpAddr) -> AddressFamily {
-    match address {
-        IpAddr::V4(_) => AddressFamily::Inet,
-        IpAddr::V6(_) => AddressFamily::Inet6,
-    }
-}
-
-/// The link that `body` lists.
-pub(super) fn listed_link(body: &Body) -> Option<(LinkName, KnownLink)> {
-    match body {
-        Body::Rtnl(RouteNetlinkMessage::NewLink(link)) => link::known(link),
-        Body::Rtnl(_) | Body::NewNexthop(_) | Body::DelNexthop(_) => None,
-    }
-}
-
 /// The content of `frame`; none for an unknown kind or form, and for a route that is inactive
 /// behind another one.
 pub(super) fn parse(frame: &Frame<'_>) -> Option<Body> {
     let message = match frame.kind {
         RTM_NEWLINK => RouteNetlinkMessage::NewLink(link::parse(frame.payload)?),
         RTM_DELLINK => RouteNetlinkMessage::DelLink(link::parse(frame.payload)?),
-        RTM_NEWNETCONF => RouteNetlinkMessage::NewLink(link::parse_setting(frame)?),
+        RTM_NEWNETCONF => return link::changed_filter(frame).map(Body::ChangedFilter),
         RTM_NEWNEXTHOP => return nexthop::parse(frame).map(Body::NewNexthop),
         RTM_DELNEXTHOP => return nexthop::parse(frame).map(Body::DelNexthop),
         kind => RouteNetlinkMessage::parse_with_param(frame.payload, kind).ok()?,

@@ -27,7 +27,7 @@ impl Chains for HostChains {
             name.iptables == Iptables::Nft && generation.is_some() && generation == seen
         };
         let names: BTreeSet<ChainName> = names.into_iter().filter(|it| !is_as_seen(it)).collect();
-        let mut reading = Reading::of(names, generation);
+        let mut reading = Reading { names, generation, ..Reading::default() };
         for name in reading.names.clone().into_iter().filter(|name| needs_no_program(*name)) {
             let host = tables.host_chain(name);
             reading.note_policy(name, host.base_policy);
@@ -89,10 +89,6 @@ fn may_be_there(tables: &mut Tables, name: ChainName) -> bool {
 }
 
 impl Reading {
-    fn of(names: BTreeSet<ChainName>, generation: Option<Generation>) -> Self {
-        Self { names, generation, ..Self::default() }
-    }
-
     fn note_policy(&mut self, name: ChainName, base_policy: BasePolicy) {
         if name.base == Base::Forward && base_policy == BasePolicy::Drop {
             self.dropping.insert(name);

@@ -13,9 +13,10 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::IpAddr;
 
+use tweed_netlink::rtnl::link;
 use tweed_netlink::{AsyncSocket, Monitor, Protocol};
 
-use super::codec::{self, Body, Links, request};
+use super::codec::{self, Body, Links};
 use super::iptables::HostChains;
 use super::nftables::Tables;
 use super::settings::LinkSettings;
@@ -87,7 +88,7 @@ impl NetlinkKernel {
 
     /// Lists the links and records their names.
     async fn read_links(&mut self) -> io::Result<Vec<Body>> {
-        let listed = self.requests.list(&request::links(), codec::parse).await?.unwrap_or_default();
+        let listed = self.requests.list(&link::list(), codec::parse).await?.unwrap_or_default();
         self.links = listed.iter().filter_map(codec::listed_link).collect();
         Ok(listed)
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use nix::errno::Errno;
 use nix::sys::socket::{setsockopt, sockopt};
-use tweed_netlink::nftables::{self, Batch, TableFamily};
+use tweed_netlink::nftables::{self, Batch};
 use tweed_netlink::{Protocol, Socket};
 
 use super::codec::{self, HostChain, Transaction};
@@ -31,14 +31,14 @@ impl Tables {
     /// The table `name`; none if it does not exist or nftables is unavailable. The error is
     /// reported when the table is written, and must not affect routes.
     pub(super) fn read(&mut self, name: &TableName) -> Option<Table> {
-        let contents = self.ask(name, |socket| nftables::read(socket, name.family, &name.name));
+        let contents = self.ask(name, |socket| codec::named_table(name).read(socket));
         contents.map(|contents| codec::table(name.clone(), contents))
     }
 
     /// The element that keeps `table` dropping packets.
     pub(super) fn renewal(&mut self, table: &Table) -> Option<Entry> {
         let (name, set) = (&table.name, table.is_renewed().then_some(RENEWED)?);
-        let stay = |socket: &mut _| nftables::udp_timeout(socket, name.family, &name.name, set);
+        let stay = |socket: &mut _| codec::named_table(name).udp_timeout(socket, set);
         let stay = self.ask(name, stay)?;
         Some(Entry::Renewal(codec::renewal(Arc::clone(name), stay)))
     }
@@ -48,7 +48,7 @@ impl Tables {
             return Vec::new();
         }
         let name = &table.name;
-        let read = |socket: &mut _| nftables::addresses(socket, name.family, &name.name, PEERS);
+        let read = |socket: &mut _| codec::named_table(name).addresses(socket, PEERS);
         let element = |address| Entry::Element(Element { table: Arc::clone(name), address });
         self.ask(name, read).into_iter().map(element).collect()
     }
@@ -64,20 +64,17 @@ impl Tables {
     }
 
     pub(super) fn has_chain(&mut self, name: ChainName) -> bool {
-        let (table, chain) = (name.base.table(), name.base.chain());
-        self.exchange(|socket| nftables::has_chain(socket, name.family, table, chain))
-            .unwrap_or(false)
+        let chain = name.base.chain();
+        self.exchange(|socket| codec::table_of(name).has_chain(socket, chain)).unwrap_or(false)
     }
 
     /// The kernel state of this iptables-nft chain; empty if nftables is unavailable.
     pub(super) fn host_chain(&mut self, name: ChainName) -> HostChain {
-        let (table, host, own) = (name.base.table(), name.base.as_str(), name.base.chain());
+        let (table, host, own) = (codec::table_of(name), name.base.as_str(), name.base.chain());
         self.ask(&name, |socket| {
-            let mut rules =
-                |chain| nftables::list(socket, TableFamily::Only(name.family), table, chain);
-            let (host_rules, inside) = (rules(host)?, rules(own)?);
-            let is_there = nftables::has_chain(socket, name.family, table, own)?;
-            let drops = nftables::drops(socket, name.family, table, host)?;
+            let (host_rules, inside) = (table.rules(socket, host)?, table.rules(socket, own)?);
+            let is_there = table.has_chain(socket, own)?;
+            let drops = table.drops(socket, host)?;
             let base_policy = if drops { BasePolicy::Drop } else { BasePolicy::Accept };
             Ok(HostChain { inside: is_there.then_some(inside), host: host_rules, base_policy })
         })

@@ -1,5 +1,6 @@
 //! The last known state, saved to disk: enough to forward packets while the store is unreachable.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -42,6 +43,11 @@ impl HostId {
 }
 
 impl Checkpoint {
+    /// The public IPs of the peers.
+    pub fn public_ips(&self) -> impl Iterator<Item = IpAddr> {
+        self.leases.iter().flat_map(|lease| &lease.endpoints).map(|endpoint| endpoint.public_ip)
+    }
+
     /// If this host is a copy of the machine that saved the checkpoint, removes that machine's
     /// lease and returns it. The leases of the peers stay valid.
     pub fn forget_other_machine(&mut self, host: &HostId) -> Option<Lease> {

@@ -2,25 +2,21 @@
 //! of equal keys the last one counts.
 
 use std::fmt;
+use std::iter;
 use std::marker::PhantomData;
 
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
+use tweed_cni::protocol::json::typed;
 
 use crate::excerpt;
 
+pub use tweed_cni::protocol::json::WrongType;
+
 /// The fields of one object in their order. Objects have few fields, so lookups scan them.
 #[derive(Debug, Default)]
-pub struct Fields<V = Value>(Vec<(String, V)>);
-
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{key} is {value}, but must be {expected}")]
-pub struct WrongType {
-    pub key: &'static str,
-    pub value: String,
-    pub expected: &'static str,
-}
+pub struct Fields<V = Value>(pub Vec<(String, V)>);
 
 /// The text is not a JSON object, and why.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -39,52 +35,32 @@ impl Fields {
         found.map(|(_, value)| value).filter(|value| !value.is_null())
     }
 
-    pub fn bool(&self, key: &'static str) -> Result<Option<bool>, WrongType> {
-        self.typed(key, "true or false", Value::as_bool)
+    pub fn bool(&self, key: &str) -> Result<Option<bool>, WrongType> {
+        typed(self.get(key), key, "true or false", Value::as_bool)
     }
 
-    pub fn u32(&self, key: &'static str) -> Result<Option<u32>, WrongType> {
-        self.typed(key, "a whole number from 0 to 4294967295", |value| {
-            value.as_u64().and_then(|number| number.try_into().ok())
+    pub fn u32(&self, key: &str) -> Result<Option<u32>, WrongType> {
+        typed(self.get(key), key, "a whole number from 0 to 4294967295", |value| {
+            value.as_u64()?.try_into().ok()
         })
     }
 
-    pub fn str(&self, key: &'static str) -> Result<Option<&str>, WrongType> {
-        self.typed(key, "a string", Value::as_str)
+    pub fn str(&self, key: &str) -> Result<Option<&str>, WrongType> {
+        typed(self.get(key), key, "a string", Value::as_str)
     }
 
-    pub fn object(&self, key: &'static str) -> Result<Option<Self>, WrongType> {
-        self.typed(key, "an object", |value| Self::deserialize(value).ok())
+    pub fn object(&self, key: &str) -> Result<Option<Self>, WrongType> {
+        typed(self.get(key), key, "an object", |value| Self::deserialize(value).ok())
     }
 
-    pub fn texts(&self, key: &'static str) -> Result<Option<Vec<String>>, WrongType> {
-        self.typed(key, "a list of strings", |value| Deserialize::deserialize(value).ok())
-    }
-
-    fn typed<'a, T>(
-        &'a self,
-        key: &'static str,
-        expected: &'static str,
-        read: impl FnOnce(&'a Value) -> Option<T>,
-    ) -> Result<Option<T>, WrongType> {
-        let shown = |value: &Value| excerpt::value(&value.to_string());
-        let wrong = |value: &Value| WrongType { key, value: shown(value), expected };
-        self.get(key).map(|value| read(value).ok_or_else(|| wrong(value))).transpose()
+    pub fn texts(&self, key: &str) -> Result<Option<Vec<String>>, WrongType> {
+        typed(self.get(key), key, "a list of strings", |value| Deserialize::deserialize(value).ok())
     }
 }
 
 impl From<serde_json::Error> for NoObject {
     fn from(error: serde_json::Error) -> Self {
         Self(excerpt::value(&error.to_string()))
-    }
-}
-
-impl<V> IntoIterator for Fields<V> {
-    type Item = (String, V);
-    type IntoIter = std::vec::IntoIter<Self::Item>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.0.into_iter()
     }
 }
 
@@ -104,11 +80,7 @@ impl<'de, V: Deserialize<'de>> Visitor<'de> for FieldsVisitor<V> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields<V>, A::Error> {
-        let mut fields = Vec::new();
-        while let Some(field) = map.next_entry()? {
-            fields.push(field);
-        }
-        Ok(Fields(fields))
+        iter::from_fn(|| map.next_entry().transpose()).collect::<Result<_, _>>().map(Fields)
     }
 }
 

@@ -1,4 +1,5 @@
-//! The paths to a peer, the results of probing them, and the reasons for a fallback to the tunnel.
+//! The paths to a peer, the results of probing them, the reasons for a fallback to the tunnel, and
+//! whether the peer is reachable.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -61,6 +62,159 @@ pub enum Cause {
     NoAnswer,
     /// Small packets are answered, and those of the size of the largest pod packets are not.
     LargeLost,
+}
+
+/// Whether a peer answers probes by the path in use. Whether the kernel holds that path is a fact of
+/// its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "kebab-case")]
+pub enum PeerReachability {
+    /// The last probe was answered.
+    Reachable,
+    Degraded {
+        cause: DegradedCause,
+    },
+    Unreachable {
+        cause: UnreachableCause,
+        /// How long ago the first of the unanswered probes was sent, in milliseconds; none in the
+        /// node's report, which is published only when it changes.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        since_ms: Option<u64>,
+    },
+    Unknown {
+        cause: UnknownCause,
+    },
+}
+
+/// A [`PeerReachability`] without its cause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ReachabilityState {
+    Reachable,
+    Degraded,
+    Unreachable,
+    Unknown,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DegradedCause {
+    /// 5 % or more of the last 100 large probes were lost.
+    Loss,
+    /// Large probes are lost, small ones are answered.
+    LargeLost,
+    /// The direct path fails, and the tunnel is used instead.
+    DirectFails,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum UnreachableCause {
+    /// The tunnel is in use; probes by the direct path are answered.
+    TunnelSilent,
+    /// The direct path is in use; probes through the tunnel are answered.
+    DirectSilent,
+    /// Packets of the peer arrive, answers do not.
+    OneDirection,
+    /// No probed path works.
+    PeerSilent,
+    /// No peer of this family answers, so the cause is probably on this node.
+    AllSilent,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum UnknownCause {
+    ProbesOff,
+    TooEarly,
+    NeverAnswered,
+}
+
+impl PeerReachability {
+    pub const fn state(&self) -> ReachabilityState {
+        match self {
+            Self::Reachable => ReachabilityState::Reachable,
+            Self::Degraded { .. } => ReachabilityState::Degraded,
+            Self::Unreachable { .. } => ReachabilityState::Unreachable,
+            Self::Unknown { .. } => ReachabilityState::Unknown,
+        }
+    }
+
+    /// Why the peer is not reachable, or why that is not known.
+    pub fn cause(&self) -> Option<String> {
+        match self {
+            Self::Reachable => None,
+            Self::Degraded { cause } => Some(cause.to_string()),
+            Self::Unreachable { cause, .. } => Some(cause.to_string()),
+            Self::Unknown { cause } => Some(cause.to_string()),
+        }
+    }
+}
+
+impl ReachabilityState {
+    /// The name in status output.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Reachable => "reachable",
+            Self::Degraded => "degraded",
+            Self::Unreachable => "unreachable",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    /// Whether the operator should look at the peer.
+    pub const fn is_failing(self) -> bool {
+        match self {
+            Self::Degraded | Self::Unreachable => true,
+            Self::Reachable | Self::Unknown => false,
+        }
+    }
+}
+
+impl fmt::Display for DegradedCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Loss => "5 % or more of the last 100 probes were lost",
+            Self::LargeLost => {
+                "small probes are answered, large ones are not: check the MTU of the underlay"
+            }
+            Self::DirectFails => "its direct path fails, so the tunnel is used",
+        })
+    }
+}
+
+impl fmt::Display for UnreachableCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::TunnelSilent => {
+                "direct probes are answered, those through the tunnel are not: check whether a \
+                 firewall drops the UDP port of the tunnel"
+            }
+            Self::DirectSilent => {
+                "probes through the tunnel are answered, direct ones are not: check whether the \
+                 network drops packets with addresses of pods"
+            }
+            Self::OneDirection => {
+                "its packets arrive here, and probes to it are not answered in time: packets in \
+                 one direction are lost or late"
+            }
+            Self::PeerSilent => {
+                "no probe is answered: its host or daemon is down, or a firewall drops the packets"
+            }
+            Self::AllSilent => "no peer answers: check the link and the firewall of this node",
+        })
+    }
+}
+
+impl fmt::Display for UnknownCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ProbesOff => "paths are not probed",
+            Self::TooEarly => "not enough probes have been sent yet",
+            Self::NeverAnswered => {
+                "it has never answered a probe: it may run flannel, or be unreachable"
+            }
+        })
+    }
 }
 
 impl fmt::Display for Fallback {

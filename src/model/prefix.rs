@@ -131,6 +131,12 @@ impl From<IpNetwork> for Prefix {
     }
 }
 
+impl From<Prefix> for IpNetwork {
+    fn from(prefix: Prefix) -> Self {
+        prefix.0
+    }
+}
+
 impl TryFrom<String> for Prefix {
     type Error = NotAPrefix;
 

@@ -6,12 +6,13 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::model::lease::{Lease, LeaseId};
-use crate::model::path::{Path, ProbeVerdict};
+use crate::model::path::{Path, PeerReachability, ProbeVerdict, ReachabilityState};
 use crate::model::policy::Guard;
 use crate::model::prefix::{Family, Prefix};
 
 /// Counters since the start of the daemon.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Statistics {
     pub created: u64,
     pub replaced: u64,
@@ -21,13 +22,10 @@ pub struct Statistics {
     /// How often notifications of the kernel were lost.
     pub overruns: u64,
     /// Edits of the network config, including the first read.
-    #[serde(default)]
     pub edits: u64,
     /// How often a peer on the same link was moved to the tunnel because its direct path failed.
-    #[serde(default)]
     pub fallbacks: u64,
     /// How often a tunnel device got a new MAC address, because another node may have the old one.
-    #[serde(default)]
     pub mac_changes: u64,
 }
 
@@ -48,6 +46,11 @@ pub struct Status {
     /// The largest packet of pods, in bytes.
     pub mtu: Option<u32>,
     pub peers: PeerCounts,
+    #[serde(default)]
+    pub reachability: ReachabilityCounts,
+    /// The subnets and public IPs of the first unreachable peers.
+    #[serde(default)]
+    pub unreachable: Vec<String>,
     /// Leases that conflict with another lease or with this node, by the kind of conflict: see
     /// [`crate::model::lease::Rejected::conflict`].
     #[serde(default)]
@@ -61,9 +64,9 @@ pub struct Status {
     /// None without a tunnel, or if no protection is requested.
     #[serde(default)]
     pub guard: Option<GuardStatus>,
-    /// The tunnel devices that compute checksums in software instead of offloading them.
-    #[serde(default)]
-    pub computing: Vec<ChecksumStatus>,
+    /// The settings of devices that are shown, see [`crate::model::entry::SettingPolicy`].
+    #[serde(default, rename = "computing")]
+    pub settings: Vec<SettingStatus>,
     /// The number of entries that the kernel should hold.
     pub desired: usize,
     /// Operations that the kernel rejected, and why.
@@ -90,10 +93,12 @@ pub struct TableStatus {
     pub programmed: bool,
 }
 
-/// A device that should compute the checksums of the packets that it sends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ChecksumStatus {
+pub struct SettingStatus {
     pub link: String,
+    /// What the device does by it.
+    #[serde(default)]
+    pub effect: String,
     /// Whether the kernel has this setting.
     pub programmed: bool,
 }
@@ -142,8 +147,32 @@ impl PeerCounts {
     }
 }
 
+/// The peers with a path, by whether they answer by it; each address family counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReachabilityCounts {
+    pub reachable: usize,
+    pub degraded: usize,
+    pub unreachable: usize,
+    pub unknown: usize,
+}
+
+impl ReachabilityCounts {
+    pub const fn total(&self) -> usize {
+        self.reachable + self.degraded + self.unreachable + self.unknown
+    }
+
+    pub const fn of(&mut self, state: ReachabilityState) -> &mut usize {
+        match state {
+            ReachabilityState::Reachable => &mut self.reachable,
+            ReachabilityState::Degraded => &mut self.degraded,
+            ReachabilityState::Unreachable => &mut self.unreachable,
+            ReachabilityState::Unknown => &mut self.unknown,
+        }
+    }
+}
+
 /// One peer, in one address family.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerStatus {
     pub lease: LeaseId,
     pub family: Option<Family>,
@@ -156,6 +185,9 @@ pub struct PeerStatus {
     pub reason: Option<String>,
     /// Whether the kernel has all entries of the path.
     pub programmed: bool,
+    /// Whether the peer answers by the path; none without a path.
+    #[serde(default)]
+    pub reachability: Option<PeerReachability>,
     /// The results of its probes; none while it is not probed.
     #[serde(default)]
     pub probes: Option<PathStatus>,

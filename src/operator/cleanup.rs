@@ -14,12 +14,13 @@ use super::node::{self, Files, NoInputs, PlanInputs, Unanswered};
 use super::{Answer, Error, ExitStatus};
 use crate::kernel::Kernel;
 use crate::model::config::Pool;
-use crate::model::entry::{KernelState, LinkName};
+use crate::model::entry::{ChainName, KernelState, LinkName};
+use crate::model::lease::LeaseId;
 use crate::model::prefix::{Family, Prefix};
 use crate::model::status::Readiness;
+use crate::plan::backend;
 use crate::plan::diff::{Op, cleanup_ops};
 use crate::plan::scope::{Extent, Scope};
-use crate::plan::{backend, masquerade};
 
 #[derive(Debug, Args)]
 pub(super) struct CleanupOptions {
@@ -56,11 +57,13 @@ pub(super) enum RemovalOutcome {
     Refused(Vec<String>),
 }
 
-/// The scope of the removal, and what it keeps.
+/// What tweed owns on this node, and what of it remains.
+#[derive(Default)]
 pub(super) struct Owned {
     pub(super) source: String,
     pub(super) scope: Scope,
     pub(super) remaining: KernelState,
+    pub(super) lease: Option<LeaseId>,
 }
 
 pub(super) async fn answer(
@@ -71,7 +74,9 @@ pub(super) async fn answer(
     if options.yes && !options.force {
         refuse_next_to_daemon(&files.socket(), "stop it first, or use --force").await?;
     }
-    let owned = owned(files, options).await?;
+    // Nothing is left, as after an earlier removal: no reason to fail.
+    let otherwise = present_files(files).is_empty().then(Owned::nothing);
+    let owned = Owned::find(files, &options.networks, options.vni, otherwise).await?;
     let actual = node::dump(&mut kernel, &owned.scope).await?;
     let ops = cleanup_ops(&owned.remaining, &actual, &owned.scope);
     let mut removal = Removal::new(owned.source, &ops, present_files(files));
@@ -91,32 +96,41 @@ pub(super) async fn refuse_next_to_daemon(socket: &Path, advice: &str) -> Result
     }
 }
 
-async fn owned(files: &Files, options: &CleanupOptions) -> Result<Owned, Error> {
-    if !options.networks.is_empty() {
-        return Ok(Owned::named(&options.networks, options.vni));
-    }
-    match node::read_inputs(files).await {
-        Ok(known) => Ok(Owned::known(&known)),
-        // Nothing is left, as after an earlier removal: no reason to fail.
-        Err(NoInputs::Nowhere { .. }) if present_files(files).is_empty() => Ok(Owned::nothing()),
-        Err(unknown) => {
-            Err(Error::Unavailable(format!("{unknown}: name the network with --network and --vni")))
-        }
-    }
-}
-
 impl Owned {
-    pub(super) fn known(known: &PlanInputs) -> Self {
-        let scope = Scope { extent: Extent::Everything, ..known.scope() };
-        let remaining = backend::restored(&known.local.strict);
-        Self { source: format!("read from {}", known.source), scope, remaining }
+    /// From the flags, else from the daemon or its checkpoint; `otherwise` if there is neither.
+    pub(super) async fn find(
+        files: &Files,
+        networks: &[Prefix],
+        vni: u32,
+        otherwise: Option<Self>,
+    ) -> Result<Self, Error> {
+        if !networks.is_empty() {
+            return Ok(Self::named(networks, vni));
+        }
+        let (otherwise, unknown) = match node::read_inputs(files).await {
+            Ok(known) => return Ok(Self::known(&known)),
+            Err(unknown @ NoInputs::Nowhere { .. }) => (otherwise, unknown),
+            Err(unknown @ NoInputs::Unusable { .. }) => (None, unknown),
+        };
+        let advice = "name the network with --network and --vni";
+        otherwise.ok_or_else(|| Error::Unavailable(format!("{unknown}: {advice}")))
+    }
+
+    fn known(known: &PlanInputs) -> Self {
+        let local = &known.checkpoint.local;
+        Self {
+            source: format!("read from {}", known.source),
+            scope: Scope { extent: Extent::Everything, ..known.scope() },
+            remaining: backend::restored(&local.strict),
+            lease: local.own.as_ref().map(|own| own.id.clone()),
+        }
     }
 
     pub(super) fn named(networks: &[Prefix], vni: u32) -> Self {
         let tunnels: BTreeSet<LinkName> =
             Family::ALL.map(|family| LinkName::tunnel(family, vni)).into();
         let tables = backend::table_names(vni).collect();
-        let chains = masquerade::chain_names();
+        let chains = ChainName::all().collect();
         let source = format!("from --network {} and --vni {vni}", listed(networks, ""));
         // The own subnet is unknown, so the usual subnet length is assumed.
         let subnet =
@@ -125,14 +139,14 @@ impl Owned {
         let (networks, extent) = (networks.to_vec(), Extent::Everything);
         let scope =
             Scope { tunnels, tables, chains, extent, networks, subnets, ..Scope::default() };
-        Self { source, scope, remaining: KernelState::default() }
+        Self { source, scope, ..Self::default() }
     }
 
     fn nothing() -> Self {
         let source = "no daemon, checkpoint or subnet file found; if routes are left, name the \
                       network with --network and --vni"
             .to_owned();
-        Self { source, scope: Scope::default(), remaining: KernelState::default() }
+        Self { source, ..Self::default() }
     }
 }
 
@@ -153,29 +167,23 @@ pub(super) async fn remove(
 ) -> Result<RemovalOutcome, Error> {
     let broken = |error| Error::Unavailable(format!("removing kernel entries failed: {error}"));
     let refused = kernel.apply(&ops).await.map_err(broken)?;
-    let refused: Vec<String> = if refused.is_empty() {
-        files.iter().filter_map(|path| remove_file(path).err()).collect()
-    } else {
-        refused.iter().map(ToString::to_string).collect()
-    };
+    let mut refused: Vec<String> = refused.iter().map(ToString::to_string).collect();
+    if refused.is_empty() {
+        refused.extend(files.iter().filter_map(remove_file));
+    }
     Ok(if refused.is_empty() { RemovalOutcome::Removed } else { RemovalOutcome::Refused(refused) })
 }
 
-fn remove_file(path: &Path) -> Result<(), String> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(format!("- file {}: {error}", path.display()))
-        }
-        Ok(()) | Err(_) => Ok(()),
-    }
+/// Why the file is not removed, if it still exists.
+fn remove_file(path: &PathBuf) -> Option<String> {
+    let error = fs::remove_file(path).err().filter(|it| it.kind() != io::ErrorKind::NotFound)?;
+    Some(format!("- file {}: {error}", path.display()))
 }
 
 impl Answer for Removal {
     fn exit_status(&self) -> ExitStatus {
-        match self.outcome {
-            RemovalOutcome::Listed | RemovalOutcome::Removed => ExitStatus::Done,
-            RemovalOutcome::Refused(_) => ExitStatus::Problems,
-        }
+        let is_refused = matches!(self.outcome, RemovalOutcome::Refused(_));
+        if is_refused { ExitStatus::Problems } else { ExitStatus::Done }
     }
 }
 

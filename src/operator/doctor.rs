@@ -47,7 +47,7 @@ pub(super) async fn answer(
     let unread = |error| Error::Unavailable(format!("the links cannot be read: {error}"));
     let facts = kernel.facts(None).await.map_err(unread)?;
     let (needs, source) = match node::read_inputs(files).await {
-        Ok(known) => (known.needs(), format!("the plan of {}", known.source)),
+        Ok(known) => (Needs::of(&known.checkpoint), format!("the plan of {}", known.source)),
         Err(unknown) => {
             let underlay = facts.default_routes.iter().find_map(|(_, link)| link.clone());
             let needs = Needs::before_the_first_start(underlay, &options.networks);
@@ -82,11 +82,9 @@ impl fmt::Display for Diagnosis {
 fn write_finding(f: &mut fmt::Formatter<'_>, finding: &Finding) -> fmt::Result {
     let Finding { id, level, what, place, why, fix, drop_in } = finding;
     writeln!(f, "{}", wrap(&format!("{}: {what}", level.as_str()), 2))?;
-    let file =
-        drop_in.as_ref().map(|file| format!("{} from config/{}", file.installed(), file.file));
-    let rows = [("where", Some(place)), ("why", Some(why)), ("fix", Some(fix))];
-    for (name, text) in rows.into_iter().chain([("file", file.as_ref())]) {
-        let Some(text) = text else { continue };
+    let file = drop_in.as_ref().map(|it| format!("/etc/{0} from config/{0}", it.file));
+    let rows = [("where", place), ("why", why), ("fix", fix)];
+    for (name, text) in rows.into_iter().chain(file.iter().map(|file| ("file", file))) {
         writeln!(f, "{}", wrap(&format!("  {name:7}{text}"), 9))?;
     }
     writeln!(f, "  {:7}{id}\n", "id")

@@ -1,8 +1,7 @@
 //! `tweedctl handover`: gives a node back to flanneld, with all entries that its packets need.
 
-use std::collections::BTreeSet;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Serialize;
@@ -11,14 +10,13 @@ use tweed_cni::subnet_env::SubnetEnv;
 use super::cleanup::{self, Owned, Removal, RemovalOutcome};
 use super::layout::counted;
 use super::migrate::Etcd;
-use super::node::{self, Files, NoInputs};
+use super::node::{self, Files};
 use super::{Answer, Error, ExitStatus};
 use crate::kernel::Kernel;
 use crate::model::lease::LeaseId;
 use crate::model::prefix::Prefix;
 use crate::plan::diff::{Op, handover_ops};
 use crate::plan::masquerade;
-use crate::plan::scope::Scope;
 use crate::store::etcd::{EtcdClusterStore, EtcdOptions, key};
 
 #[derive(Debug, Args)]
@@ -59,7 +57,9 @@ pub(super) async fn answer(
         cleanup::refuse_next_to_daemon(&files.socket(), "stop it first").await?;
     }
     let etcd = options.etcd.options()?;
-    let (owned, lease) = former_node(files, options).await?;
+    // After an earlier handover, only the subnet file is left.
+    let otherwise = Some(Owned::of_subnet_file(&files.subnet_file, options.vni));
+    let owned = Owned::find(files, &options.networks, options.vni, otherwise).await?;
     let owned = owned.without_flannels();
     let actual = node::dump(&mut kernel, &owned.scope).await?;
     let ops = handover_ops(&owned.remaining, &actual, &owned.scope);
@@ -68,48 +68,27 @@ pub(super) async fn answer(
     let mut report = None;
     if !options.dry_run {
         removal.outcome = carry_out(&mut kernel, ops, &removal.files).await?;
-        if let Some(lease) = lease.filter(|_| removal.outcome == RemovalOutcome::Removed) {
+        if let Some(lease) = owned.lease.filter(|_| removal.outcome == RemovalOutcome::Removed) {
             report = Some(forget_report(etcd, &lease).await);
         }
     }
     Ok(Handover { removal, report })
 }
 
-/// What tweed owns on this node, and its lease: from the flags, else from the checkpoint, else from
-/// the subnet file. After an earlier handover, only the subnet file is left.
-async fn former_node(
-    files: &Files,
-    options: &HandoverOptions,
-) -> Result<(Owned, Option<LeaseId>), Error> {
-    if !options.networks.is_empty() {
-        return Ok((Owned::named(&options.networks, options.vni), None));
-    }
-    match node::read_inputs(files).await {
-        Ok(inputs) => {
-            let lease = inputs.local.own.as_ref().map(|own| own.id.clone());
-            Ok((Owned::known(&inputs), lease))
-        }
-        Err(NoInputs::Nowhere { .. }) => {
-            let env = SubnetEnv::read(&files.subnet_file);
-            let networks = env.map(|env| env.networks).unwrap_or_default();
-            let networks: Vec<Prefix> = networks.into_iter().map(Into::into).collect();
-            let source = format!("read from {}", files.subnet_file.display());
-            Ok((Owned { source, ..Owned::named(&networks, options.vni) }, None))
-        }
-        Err(unknown) => {
-            Err(Error::Unavailable(format!("{unknown}: name the network with --network and --vni")))
-        }
-    }
-}
-
 impl Owned {
+    fn of_subnet_file(file: &Path, vni: u32) -> Self {
+        let networks = SubnetEnv::read(file).map(|env| env.networks).unwrap_or_default();
+        let networks: Vec<Prefix> = networks.into_iter().map(Into::into).collect();
+        let source = format!("read from {}", file.display());
+        Self { source, ..Self::named(&networks, vni) }
+    }
+
     /// Without the tables and chains that flanneld maintains itself.
-    fn without_flannels(self) -> Self {
-        let flannels: BTreeSet<_> = masquerade::flannels_tables().collect();
-        let tables = &self.scope.tables - &flannels;
-        let mut chains = self.scope.chains;
-        chains.retain(|chain| !chain.base.is_flannels());
-        Self { scope: Scope { tables, chains, ..self.scope }, ..self }
+    fn without_flannels(mut self) -> Self {
+        let flannels: Vec<_> = masquerade::flannels_tables().collect();
+        self.scope.tables.retain(|table| !flannels.contains(table));
+        self.scope.chains.retain(|chain| !chain.base.is_flannels());
+        self
     }
 }
 
@@ -122,12 +101,11 @@ async fn carry_out(
 ) -> Result<RemovalOutcome, Error> {
     let (removals, puts): (Vec<Op>, Vec<Op>) =
         ops.into_iter().partition(|op| matches!(op, Op::Remove(_)));
-    match cleanup::remove(kernel, puts, &[]).await? {
-        RemovalOutcome::Listed | RemovalOutcome::Removed => {
-            cleanup::remove(kernel, removals, files).await
-        }
-        refused @ RemovalOutcome::Refused(_) => Ok(refused),
+    let outcome = cleanup::remove(kernel, puts, &[]).await?;
+    if matches!(outcome, RemovalOutcome::Refused(_)) {
+        return Ok(outcome);
     }
+    cleanup::remove(kernel, removals, files).await
 }
 
 /// A failure is harmless: nothing depends on the report, and the daemon's etcd lease expires.

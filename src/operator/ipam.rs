@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use tweed_cni::host_local::{self, Finding, Kind, Location, Repair};
+use tweed_cni::host_local::{self, Classification, Finding, Kind, Location, Repair};
 use tweed_cni::state;
 
 use super::layout::{Table, wrap};
@@ -124,18 +124,13 @@ impl CheckOptions {
 }
 
 fn names(options: &CheckOptions) -> Result<Vec<String>, Error> {
-    let known = host_local::networks(&options.data_dir).map_err(|cause| {
-        Error::Unavailable(format!("the stores in {}: {cause}", options.data_dir.display()))
-    })?;
-    if options.networks.is_empty() {
-        return Ok(known);
-    }
-    match options.networks.iter().find(|name| !known.contains(name)) {
-        None => Ok(options.networks.clone()),
-        Some(name) => Err(Error::Unavailable(format!(
-            "no network {name} has a store in {}",
-            options.data_dir.display()
-        ))),
+    let (networks, folder) = (&options.networks, options.data_dir.display());
+    let known = host_local::networks(&options.data_dir)
+        .map_err(|cause| Error::Unavailable(format!("the stores in {folder}: {cause}")))?;
+    match networks.iter().find(|name| !known.contains(name)) {
+        Some(name) => Err(Error::Unavailable(format!("no network {name} has a store in {folder}"))),
+        None if networks.is_empty() => Ok(known),
+        None => Ok(networks.clone()),
     }
 }
 
@@ -166,21 +161,16 @@ impl CheckedStore {
 impl Suspect {
     /// None if a container holds it.
     fn of(finding: Finding, subject: fn(String) -> RecordName) -> Option<Self> {
-        let found = match finding.classification.kind {
+        let Finding { name, owner, classification, freed } = finding;
+        let Classification { kind, reason, proven_dead } = classification;
+        let found = match kind {
             Kind::Held => return None,
             Kind::Leaked => "leaked",
             Kind::Double => "double",
             Kind::HalfWritten => "half-written",
             Kind::Foreign => "foreign",
         };
-        Some(Self {
-            subject: subject(finding.name),
-            owner: finding.owner,
-            found,
-            reason: finding.classification.reason,
-            proven_dead: finding.classification.proven_dead,
-            freed: finding.freed,
-        })
+        Some(Self { subject: subject(name), owner, found, reason, proven_dead, freed })
     }
 
     fn can_be_freed(&self) -> bool {

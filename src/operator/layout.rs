@@ -21,32 +21,28 @@ pub(super) enum Output {
 /// Rows under a heading, each with an optional note below it.
 pub(super) struct Table {
     heading: &'static [&'static str],
-    rows: Vec<Row>,
-}
-
-struct Row {
-    cells: Vec<String>,
-    note: Option<String>,
+    /// The heading is the first.
+    rows: Vec<(Vec<String>, Option<String>)>,
 }
 
 impl Table {
-    pub(super) const fn new(heading: &'static [&'static str]) -> Self {
-        Self { heading, rows: Vec::new() }
+    pub(super) fn new(heading: &'static [&'static str]) -> Self {
+        Self { heading, rows: vec![(heading.iter().map(ToString::to_string).collect(), None)] }
     }
 
     /// One cell for each word of the heading.
     pub(super) fn row(&mut self, cells: &[&dyn fmt::Display], note: Option<String>) {
         let cells = cells.iter().map(|cell| printable(&cell.to_string())).collect();
-        self.rows.push(Row { cells, note });
+        self.rows.push((cells, note));
     }
 
     /// Where each column starts. The widest columns shrink until all fit; a cell that is too long
     /// for its column moves the cells after it to the next line.
     fn starts(&self) -> Vec<usize> {
-        let mut widths: Vec<usize> = self.heading.iter().map(|word| word.len()).collect();
-        for row in &self.rows {
-            for (width, cell) in widths.iter_mut().zip(&row.cells) {
-                *width = (*width).max(length(cell));
+        let mut widths = vec![0; self.heading.len()];
+        for (cells, _) in &self.rows {
+            for (width, cell) in widths.iter_mut().zip(cells) {
+                *width = length(cell).max(*width);
             }
         }
         while widths.iter().sum::<usize>() + GAP * widths.len() > WIDTH + GAP {
@@ -55,21 +51,17 @@ impl Table {
             let Some((width, _)) = widest else { break };
             *width -= 1;
         }
-        let ends = widths.iter().scan(0, |end, width| {
-            *end += width + GAP;
-            Some(*end)
-        });
-        std::iter::once(0).chain(ends).collect()
+        let start = |column| widths.iter().take(column).map(|width| width + GAP).sum();
+        (0..widths.len()).map(start).collect()
     }
 }
 
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let starts = self.starts();
-        write_row(f, &starts, self.heading)?;
-        for row in &self.rows {
-            write_row(f, &starts, &row.cells)?;
-            if let Some(note) = &row.note {
+        for (cells, note) in &self.rows {
+            write_row(f, &starts, cells)?;
+            if let Some(note) = note {
                 writeln!(f, "{}", wrap(&format!("    {note}"), 6))?;
             }
         }
@@ -77,11 +69,7 @@ impl fmt::Display for Table {
     }
 }
 
-fn write_row(
-    f: &mut fmt::Formatter<'_>,
-    starts: &[usize],
-    cells: &[impl AsRef<str>],
-) -> fmt::Result {
+fn write_row(f: &mut fmt::Formatter<'_>, starts: &[usize], cells: &[String]) -> fmt::Result {
     let mut line = String::new();
     for (start, cell) in starts.iter().zip(cells) {
         if length(&line) + GAP > *start && *start > 0 {
@@ -89,7 +77,7 @@ fn write_row(
             line.clear();
         }
         line.extend(std::iter::repeat_n(' ', start - length(&line)));
-        line.push_str(cell.as_ref());
+        line.push_str(cell);
     }
     writeln!(f, "{}", line.trim_end())
 }
@@ -189,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_is_too_long_goes_on_below() {
+    fn a_row_that_is_too_long_is_continued_below() {
         let address = "2001:db8:1234:5678:9abc:def0:1234:5678";
         let text = table(&[
             ["2001:db8:1234:5678:9abc::/80", address, "not programmed"],

@@ -9,25 +9,71 @@ mod layout;
 mod leases;
 mod migrate;
 mod node;
-mod options;
 mod peers;
 mod plan;
 mod status;
-
-pub use options::Arguments;
 
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use clap::{Parser, Subcommand};
 use serde::Serialize;
 
 use self::layout::Output;
 use self::leases::LeaseList;
-use self::options::Command;
+use self::node::Files;
 use self::peers::PeerList;
 use crate::excerpt;
-use crate::kernel::{Kernel, NetlinkKernel};
+use crate::kernel::Kernel;
+
+/// Shows and checks the state of tweedd on this node, and migrates clusters
+#[derive(Debug, Parser)]
+#[command(name = "tweedctl", version, after_help = EXIT_CODES)]
+pub struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+    /// Output format: text or json
+    #[arg(short, long, value_name = "FORMAT", global = true, value_enum)]
+    #[arg(default_value_t = Output::Text, hide_possible_values = true)]
+    output: Output,
+    #[command(flatten)]
+    files: Files,
+}
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  success, and nothing to report
+  1  a difference, a peer that is not programmed, a daemon that is not ready,
+     a refused operation, a leaked address, or a warning of doctor
+  2  the command line is invalid, or a file named on it
+  3  unknown: no daemon, no file, or no permission
+tweedctl migrate has other codes: tweedctl migrate --help";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Shows whether the daemon is ready, and its state
+    Status,
+    /// Lists each peer with its path, or the reason why it has none
+    Peers,
+    /// Lists each lease in the store, and the reason for each rejected one
+    Leases,
+    /// Shows what a node would program; needs no daemon or privileges
+    Plan(plan::PlanOptions),
+    /// Lists the differences between kernel and plan; changes nothing
+    Diff,
+    /// Lists or removes the kernel entries and files of tweed
+    Cleanup(cleanup::CleanupOptions),
+    /// Gives this node back to flanneld, with routes in the form of flannel
+    Handover(handover::HandoverOptions),
+    /// Lists host settings that drop or block packets, and how to fix them
+    Doctor(doctor::DoctorOptions),
+    /// Checks the addresses of this node's containers
+    #[command(subcommand)]
+    Ipam(ipam::IpamCommand),
+    /// Moves a live cluster to another backend, stage by stage, and back
+    Migrate(migrate::MigrateOptions),
+}
 
 /// The result of a command, with its exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -44,6 +90,8 @@ pub enum ExitStatus {
     Conflict = 5,
     /// A node did not follow in time.
     Late = 6,
+    /// A peer is degraded or unreachable.
+    Failing = 7,
 }
 
 /// Why a command has no result.
@@ -71,27 +119,19 @@ trait Answer: Display + Serialize {
     }
 }
 
-/// Runs the command on this host, and writes its result to `out`.
-pub async fn run(arguments: Arguments, out: &mut impl Write) -> Result<ExitStatus, Error> {
-    let unusable = |error| Error::Unavailable(format!("netlink cannot be used: {error}"));
-    run_on(arguments, || NetlinkKernel::open().map_err(unusable), out).await
-}
-
-/// As [`run`]; commands that need a kernel get it from `open`.
-pub async fn run_on<K: Kernel>(
+/// Runs the command on this host, and writes its result to `out`. Commands that need a kernel get it
+/// from `open`.
+pub async fn run<K: Kernel>(
     arguments: Arguments,
     open: impl FnOnce() -> Result<K, Error>,
     out: &mut impl Write,
 ) -> Result<ExitStatus, Error> {
     let Arguments { command, output, files } = arguments;
+    let socket = files.socket();
     match command {
-        Command::Status => write(out, output, &status::ask(&files).await?),
-        Command::Peers => {
-            write(out, output, &PeerList(node::ask(&files.socket(), "/peers").await?))
-        }
-        Command::Leases => {
-            write(out, output, &LeaseList(node::ask(&files.socket(), "/leases").await?))
-        }
+        Command::Status => write(out, output, &status::ask(&socket).await?),
+        Command::Peers => write(out, output, &PeerList(node::ask(&socket, "/peers").await?)),
+        Command::Leases => write(out, output, &LeaseList(node::ask(&socket, "/leases").await?)),
         Command::Plan(options) => write(out, output, &plan::answer(&options)?),
         Command::Diff => write(out, output, &diff::answer(&files, open()?).await?),
         Command::Cleanup(options) => {
@@ -122,7 +162,11 @@ fn write(out: &mut impl Write, output: Output, answer: &impl Answer) -> Result<E
 
 impl From<ExitStatus> for ExitCode {
     fn from(exit_status: ExitStatus) -> Self {
-        Self::from(exit_status as u8)
+        match exit_status {
+            // The code of `Conflict`, which only `migrate` has.
+            ExitStatus::Failing => Self::from(5),
+            other => Self::from(other as u8),
+        }
     }
 }
 
@@ -141,6 +185,9 @@ impl From<&Error> for ExitCode {
 #[cfg(test)]
 mod tests {
     use std::fmt;
+    use std::path::PathBuf;
+
+    use clap::CommandFactory;
 
     use super::*;
 
@@ -161,5 +208,33 @@ mod tests {
         let mut out = Vec::new();
         write(&mut out, Output::Json, &Written("\u{9b}2J\u{202e}")).unwrap();
         assert_eq!(String::from_utf8(out).unwrap(), "\"\\u009b2J\\u202e\"\n");
+    }
+
+    #[test]
+    fn every_help_fits_in_80_columns() {
+        let mut command = Arguments::command();
+        command.build();
+        let helps = command.get_subcommands().cloned().chain([command.clone()]);
+        for mut command in helps {
+            let help = command.render_long_help().to_string();
+            assert!(help.lines().all(|line| line.len() <= 80), "{help}");
+        }
+    }
+
+    #[test]
+    fn files_are_next_to_the_subnet_file_by_default() {
+        let files = |line: &str| Arguments::try_parse_from(line.split(' ')).unwrap().files;
+        let derived = files("tweedctl status --subnet-file /run/a/b.env");
+        assert_eq!(derived.socket(), PathBuf::from("/run/a/b.sock"));
+        assert_eq!(derived.state_file(), PathBuf::from("/run/a/b.state.json"));
+        let named = files("tweedctl --socket /s --state-file /t status");
+        assert_eq!((named.socket(), named.state_file()), ("/s".into(), "/t".into()));
+    }
+
+    #[test]
+    fn a_vni_needs_a_network() {
+        let parse = |line: &str| Arguments::try_parse_from(line.split(' ')).is_ok();
+        assert!(!parse("tweedctl cleanup --vni 3"));
+        assert!(parse("tweedctl cleanup --vni 3 --network 10.244.0.0/16"));
     }
 }

@@ -1,9 +1,7 @@
 //! The inputs of commands on this node: the daemon's responses, the inputs of its plan, the kernel.
 
 use std::io;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use clap::Args;
 use serde::de::DeserializeOwned;
@@ -13,11 +11,8 @@ use crate::daemon::{checkpoint, http};
 use crate::kernel::Kernel;
 use crate::model::checkpoint::Checkpoint;
 use crate::model::entry::KernelState;
-use crate::model::lease::{Lease, Peers};
-use crate::model::node_inputs::NodeInputs;
-use crate::model::path::Fallbacks;
+use crate::model::lease::Peers;
 use crate::plan::desired::Desired;
-use crate::plan::preflight::Needs;
 use crate::plan::scope::Scope;
 
 /// The files of the daemon.
@@ -95,9 +90,7 @@ pub(super) async fn ask<T: DeserializeOwned>(socket: &Path, path: &str) -> Resul
 pub(super) struct PlanInputs {
     /// For a sentence, after "of".
     pub(super) source: String,
-    pub(super) local: NodeInputs,
-    leases: Vec<Arc<Lease>>,
-    fallbacks: Fallbacks,
+    pub(super) checkpoint: Checkpoint,
 }
 
 /// Why the inputs are not known.
@@ -121,17 +114,19 @@ impl From<NoInputs> for Error {
 pub(super) async fn read_inputs(files: &Files) -> Result<PlanInputs, NoInputs> {
     let socket = files.socket();
     let daemon = match ask::<Option<Checkpoint>>(&socket, "/inputs").await {
-        Ok(Some(inputs)) => {
-            return Ok(PlanInputs::new(inputs, format!("the daemon on {}", socket.display())));
+        Ok(Some(checkpoint)) => {
+            let source = format!("the daemon on {}", socket.display());
+            return Ok(PlanInputs { source, checkpoint });
         }
         Ok(None) => format!("the daemon on {} has no config or lease yet", socket.display()),
         Err(unanswered) => unanswered.to_string(),
     };
     let path = files.state_file().display().to_string();
     match checkpoint::load::<Checkpoint>(&files.state_file()) {
-        Ok(Some(mut inputs)) => {
-            inputs.forget_other_boot(&checkpoint::this_host());
-            Ok(PlanInputs::new(inputs, format!("the checkpoint {path}, because {daemon}")))
+        Ok(Some(mut checkpoint)) => {
+            checkpoint.forget_other_boot(&checkpoint::this_host());
+            let source = format!("the checkpoint {path}, because {daemon}");
+            Ok(PlanInputs { source, checkpoint })
         }
         Ok(None) => Err(NoInputs::Nowhere { daemon, path }),
         Err(checkpoint) => Err(NoInputs::Unusable { daemon, checkpoint }),
@@ -139,30 +134,15 @@ pub(super) async fn read_inputs(files: &Files) -> Result<PlanInputs, NoInputs> {
 }
 
 impl PlanInputs {
-    fn new(inputs: Checkpoint, source: String) -> Self {
-        let Checkpoint { local, leases, fallbacks, host: _ } = inputs;
-        Self { source, local, leases, fallbacks }
-    }
-
     /// What the kernel should hold, planned as the daemon plans.
     pub(super) fn desired(&self) -> Desired {
-        let mut peers = Peers::from_checkpoint(self.leases.iter().cloned());
-        Desired::plan(&self.local, &mut peers, &self.fallbacks)
-    }
-
-    /// The host settings that the plan requires.
-    pub(super) fn needs(&self) -> Needs {
-        Needs::of(&self.local, &self.public_ips().collect::<Vec<_>>())
+        let Checkpoint { local, leases, fallbacks, .. } = &self.checkpoint;
+        Desired::plan(local, &mut Peers::from_checkpoint(leases.iter().cloned()), fallbacks)
     }
 
     /// The part of the kernel's state that tweed manages.
     pub(super) fn scope(&self) -> Scope {
-        self.local.scope(self.public_ips().collect())
-    }
-
-    fn public_ips(&self) -> impl Iterator<Item = IpAddr> {
-        let endpoints = self.leases.iter().flat_map(|lease| &lease.endpoints);
-        endpoints.map(|endpoint| endpoint.public_ip)
+        self.checkpoint.local.scope(self.checkpoint.public_ips().collect())
     }
 }
 

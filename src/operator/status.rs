@@ -1,33 +1,38 @@
 //! `tweedctl status`: a summary of the daemon's state.
 
 use std::fmt;
+use std::path::Path;
 
 use serde::Serialize;
 
 use super::layout::{counted, listed, wrap};
-use super::node::{self, Files};
+use super::node;
 use super::{Answer, Error, ExitStatus};
 use crate::model::policy::{Conntrack, Pods, UnknownSources};
 use crate::model::status::{
-    ChecksumStatus, ConfigStatus, FirewallStatus, GuardStatus, PeerCounts, ProbeStatus, Readiness,
-    Statistics, Status, StoreState, TableStatus,
+    ConfigStatus, FirewallStatus, GuardStatus, PeerCounts, ProbeStatus, ReachabilityCounts,
+    Readiness, SettingStatus, Statistics, Status, StoreState, TableStatus,
 };
 
 #[derive(Serialize)]
 #[serde(transparent)]
 pub(super) struct Summary(Status);
 
-pub(super) async fn ask(files: &Files) -> Result<Summary, Error> {
-    let socket = files.socket();
-    let status: Status = node::ask(&socket, "/status").await?;
+pub(super) async fn ask(socket: &Path) -> Result<Summary, Error> {
+    let status: Status = node::ask(socket, "/status").await?;
     // The main loop does not know whether the subnet file is up to date.
-    let Readiness { ready, reasons } = node::ask(&socket, "/readyz").await?;
+    let Readiness { ready, reasons } = node::ask(socket, "/readyz").await?;
     Ok(Summary(Status { ready, reasons, ..status }))
 }
 
 impl Answer for Summary {
     fn exit_status(&self) -> ExitStatus {
-        if self.0.ready { ExitStatus::Done } else { ExitStatus::Problems }
+        let ReachabilityCounts { degraded, unreachable, .. } = self.0.reachability;
+        match (self.0.ready, degraded + unreachable) {
+            (false, _) => ExitStatus::Problems,
+            (true, 0) => ExitStatus::Done,
+            (true, _) => ExitStatus::Failing,
+        }
     }
 }
 
@@ -50,7 +55,7 @@ impl fmt::Display for Summary {
     }
 }
 
-fn facts(status: &Status) -> [(&'static str, String); 13] {
+fn facts(status: &Status) -> [(&'static str, String); 14] {
     let unknown = || "unknown".to_owned();
     let mixed = if status.mixed { ", mixed" } else { "" };
     let backend = status.backend.as_ref().map_or_else(unknown, |kind| format!("{kind}{mixed}"));
@@ -63,9 +68,10 @@ fn facts(status: &Status) -> [(&'static str, String); 13] {
         ("subnet", listed(&status.subnets, "none")),
         ("pod MTU", status.mtu.map_or_else(unknown, |mtu| mtu.to_string())),
         ("peers", peers(&status.peers)),
+        ("reachable", reachability(status)),
         ("direct paths", probes(status)),
         ("firewall", firewall(status)),
-        ("tunnel", [guard(status.guard.as_ref()), computing(&status.computing)].concat()),
+        ("tunnel", [guard(status.guard.as_ref()), settings(&status.settings)].concat()),
         ("since start", done(&status.statistics)),
         ("entries", format!("{} desired, {} refused", status.desired, status.refused.len())),
     ]
@@ -100,12 +106,32 @@ fn peers(counts: &PeerCounts) -> String {
     )
 }
 
+/// How many peers answer by the paths in use, and which do not.
+fn reachability(status: &Status) -> String {
+    let ReachabilityCounts { reachable, degraded, unreachable, unknown } = status.reachability;
+    let total = status.reachability.total();
+    if total == unknown && status.probes.as_ref().is_none_or(|probes| probes.state == "off") {
+        return "unknown: paths are not probed".to_owned();
+    }
+    let counts = format!(
+        "{reachable} of {}; {degraded} degraded, {unreachable} unreachable, {unknown} unknown",
+        counted(total, "peer"),
+    );
+    let more = unreachable.saturating_sub(status.unreachable.len());
+    let more = (more > 0).then(|| format!("{more} more"));
+    match status.unreachable.iter().cloned().chain(more).collect::<Vec<_>>() {
+        names if names.is_empty() => counts,
+        names => format!("{counts}: {}", names.join(", ")),
+    }
+}
+
 /// The direct paths, by the result of their probes.
 fn probes(status: &Status) -> String {
     let Some(probes) = &status.probes else { return "not probed".to_owned() };
     let ProbeStatus { good, bad, silent, pending, .. } = probes;
     match &probes.reason {
         Some(reason) => format!("not probed: {reason}"),
+        None if !status.mixed => "not compared with the tunnel: Mixed is off".to_owned(),
         None => format!("{good} good, {bad} bad, {silent} without answers, {pending} pending"),
     }
 }
@@ -150,12 +176,12 @@ fn guard(guard: Option<&GuardStatus>) -> String {
     measures.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-fn computing(links: &[ChecksumStatus]) -> String {
-    let link = |ChecksumStatus { link, programmed }: &ChecksumStatus| {
+fn settings(settings: &[SettingStatus]) -> String {
+    let setting = |SettingStatus { link, effect, programmed }: &SettingStatus| {
         let missing = if *programmed { "" } else { " (not yet)" };
-        format!("; {link} computes checksums{missing}")
+        format!("; {link} {effect}{missing}")
     };
-    links.iter().map(link).collect()
+    settings.iter().map(setting).collect()
 }
 
 fn done(statistics: &Statistics) -> String {
@@ -194,6 +220,8 @@ mod tests {
             subnets: vec!["10.244.1.0/24".parse().unwrap(), "fd00:10:244:1::/64".parse().unwrap()],
             mtu: Some(1430),
             peers: PeerCounts { direct: 12, tunnel: 3, ..PeerCounts::default() },
+            reachability: ReachabilityCounts::default(),
+            unreachable: vec![],
             conflicts: [].into(),
             firewall: Some(FirewallStatus {
                 name: "nftables".into(),
@@ -203,7 +231,7 @@ mod tests {
                 .map(|(name, programmed)| TableStatus { name: name.into(), programmed })
                 .into(),
             guard: Some(guard()),
-            computing: vec![],
+            settings: vec![],
             desired: 31,
             refused: vec![],
             probes: None,
@@ -246,12 +274,12 @@ mod tests {
         for (status, expected) in cases {
             assert_eq!(super::guard(Some(&status)), expected);
         }
-        let computing = |programmed| ChecksumStatus { link: "flannel.1".into(), programmed };
-        assert_eq!(super::computing(&[computing(true)]), "; flannel.1 computes checksums");
-        assert_eq!(
-            super::computing(&[computing(false)]),
-            "; flannel.1 computes checksums (not yet)"
-        );
+        let shown = |programmed| {
+            let (link, effect) = ("flannel.1".into(), "computes checksums".into());
+            super::settings(&[SettingStatus { link, effect, programmed }])
+        };
+        assert_eq!(shown(true), "; flannel.1 computes checksums");
+        assert_eq!(shown(false), "; flannel.1 computes checksums (not yet)");
     }
 
     #[test]
@@ -267,6 +295,7 @@ mod tests {
             subnet       10.244.1.0/24, fd00:10:244:1::/64
             pod MTU      1430
             peers        12 direct, 3 by tunnel, 0 skipped, 0 rejected, 0 missing
+            reachable    unknown: paths are not probed
             direct paths not probed
             firewall     nftables (this kernel supports it): ip tweed.1, ip6 tweed.1
                          (missing)
@@ -277,6 +306,31 @@ mod tests {
             entries      31 desired, 0 refused
         "]]
         .assert_eq(&Summary(status()).to_string());
+    }
+
+    #[test]
+    fn unreachable_peers_are_named() {
+        let counts = |reachable, degraded, unreachable, unknown| Status {
+            reachability: ReachabilityCounts { reachable, degraded, unreachable, unknown },
+            probes: Some(ProbeStatus { state: "on".into(), ..ProbeStatus::default() }),
+            ..status()
+        };
+        let all = counts(15, 0, 0, 0);
+        assert_eq!(reachability(&all), "15 of 15 peers; 0 degraded, 0 unreachable, 0 unknown");
+        assert_eq!(Summary(all).exit_status(), ExitStatus::Done);
+        let unreachable = vec!["10.244.7.0/24 (172.16.0.7)".into()];
+        let some = Status { unreachable, ..counts(12, 1, 2, 0) };
+        assert_eq!(
+            reachability(&some),
+            "12 of 15 peers; 1 degraded, 2 unreachable, 0 unknown: 10.244.7.0/24 (172.16.0.7), \
+             1 more"
+        );
+        assert_eq!(Summary(some.clone()).exit_status(), ExitStatus::Failing);
+        assert_eq!(Summary(Status { ready: false, ..some }).exit_status(), ExitStatus::Problems);
+        assert_eq!(Summary(counts(14, 1, 0, 0)).exit_status(), ExitStatus::Failing);
+        let off = Status { probes: None, ..counts(0, 0, 0, 15) };
+        assert_eq!(reachability(&off), "unknown: paths are not probed");
+        assert_eq!(Summary(off).exit_status(), ExitStatus::Done);
     }
 
     #[test]
@@ -305,6 +359,7 @@ mod tests {
             subnet       10.244.1.0/24, fd00:10:244:1::/64
             pod MTU      1430
             peers        12 direct, 3 by tunnel, 0 skipped, 0 rejected, 0 missing
+            reachable    unknown: paths are not probed
             direct paths not probed
             firewall     nftables (this kernel supports it): ip tweed.1, ip6 tweed.1
                          (missing)
@@ -352,6 +407,7 @@ mod tests {
         subnet       none
         pod MTU      unknown
         peers        0 direct, 0 by tunnel, 0 skipped, 0 rejected, 0 missing
+        reachable    unknown: paths are not probed
         direct paths not probed
         firewall     no rules of tweed
         tunnel       none, or not guarded

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use crate::model::config::Tunnel;
+use crate::model::entry::Match::{Is, IsNot};
 use crate::model::entry::{
-    Hook, LinkName, Match, Renewal, Rule, RuleCondition, Table, TableName, Verdict,
+    Condition, Hook, LinkName, PEERS, RENEWED, Renewal, Rule, Side, Table, TableName, Verdict,
 };
 use crate::model::policy::{Conntrack, Guard, Pods, UnknownSources};
 use crate::model::prefix::{Family, Prefix};
@@ -27,8 +28,8 @@ pub struct Guarded<'a> {
 pub fn table(guard: Guard, guarded: Guarded<'_>) -> Table {
     let mut chains = BTreeMap::new();
     if guard.conntrack == Conntrack::Untracked {
-        chains.insert(Hook::RawPrerouting, vec![untracked(guarded, RuleCondition::FromPeer)]);
-        chains.insert(Hook::RawOutput, vec![untracked(guarded, RuleCondition::ToPeer)]);
+        chains.insert(Hook::RawPrerouting, vec![untracked(guarded, Side::Source)]);
+        chains.insert(Hook::RawOutput, vec![untracked(guarded, Side::Destination)]);
     }
     if guard.unknown_sources == UnknownSources::Drop {
         chains.insert(Hook::Input, input_rules(guarded));
@@ -56,11 +57,15 @@ fn table_name(family: Family, vni: u32) -> TableName {
 
 /// Untracks only packets to or from a peer: a packet with the same port and VNI but another address
 /// may belong to another program.
-fn untracked(guarded: Guarded<'_>, end: fn(Family) -> RuleCondition) -> Rule {
+fn untracked(guarded: Guarded<'_>, side: Side) -> Rule {
     let Guarded { tunnel, network, .. } = guarded;
-    let also =
-        [RuleCondition::UdpTo(tunnel.port), RuleCondition::Vni(tunnel.vni), end(network.family())];
-    Rule::of(also, Verdict::Untrack)
+    let (to_port, vni) = (Condition::UdpTo(tunnel.port), Condition::Vni(Is, tunnel.vni));
+    Rule::of([to_port, vni, is_peer(side, network)], Verdict::Untrack)
+}
+
+/// The address of `side` is in the set of peers.
+fn is_peer(side: Side, network: Prefix) -> Condition {
+    Condition::AddressIn(side, Is, PEERS.to_owned(), network.family())
 }
 
 /// Input rules: accept tunnel packets of peers, drop all others to the tunnel port.
@@ -69,13 +74,16 @@ fn untracked(guarded: Guarded<'_>, end: fn(Family) -> RuleCondition) -> Rule {
 /// dropped. A packet without a complete VXLAN header is never accepted as one of another tunnel: it
 /// may be a short first fragment.
 fn input_rules(guarded: Guarded<'_>) -> Vec<Rule> {
-    let to = |end: &IpAddr| Some(Match::Is(Prefix::host(*end)));
     let to_an_end = |rule: Rule| {
-        guarded.ends.iter().map(move |end| Rule { destination: to(end), ..rule.clone() })
+        guarded.ends.iter().map(move |end| {
+            let mut rule = rule.clone();
+            rule.conditions.push(Condition::destination(Is, *end));
+            rule
+        })
     };
     let mut rules = of_others(guarded).to_vec();
     rules.extend(of_peers(guarded).into_iter().flat_map(to_an_end));
-    rules.push(Rule::of([RuleCondition::UdpTo(guarded.tunnel.port)], Verdict::Drop));
+    rules.push(Rule::of([Condition::UdpTo(guarded.tunnel.port)], Verdict::Drop));
     rules.extend(guarded.probe_port.into_iter().flat_map(|port| probe_rules(guarded, port)));
     rules
 }
@@ -83,11 +91,9 @@ fn input_rules(guarded: Guarded<'_>) -> Vec<Rule> {
 /// Probes come from pod addresses of peers, over the underlay or through the tunnel. Others, such
 /// as probes from pods of this node, are dropped before the daemon has to read them.
 fn probe_rules(guarded: Guarded<'_>, port: u16) -> [Rule; 3] {
-    let to_port = || RuleCondition::UdpTo(port);
-    let from_pods_by = |link: &LinkName| Rule {
-        source: Some(Match::Is(guarded.network)),
-        ..Rule::of([to_port(), RuleCondition::FromLink(link.clone())], Verdict::Accept)
-    };
+    let to_port = || Condition::UdpTo(port);
+    let from_pods = || Condition::source(Is, guarded.network);
+    let from_pods_by = |link| Rule::of([to_port(), arrived_on(link), from_pods()], Verdict::Accept);
     [
         from_pods_by(guarded.underlay),
         from_pods_by(guarded.device),
@@ -100,39 +106,38 @@ fn probe_rules(guarded: Guarded<'_>, port: u16) -> [Rule; 3] {
 /// route to that node. Pod packets may also match that for a moment while a path changes.
 fn forward_rules(guarded: Guarded<'_>) -> Vec<Rule> {
     let Guarded { tunnel, network, .. } = guarded;
-    let to_port = || RuleCondition::UdpTo(tunnel.port);
-    let to_peer = [to_port(), RuleCondition::ToPeer(network.family())];
-    let of_pods = Rule {
-        source: Some(Match::Is(network)),
-        destination: Some(Match::IsNot(network)),
-        ..Rule::of([to_port(), RuleCondition::Vni(tunnel.vni)], Verdict::Drop)
-    };
-    let forged = [to_port(), RuleCondition::Vni(tunnel.vni), RuleCondition::FromUnroutedLink];
-    let forged = Rule { source: Some(Match::IsNot(network)), ..Rule::of(forged, Verdict::Drop) };
+    let (to_port, vni) = (|| Condition::UdpTo(tunnel.port), || Condition::Vni(Is, tunnel.vni));
+    let source = |test| Condition::source(test, network);
+    let to_peer = [to_port(), is_peer(Side::Destination, network)];
+    let of_pods = [to_port(), vni(), source(Is), Condition::destination(IsNot, network)];
+    let forged = [to_port(), vni(), Condition::ReversePath(IsNot), source(IsNot)];
     let mut rules = of_others(guarded).to_vec();
     rules.extend(of_peers(guarded));
-    rules.extend([Rule::of(to_peer, Verdict::Drop), of_pods, forged]);
+    rules.push(Rule::of(to_peer, Verdict::Drop));
+    rules.extend([of_pods, forged].map(|conditions| Rule::of(conditions, Verdict::Drop)));
     rules
 }
 
 /// Accepts packets of other tunnels, and all packets once no daemon renews the set of peers:
 /// without a daemon, a node that joins would never be added to it.
 fn of_others(Guarded { tunnel, .. }: Guarded<'_>) -> [Rule; 2] {
-    let accept = |what| Rule::of([RuleCondition::UdpTo(tunnel.port), what], Verdict::Accept);
-    [accept(RuleCondition::Unrenewed), accept(RuleCondition::OtherVni(tunnel.vni))]
+    let accept = |what| Rule::of([Condition::UdpTo(tunnel.port), what], Verdict::Accept);
+    let unrenewed = Condition::ProtocolIn(IsNot, RENEWED.to_owned());
+    [accept(unrenewed), accept(Condition::Vni(IsNot, tunnel.vni))]
 }
 
 /// Accepts tunnel packets from a peer that arrive on the underlay, or on any link that has the
 /// route back to it. Pods can forge a source address, but not the link that they send from.
 fn of_peers(guarded: Guarded<'_>) -> [Rule; 2] {
     let Guarded { tunnel, underlay, network, .. } = guarded;
-    let to_port = || RuleCondition::UdpTo(tunnel.port);
-    let from_peer = || RuleCondition::FromPeer(network.family());
+    let (to_port, from_peer) =
+        (|| Condition::UdpTo(tunnel.port), || is_peer(Side::Source, network));
     [
-        Rule::of(
-            [to_port(), RuleCondition::FromLink(underlay.clone()), from_peer()],
-            Verdict::Accept,
-        ),
-        Rule::of([to_port(), from_peer(), RuleCondition::FromRoutedLink], Verdict::Accept),
+        Rule::of([to_port(), arrived_on(underlay), from_peer()], Verdict::Accept),
+        Rule::of([to_port(), from_peer(), Condition::ReversePath(Is)], Verdict::Accept),
     ]
+}
+
+fn arrived_on(link: &LinkName) -> Condition {
+    Condition::InputInterface(link.to_string())
 }

@@ -164,9 +164,7 @@ fn held_back(
 
 /// The first key that differs and cannot change while pods, leases or the device depend on it.
 fn fixed_key(current: &NetworkConfig, wanted: &NetworkConfig) -> Option<&'static str> {
-    let mut families = Family::ALL.iter();
-    let of_pool =
-        |family: &Family| differing_key(*family, current.pool(*family), wanted.pool(*family));
+    let of_pool = |family| differing_key(family, current.pool(family), wanted.pool(family));
     let (ours, theirs) = (&current.backend.tunnel, &wanted.backend.tunnel);
     let of_tunnel = [
         ("Backend.VNI", ours.vni != theirs.vni),
@@ -174,7 +172,7 @@ fn fixed_key(current: &NetworkConfig, wanted: &NetworkConfig) -> Option<&'static
         ("Backend.GBP", ours.gbp != theirs.gbp),
     ];
     let of_tunnel = || of_tunnel.iter().find_map(|(key, differs)| differs.then_some(*key));
-    families.find_map(of_pool).or_else(of_tunnel)
+    Family::ALL.into_iter().find_map(of_pool).or_else(of_tunnel)
 }
 
 /// How many peers a message names.

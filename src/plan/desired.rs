@@ -9,34 +9,15 @@ use crate::model::entry::{Entry, KernelState, Key, LinkName};
 use crate::model::lease::{Lease, LeaseId, Peer, Peers, Rejected};
 use crate::model::node_inputs::NodeInputs;
 use crate::model::path::Fallbacks;
-use crate::plan::backend::{self, Network, PeerPlan};
+use crate::plan::backend::{self, Backend, PeerPlan};
 
-/// The result of validating and planning one lease of the store.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum LeasePlan {
-    /// The lease is accepted; the plan has its path, or why it is unreachable.
-    Accepted(Arc<Lease>, PeerPlan),
-    Rejected(Rejected),
-}
+/// The result of validating and planning one lease of the store: if it is accepted, the plan has its
+/// path, or why it is unreachable.
+pub type LeasePlan = Result<(Arc<Lease>, PeerPlan), Rejected>;
 
-impl LeasePlan {
-    /// Plans `peer` if its lease is accepted.
-    pub fn of(peer: Peer<'_>, networks: &[Box<dyn Network>], fallbacks: &Fallbacks) -> Self {
-        match peer {
-            Ok(lease) => {
-                let plan = backend::plan_peer(networks, lease, fallbacks);
-                Self::Accepted(Arc::clone(lease), plan)
-            }
-            Err(rejected) => Self::Rejected(rejected),
-        }
-    }
-
-    pub const fn accepted(&self) -> Option<&Arc<Lease>> {
-        match self {
-            Self::Accepted(lease, _) => Some(lease),
-            Self::Rejected(_) => None,
-        }
-    }
+/// Plans `peer` if its lease is accepted.
+pub fn plan_lease(peer: Peer<'_>, backends: &[Backend], fallbacks: &Fallbacks) -> LeasePlan {
+    peer.map(|lease| (Arc::clone(lease), backend::plan_peer(backends, lease, fallbacks)))
 }
 
 /// The desired kernel state, updated peer by peer.
@@ -61,11 +42,11 @@ enum Shared {
 impl Desired {
     /// Plans everything at once, for callers that do not update the plan later.
     pub fn plan(local: &NodeInputs, peers: &mut Peers, fallbacks: &Fallbacks) -> Self {
-        let networks = backend::networks(local);
+        let backends = backend::backends(local);
         peers.validate_by(local.rules());
-        let lease_plan = |peer| LeasePlan::of(peer, &networks, fallbacks);
+        let lease_plan = |peer| plan_lease(peer, &backends, fallbacks);
         let lease_plans = peers.all().map(|(id, peer)| (id.clone(), peer.map(lease_plan)));
-        Self::new(backend::plan_local(local, &networks), lease_plans)
+        Self::new(backend::plan_local(local), lease_plans)
     }
 
     /// Combines the entries of this node with those of all peers.
@@ -147,11 +128,7 @@ impl Desired {
 }
 
 fn entries(lease_plan: &LeasePlan) -> impl Iterator<Item = &Arc<Entry>> {
-    let plan = match lease_plan {
-        LeasePlan::Accepted(_, plan) => Some(plan),
-        LeasePlan::Rejected(_) => None,
-    };
-    plan.into_iter().flat_map(PeerPlan::entries)
+    lease_plan.iter().flat_map(|(_, plan)| plan.entries())
 }
 
 fn shareable(entry: &Arc<Entry>) -> Option<Shared> {
@@ -164,5 +141,5 @@ fn shareable(entry: &Arc<Entry>) -> Option<Shared> {
 
 const fn conflicts_with_us(lease_plan: &LeasePlan) -> bool {
     use Rejected::{OurAddress, OurMac, OverlapsOurs};
-    matches!(lease_plan, LeasePlan::Rejected(OverlapsOurs(..) | OurAddress(_) | OurMac(_)))
+    matches!(lease_plan, Err(OverlapsOurs(..) | OurAddress(_) | OurMac(_)))
 }

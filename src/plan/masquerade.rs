@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::model::config::NetworkConfig;
+use crate::model::entry::Match::{Is, IsNot};
 use crate::model::entry::{
-    Base, Chain, ChainName, Entry, Hook, Marked, Match, Rule, Table, TableName, Verdict,
+    Base, Chain, ChainName, Condition, Entry, Hook, Rule, Table, TableName, Verdict,
 };
 use crate::model::lease::Lease;
 use crate::model::node::Firewalls;
@@ -136,11 +137,6 @@ pub fn flannels_tables() -> impl Iterator<Item = TableName> {
     Family::ALL.into_iter().map(move |family| TableName { family, name: name(family).to_owned() })
 }
 
-/// The chains that a node may have, including those of an earlier run and of flanneld.
-pub fn chain_names() -> BTreeSet<ChainName> {
-    ChainName::all().collect()
-}
-
 /// Each firewall has its own name, so that new rules exist before the old ones are removed.
 fn table_name(firewall: Firewall, family: Family, vni: u32) -> TableName {
     let name = match firewall {
@@ -164,22 +160,21 @@ fn fixed(
     network: Prefix,
     subnet: Prefix,
 ) -> Option<Vec<Rule>> {
-    use Match::{Is, IsNot};
     let Masquerade { ports, mark } = policy.marked;
-    let unmarked = Rule { marked: Some(Marked::Without(mark)), ..Rule::of_all(Verdict::Return) };
+    let unmarked = Condition::Marked(IsNot, mark);
     let exempt = match policy.masquerade {
         // Pod-to-pod packets keep their source.
-        Some(_) => Rule { source: Some(Is(network)), ..unmarked },
-        None if config.mixed => unmarked,
+        Some(_) => vec![unmarked, Condition::source(Is, network)],
+        None if config.mixed => vec![unmarked],
         None => return None,
     };
     Some(vec![
-        Rule { destination: Some(IsNot(network)), ..Rule::of_all(Verdict::Return) },
-        Rule { destination: Some(Is(subnet)), ..Rule::of_all(Verdict::Return) },
-        exempt,
+        Rule::of([Condition::destination(IsNot, network)], Verdict::Return),
+        Rule::of([Condition::destination(Is, subnet)], Verdict::Return),
+        Rule::of(exempt, Verdict::Return),
         // Encapsulation keeps the mark: the outer packet would be masqueraded.
-        Rule::of_all(Verdict::Unmark(mark)),
-        Rule::of_all(Verdict::SourceNat { to: subnet.gateway(), ports }),
+        Rule::of([], Verdict::Unmark(mark)),
+        Rule::of([], Verdict::SourceNat { to: subnet.gateway(), ports }),
     ])
 }
 
@@ -190,37 +185,35 @@ fn translated(
     subnet: Prefix,
     exempt: &[Prefix],
 ) -> Option<Vec<Rule>> {
-    use Match::{Is, IsNot};
     let masquerade = policy.masquerade.as_ref()?;
     let family = network.family();
-    let source_nat = Verdict::Masquerade(masquerade.ports);
+    let (from, to) = (Condition::source::<Prefix>, Condition::destination::<Prefix>);
     let first = [
-        Rule { marked: Some(Marked::With(masquerade.mark)), ..Rule::of_all(Verdict::Return) },
-        Rule::between(Is(subnet), Is(network), Verdict::Return),
-        Rule::between(Is(network), Is(subnet), Verdict::Return),
+        Rule::of([Condition::Marked(Is, masquerade.mark)], Verdict::Return),
+        Rule::of([from(Is, subnet), to(Is, network)], Verdict::Return),
+        Rule::of([from(Is, network), to(Is, subnet)], Verdict::Return),
         // Pods of this node see the original source.
-        Rule::between(IsNot(network), Is(subnet), Verdict::Return),
+        Rule::of([from(IsNot, network), to(Is, subnet)], Verdict::Return),
     ];
     let exempt = exempt.iter().filter(|range| range.family() == family);
-    let exempt = exempt.map(|range| Rule {
-        source: Some(Is(network)),
+    let exempt = exempt.map(|range| {
         // A rule with a prefix of length 0 reads back as a rule without one.
-        destination: (range.prefix_len() > 0).then_some(Is(*range)),
-        ..Rule::of_all(Verdict::Return)
+        let to_range = (range.prefix_len() > 0).then(|| to(Is, *range));
+        Rule::of([from(Is, network)].into_iter().chain(to_range), Verdict::Return)
     });
+    let source_nat = || Verdict::Masquerade(masquerade.ports);
     let last = [
-        Rule::between(Is(network), IsNot(Prefix::multicast(family)), source_nat),
+        Rule::of([from(Is, network), to(IsNot, Prefix::multicast(family))], source_nat()),
         // Answers of pods on other nodes have to return through this node, which translates them
         // back.
-        Rule::between(IsNot(network), Is(network), source_nat),
+        Rule::of([from(IsNot, network), to(Is, network)], source_nat()),
     ];
     Some(first.into_iter().chain(exempt).chain(last).collect())
 }
 
 /// Rules that accept packets from and to pods; none if the policy leaves that to other programs.
 fn accepted(policy: &Policy, network: Prefix) -> Option<Vec<Rule>> {
-    let accept = Rule::of_all(Verdict::Accept);
-    let source = Rule { source: Some(Match::Is(network)), ..accept.clone() };
-    let destination = Rule { destination: Some(Match::Is(network)), ..accept };
-    (policy.forward == Forward::Accept).then(|| vec![source, destination])
+    let ends = [Condition::source(Is, network), Condition::destination(Is, network)];
+    let accept = |end| Rule::of([end], Verdict::Accept);
+    (policy.forward == Forward::Accept).then(|| ends.map(accept).to_vec())
 }

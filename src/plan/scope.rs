@@ -80,11 +80,9 @@ impl Scope {
 
     /// Whether `other` would read the same entries.
     pub fn sees_the_same(&self, other: &Self) -> bool {
-        let seen = |scope: &Self| {
-            let links = (scope.tunnels.clone(), scope.underlay.clone());
-            (links, scope.tables.clone(), scope.chains.clone(), scope.networks.clone())
-        };
-        seen(self) == seen(other)
+        let Self { tunnels, underlay, tables, chains, networks, .. } = other;
+        (&self.tunnels, &self.underlay, &self.networks) == (tunnels, underlay, networks)
+            && (&self.tables, &self.chains) == (tables, chains)
     }
 
     /// Whether tweed may remove `entry` once it is not desired.

@@ -3,48 +3,30 @@
 use std::net::IpAddr;
 
 use super::{Packet, PacketKind};
+use crate::model::path::Path;
 use crate::model::prefix::Family;
 use crate::plan::paths::{LocalProber, Targets};
 
-/// Why a packet with a valid seal is ignored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Ignored {
-    #[error("it is for another node")]
-    Misdirected,
-    #[error("its source is not the address of its sender")]
-    SourceMismatch,
-    #[error("its sender is not an accepted peer")]
-    UnknownSender,
-    #[error("it is not a request")]
-    NotARequest,
-}
-
 /// The answer to `packet`, which came from `source`, and the public IP to send it to if it takes
-/// the direct path.
+/// the direct path; none if it is no request of an accepted peer to this node, or
+/// if this node sends nothing by its path.
 pub fn answer(
     packet: Packet,
     source: IpAddr,
     local: &LocalProber,
     targets: &Targets,
-) -> Result<(Packet, IpAddr), Ignored> {
-    if packet.kind != PacketKind::Request {
-        return Err(Ignored::NotARequest);
-    }
-    is_between(packet, source, local)?;
-    let peer = targets.peers.get(&packet.from).ok_or(Ignored::UnknownSender)?;
-    Ok((packet.answered(), peer.public_ip))
+) -> Option<(Packet, IpAddr)> {
+    let is_request = packet.kind == PacketKind::Request && is_between(packet, source, local);
+    let peer = targets.peers.get(&packet.from).filter(|_| is_request)?;
+    // Where no packets of pods are sent directly, a firewall or filter may not expect them.
+    let is_usual = packet.path == Path::Tunnel || peer.direct;
+    is_usual.then_some((packet.answered(peer.direct), peer.public_ip))
 }
 
 /// Whether `packet` is for this node, and its source is its sender.
-pub(super) fn is_between(
-    packet: Packet,
-    source: IpAddr,
-    local: &LocalProber,
-) -> Result<(), Ignored> {
-    if local.addresses.get(&Family::of(packet.to)) != Some(&packet.to) {
-        return Err(Ignored::Misdirected);
-    }
-    (packet.from == source).then_some(()).ok_or(Ignored::SourceMismatch)
+pub(super) fn is_between(packet: Packet, source: IpAddr, local: &LocalProber) -> bool {
+    let own = local.addresses.get(&Family::of(packet.to));
+    own == Some(&packet.to) && packet.from == source
 }
 
 #[cfg(test)]
@@ -53,23 +35,30 @@ mod tests {
 
     use super::*;
     use crate::model::config::Probe;
-    use crate::model::path::Path;
     use crate::plan::paths::Target;
 
     fn ip(text: &str) -> IpAddr {
         text.parse().unwrap()
     }
 
-    fn asked(from: &str, to: &str, source: &str) -> Result<(Packet, IpAddr), Ignored> {
+    fn asked(from: &str, to: &str, source: &str) -> Option<(Packet, IpAddr)> {
+        asked_by(Path::Direct, true, [from, to, source])
+    }
+
+    fn asked_by(
+        path: Path,
+        direct: bool,
+        [from, to, source]: [&str; 3],
+    ) -> Option<(Packet, IpAddr)> {
         let addresses = BTreeMap::from([(Family::V4, ip("10.244.1.0"))]);
         let local = LocalProber { probe: Probe::default(), addresses, pod_mtu: 1450 };
         let public_ip = ip("172.16.0.2");
-        let target = Target { public_ip, direct: true, tunnel: true };
+        let target = Target { public_ip, direct, tunnel: true };
         let peers = BTreeMap::from([(ip("10.244.2.0"), target)]);
         let targets = Targets { local: Some(local.clone()), peers };
         let (from, to) = (ip(from), ip(to));
-        let (kind, path, nonce) = (PacketKind::Request, Path::Direct, 7);
-        let packet = Packet { kind, path, nonce, from, to, stamp: None };
+        let (kind, nonce) = (PacketKind::Request, 7);
+        let packet = Packet { kind, path, nonce, from, to, stamp: None, takes_direct: true };
         answer(packet, ip(source), &local, &targets)
     }
 
@@ -82,10 +71,17 @@ mod tests {
     }
 
     #[test]
+    fn a_node_that_sends_nothing_directly_answers_only_through_the_tunnel() {
+        let asked = |path| asked_by(path, false, ["10.244.2.0", "10.244.1.0", "10.244.2.0"]);
+        assert_eq!(asked(Path::Direct), None);
+        let (answer, _) = asked(Path::Tunnel).unwrap();
+        assert_eq!((answer.path, answer.takes_direct), (Path::Tunnel, false));
+    }
+
+    #[test]
     fn other_sources_are_not_answered() {
-        let rejected = |from, to, source| asked(from, to, source).unwrap_err();
-        assert_eq!(rejected("10.244.9.0", "10.244.1.0", "10.244.9.0"), Ignored::UnknownSender);
-        assert_eq!(rejected("10.244.2.0", "10.244.9.0", "10.244.2.0"), Ignored::Misdirected);
-        assert_eq!(rejected("10.244.2.0", "10.244.1.0", "172.16.0.2"), Ignored::SourceMismatch);
+        assert_eq!(asked("10.244.9.0", "10.244.1.0", "10.244.9.0"), None, "an unknown sender");
+        assert_eq!(asked("10.244.2.0", "10.244.9.0", "10.244.2.0"), None, "for another node");
+        assert_eq!(asked("10.244.2.0", "10.244.1.0", "172.16.0.2"), None, "of another source");
     }
 }

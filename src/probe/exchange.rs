@@ -57,7 +57,6 @@ pub enum Pause {
     Reports(Vec<ProbeEvent>),
     /// This node's own settings have changed.
     Changed,
-    Closed,
 }
 
 const SETTLE: Duration = Duration::from_millis(50);
@@ -89,8 +88,9 @@ impl Exchange {
         })
     }
 
-    /// Runs until there are events for the loop, or probing cannot continue.
-    pub async fn run(&mut self, orders: &mut Orders) -> Pause {
+    /// Runs until there are events for the loop, or probing cannot continue. None if the loop has
+    /// ended.
+    pub async fn run(&mut self, orders: &mut Orders) -> Option<Pause> {
         let mut buffer = vec![0; BUFFER];
         loop {
             tokio::select! {
@@ -101,30 +101,27 @@ impl Exchange {
                     self.receive(wire, &mut buffer, &orders.targets.borrow());
                 }
                 () = until(self.next()) => {}
-                request = orders.requests.recv() => match request {
-                    Some(request) => self.send_request(request),
-                    None => return Pause::Closed,
-                },
-                changed = orders.due.changed() => match changed {
-                    Ok(()) => self.due = *orders.due.borrow_and_update(),
-                    Err(_) => return Pause::Closed,
-                },
-                changed = orders.targets.changed() => match changed {
-                    Ok(()) => drop(self.targets_at.get_or_insert(Instant::now() + SETTLE)),
-                    Err(_) => return Pause::Closed,
-                },
+                request = orders.requests.recv() => self.send_request(request?),
+                changed = orders.due.changed() => {
+                    changed.ok()?;
+                    self.due = *orders.due.borrow_and_update();
+                }
+                changed = orders.targets.changed() => {
+                    changed.ok()?;
+                    self.targets_at.get_or_insert(Instant::now() + SETTLE);
+                }
             }
             self.take_orders(orders);
             self.keyring.rotate(self.now());
             if !self.targets_due(&orders.targets.borrow()) {
-                return Pause::Changed;
+                return Some(Pause::Changed);
             }
             self.send_delayed();
             self.expire();
             self.report_due();
             orders.counts.send_replace(self.counts);
             if !self.reports.is_empty() {
-                return Pause::Reports(std::mem::take(&mut self.reports));
+                return Some(Pause::Reports(std::mem::take(&mut self.reports)));
             }
         }
     }
@@ -187,7 +184,15 @@ impl Exchange {
         let ProbeRequest { peer, public_ip, path, size, .. } = request;
         let Some(from) = self.local.addresses.get(&Family::of(peer)).copied() else { return };
         let nonce = self.expect(request);
-        let packet = Packet { kind: PacketKind::Request, path, nonce, from, to: peer, stamp: None };
+        let packet = Packet {
+            kind: PacketKind::Request,
+            path,
+            nonce,
+            from,
+            to: peer,
+            stamp: None,
+            takes_direct: true,
+        };
         let length = match size {
             ProbeSize::Small => 0,
             ProbeSize::Large => self.largest(peer),
@@ -279,18 +284,18 @@ impl Exchange {
 
     /// Returns whether the packet was accepted.
     fn take(&mut self, bytes: &[u8], source: SocketAddr, targets: &Targets) -> bool {
-        let Ok((packet, secret)) = Packet::open(bytes, &self.keyring) else { return false };
+        let Some((packet, secret)) = Packet::open(bytes, &self.keyring) else { return false };
         let secret = secret.clone();
         match packet.kind {
             PacketKind::Request => {
                 let answer = answer(packet, source.ip(), &self.local, targets);
-                let Ok((answer, gateway)) = answer else { return false };
+                let Some((answer, gateway)) = answer else { return false };
                 // As long as the request, so that large packets are probed in both directions.
                 let outgoing = Outgoing { packet: answer, length: bytes.len(), secret };
                 self.serve(packet, outgoing, gateway)
             }
             PacketKind::Answer => {
-                is_between(packet, source.ip(), &self.local).is_ok() && self.take_answer(packet)
+                is_between(packet, source.ip(), &self.local) && self.take_answer(packet)
             }
         }
     }
@@ -311,7 +316,8 @@ impl Exchange {
 
     /// Returns whether it answers an open request. A peer that answers too late is still alive,
     /// unless the packet is a replayed one.
-    fn take_answer(&mut self, Packet { from, path, nonce, stamp, .. }: Packet) -> bool {
+    fn take_answer(&mut self, packet: Packet) -> bool {
+        let Packet { from, path, nonce, stamp, takes_direct, .. } = packet;
         let is_meant =
             |Awaited { request, .. }: &Awaited| request.peer == from && request.path == path;
         let awaited = self.awaited.get(&nonce).copied().filter(is_meant);
@@ -322,7 +328,7 @@ impl Exchange {
             self.expiry.remove(&(sent + self.timeout(), nonce));
             self.senders.entry(from).or_default().prove(stamp);
             let at = Instant::now();
-            self.reports.push(ProbeEvent::Answered { request, sent, at });
+            self.reports.push(ProbeEvent::Answered { request, sent, at, takes_direct });
         } else if is_new {
             self.report_alive(from);
         }
@@ -377,7 +383,15 @@ mod tests {
         let (mut exchange, _channels, _orders) = exchange();
         let ProbeRequest { peer, path, .. } = request();
         let (nonce, to) = (exchange.expect(request()), IpAddr::from([10, 244, 1, 0]));
-        let packet = Packet { kind: PacketKind::Answer, path, nonce, from: peer, to, stamp: None };
+        let packet = Packet {
+            kind: PacketKind::Answer,
+            path,
+            nonce,
+            from: peer,
+            to,
+            stamp: None,
+            takes_direct: true,
+        };
         assert!(!exchange.take_answer(Packet { from: to, ..packet }));
         assert!(!exchange.take_answer(Packet { path: Path::Tunnel, ..packet }));
         assert!(!exchange.take_answer(Packet { nonce: nonce.wrapping_add(1), ..packet }));
@@ -391,7 +405,8 @@ mod tests {
         tokio::time::advance(Duration::from_secs(60)).await;
         exchange.expect(request());
         let sent = Instant::now();
-        let Pause::Reports(reports) = exchange.run(&mut orders).await else { panic!("no report") };
+        let pause = exchange.run(&mut orders).await;
+        let Some(Pause::Reports(reports)) = pause else { panic!("no report") };
         assert!(matches!(reports[..], [ProbeEvent::Lost { sent: at, .. }] if at == sent));
         let late = sent.elapsed().saturating_sub(exchange.timeout());
         assert!(late < Duration::from_millis(5), "{late:?}");

@@ -10,7 +10,7 @@ mod replay;
 mod waiting;
 mod wire;
 
-pub use answer::{Ignored, answer};
+pub use answer::answer;
 pub use datagram::{datagram, headers};
 pub use exchange::{Exchange, Pause};
 pub use keyring::Keyring;
@@ -39,6 +39,8 @@ pub enum ProbeEvent {
         request: ProbeRequest,
         sent: Instant,
         at: Instant,
+        /// Whether the peer answers direct requests.
+        takes_direct: bool,
     },
     /// The request was not answered in time. Earlier packets are reported first, so that no answer
     /// is late because this process was busy.

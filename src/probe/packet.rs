@@ -19,6 +19,9 @@ pub struct Packet {
     pub to: IpAddr,
     /// None in packets of older daemons, which ignore it.
     pub stamp: Option<Stamp>,
+    /// Whether the sender sends packets directly to the receiver. A sender that does not answers no
+    /// direct request.
+    pub takes_direct: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -35,19 +38,6 @@ pub enum PacketKind {
     Answer,
 }
 
-/// Why bytes are no valid probe of this cluster.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotAProbe {
-    #[error("it is too short")]
-    Short,
-    #[error("it is of another protocol or version")]
-    Foreign,
-    #[error("its seal is not of this cluster's secret")]
-    Seal,
-    #[error("its fields are invalid")]
-    Fields,
-}
-
 /// Indexed by the code in a packet.
 const CODES: [(PacketKind, Path); 4] = [
     (PacketKind::Request, Path::Direct),
@@ -60,6 +50,8 @@ const VERSION: u8 = 1;
 const BODY: usize = 44;
 /// Marks a stamp after the body; older daemons pad with zeros.
 const STAMPED: u8 = 1;
+/// Marks the stamp of a sender that sends nothing directly. To older daemons, this is padding.
+const STAMPED_TUNNEL_ONLY: u8 = 2;
 /// The length of a stamp with its mark, in bytes.
 const STAMP: usize = 17;
 /// The length of a packet without padding, in bytes.
@@ -68,8 +60,9 @@ pub const SHORTEST: usize = BODY + STAMP + Secret::SEAL;
 impl Packet {
     /// The answer to this request, by the same path, without a stamp yet.
     #[must_use]
-    pub const fn answered(self) -> Self {
-        Self { kind: PacketKind::Answer, from: self.to, to: self.from, stamp: None, ..self }
+    pub const fn answered(self, takes_direct: bool) -> Self {
+        let (kind, from, to) = (PacketKind::Answer, self.to, self.from);
+        Self { kind, from, to, stamp: None, takes_direct, ..self }
     }
 
     /// Pads to `length` bytes, at least [`SHORTEST`]; the seal covers the padding.
@@ -82,53 +75,46 @@ impl Packet {
         bytes.extend(self.nonce.to_be_bytes());
         bytes.extend(octets(self.from));
         bytes.extend(octets(self.to));
-        bytes.extend(self.stamp.into_iter().flat_map(stamped));
+        let mark = if self.takes_direct { STAMPED } else { STAMPED_TUNNEL_ONLY };
+        bytes.extend(self.stamp.into_iter().flat_map(|stamp| stamped(mark, stamp)));
         bytes.resize(length.max(SHORTEST) - Secret::SEAL, 0);
         let seal = secret.seal(&bytes);
         bytes.extend(seal.as_ref());
         bytes
     }
 
-    pub fn decode(bytes: &[u8], secret: &Secret) -> Result<Self, NotAProbe> {
-        Self::unseal(bytes, |sealed, seal| secret.has_sealed(sealed, seal).then_some(()))
-            .map(|(packet, ())| packet)
-    }
-
-    /// The same, with any secret of `keyring`; returns also the secret of the seal.
-    pub(super) fn open<'a>(
-        bytes: &[u8],
-        keyring: &'a Keyring,
-    ) -> Result<(Self, &'a Secret), NotAProbe> {
-        Self::unseal(bytes, |sealed, seal| keyring.secret_of(sealed, seal))
-    }
-
-    fn unseal<T>(
-        bytes: &[u8],
-        secret_of: impl FnOnce(&[u8], &[u8]) -> Option<T>,
-    ) -> Result<(Self, T), NotAProbe> {
-        let (sealed, seal) =
-            bytes.split_last_chunk::<{ Secret::SEAL }>().ok_or(NotAProbe::Short)?;
-        let (body, rest) = sealed.split_first_chunk::<BODY>().ok_or(NotAProbe::Short)?;
+    /// The packet in `bytes`, and the secret of `keyring` that it is sealed with; none if it is no
+    /// probe of this cluster.
+    pub fn open<'a>(bytes: &[u8], keyring: &'a Keyring) -> Option<(Self, &'a Secret)> {
+        let (sealed, seal) = bytes.split_last_chunk::<{ Secret::SEAL }>()?;
+        let (body, rest) = sealed.split_first_chunk::<BODY>()?;
         if !body.starts_with(&MAGIC) || body.get(2) != Some(&VERSION) {
-            return Err(NotAProbe::Foreign);
+            return None;
         }
-        let secret = secret_of(sealed, seal).ok_or(NotAProbe::Seal)?;
-        let packet = fields(body).ok_or(NotAProbe::Fields)?;
-        Ok((Self { stamp: stamp(rest), ..packet }, secret))
+        let secret = keyring.secret_of(sealed, seal)?;
+        let (stamp, takes_direct) = stamp(rest).unzip();
+        let takes_direct = takes_direct.unwrap_or(true);
+        Some((Self { stamp, takes_direct, ..fields(body)? }, secret))
     }
 }
 
-fn stamped(Stamp { session, count }: Stamp) -> Vec<u8> {
-    [&[STAMPED][..], &session.to_be_bytes(), &count.to_be_bytes()].concat()
+fn stamped(mark: u8, Stamp { session, count }: Stamp) -> Vec<u8> {
+    [&[mark][..], &session.to_be_bytes(), &count.to_be_bytes()].concat()
 }
 
-/// The stamp after the body; none if `rest` does not begin with one.
-fn stamp(rest: &[u8]) -> Option<Stamp> {
+/// The stamp after the body, and whether its sender takes direct packets; none if `rest` does not
+/// begin with a stamp.
+fn stamp(rest: &[u8]) -> Option<(Stamp, bool)> {
     let (mark, rest) = rest.split_first()?;
     let (session, rest) = rest.split_first_chunk::<8>()?;
     let count = rest.first_chunk::<8>()?;
     let (session, count) = (u64::from_be_bytes(*session), u64::from_be_bytes(*count));
-    (*mark == STAMPED).then_some(Stamp { session, count })
+    let takes_direct = match *mark {
+        STAMPED => true,
+        STAMPED_TUNNEL_ONLY => false,
+        _ => return None,
+    };
+    Some((Stamp { session, count }, takes_direct))
 }
 
 fn fields(body: &[u8; BODY]) -> Option<Packet> {
@@ -140,7 +126,7 @@ fn fields(body: &[u8; BODY]) -> Option<Packet> {
     let (kind, path) = *CODES.get(usize::from(*code))?;
     let nonce = u64::from_be_bytes(*nonce);
     let (from, to) = (address(*from), address(*to));
-    let packet = Packet { kind, path, nonce, from, to, stamp: None };
+    let packet = Packet { kind, path, nonce, from, to, stamp: None, takes_direct: true };
     (packet.from.is_ipv4() == packet.to.is_ipv4()).then_some(packet)
 }
 
@@ -166,6 +152,10 @@ mod tests {
         Secret::new(&[7; 32])
     }
 
+    fn decode(bytes: &[u8]) -> Option<Packet> {
+        Some(Packet::open(bytes, &Keyring::new(secret()))?.0)
+    }
+
     fn any_packet() -> impl Strategy<Value = Packet> {
         let v4 = any::<([u8; 4], [u8; 4])>().prop_map(|(a, b)| (IpAddr::from(a), IpAddr::from(b)));
         // An IPv4-mapped IPv6 address would be decoded as IPv4.
@@ -174,8 +164,13 @@ mod tests {
         let path = prop_oneof![Just(Path::Direct), Just(Path::Tunnel)];
         let stamp = proptest::option::of(any::<(u64, u64)>());
         let stamp = stamp.prop_map(|it| it.map(|(session, count)| Stamp { session, count }));
-        (kind, path, any::<u64>(), prop_oneof![v4, v6], stamp).prop_map(
-            |(kind, path, nonce, (from, to), stamp)| Packet { kind, path, nonce, from, to, stamp },
+        let rest = (stamp, any::<bool>());
+        (kind, path, any::<u64>(), prop_oneof![v4, v6], rest).prop_map(
+            |(kind, path, nonce, (from, to), (stamp, takes_direct))| {
+                // Only a stamp has the mark.
+                let takes_direct = takes_direct || stamp.is_none();
+                Packet { kind, path, nonce, from, to, stamp, takes_direct }
+            },
         )
     }
 
@@ -193,6 +188,7 @@ mod tests {
             from: "10.244.1.0".parse().unwrap(),
             to: "10.244.2.0".parse().unwrap(),
             stamp,
+            takes_direct: true,
         }
     }
 
@@ -219,7 +215,7 @@ mod tests {
             let mut old = stamped[..BODY].to_vec();
             old.resize(BODY + padding, 0);
             old.extend(secret().seal(&old.clone()).as_ref());
-            assert_eq!(Packet::decode(&old, &secret()), Ok(request(None)), "{padding}");
+            assert_eq!(decode(&old), Some(request(None)), "{padding}");
         }
     }
 
@@ -228,7 +224,7 @@ mod tests {
         fn what_is_encoded_is_decoded(packet in any_packet(), length in 0_usize..9000) {
             let bytes = packet.encode(&secret(), length);
             prop_assert_eq!(bytes.len(), length.max(SHORTEST));
-            prop_assert_eq!(Packet::decode(&bytes, &secret()), Ok(packet));
+            prop_assert_eq!(decode(&bytes), Some(packet));
         }
 
         #[test]
@@ -238,7 +234,7 @@ mod tests {
             let mut bytes = packet.encode(&secret(), length);
             let at = at % bytes.len();
             bytes[at] ^= bits;
-            prop_assert!(Packet::decode(&bytes, &secret()).is_err());
+            prop_assert_eq!(decode(&bytes), None);
         }
 
         #[test]
@@ -247,25 +243,25 @@ mod tests {
             let mut other = bytes.clone();
             other.resize(length, 0);
             prop_assume!(other.len() != bytes.len());
-            prop_assert!(Packet::decode(&other, &secret()).is_err());
+            prop_assert_eq!(decode(&other), None);
         }
 
         #[test]
         fn another_secret_does_not_open_a_packet(packet in any_packet()) {
             let bytes = packet.encode(&Secret::new(&[8; 32]), 0);
-            prop_assert_eq!(Packet::decode(&bytes, &secret()), Err(NotAProbe::Seal));
+            prop_assert_eq!(decode(&bytes), None);
         }
 
         #[test]
         fn random_bytes_are_rejected(bytes in proptest::collection::vec(any::<u8>(), 0..2000)) {
-            prop_assert!(Packet::decode(&bytes, &secret()).is_err());
+            prop_assert_eq!(decode(&bytes), None);
         }
 
         #[test]
         fn sealed_random_bytes_are_rejected_or_decoded(body in proptest::array::uniform32(any::<u8>())) {
             let mut bytes = [b"tw\x01".as_slice(), &body, &[0; 9], &body].concat();
             bytes.extend(secret().seal(&bytes).as_ref().to_vec());
-            if let Ok(packet) = Packet::decode(&bytes, &secret()) {
+            if let Some(packet) = decode(&bytes) {
                 prop_assert_eq!(packet.from.is_ipv4(), packet.to.is_ipv4());
             }
         }

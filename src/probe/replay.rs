@@ -43,7 +43,7 @@ struct Bucket {
 }
 
 /// The number of requests of one peer that are answered per period, even all at once. The paths of
-/// a peer in doubt need 33: three requests ten times in an interval, jitter included.
+/// a peer in doubt need 44: four requests ten times in an interval, jitter included.
 const REQUESTS: u32 = 50;
 const LONGEST_PERIOD: Duration = Duration::from_secs(1);
 

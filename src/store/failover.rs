@@ -88,7 +88,7 @@ impl<C> Current<C> {
 
 impl<S: Servers> Failover<S> {
     /// Does not connect yet. The server at `first` is used first.
-    pub(super) fn new(servers: S, first: usize, report: Report) -> Self {
+    pub(super) fn starting_at(first: usize, servers: S, report: Report) -> Self {
         let current = Current { connection: None, server: first, changes: 0, failures: 0 };
         Self { servers, report, current: Mutex::new(current) }
     }
@@ -104,10 +104,7 @@ impl<S: Servers> Failover<S> {
                 current.connection = Some(Arc::clone(&connection));
                 Ok(connection)
             }
-            Err(reason) => {
-                self.use_next_server(&mut current, &reason);
-                Err(Failure::Unreachable)
-            }
+            Err(reason) => Err(self.use_next_server(&mut current, &reason)),
         }
     }
 
@@ -134,24 +131,26 @@ impl<S: Servers> Failover<S> {
     }
 
     /// The next request goes to the next server.
-    pub(super) async fn drop_connection(&self, connection: &Arc<S::Client>, reason: &str) {
+    pub(super) async fn drop_connection(&self, used: &Arc<S::Client>, reason: &str) -> Failure {
         let mut current = self.current.lock().await;
-        if current.uses(connection) {
+        if current.uses(used) {
             current.connection = None;
             self.use_next_server(&mut current, reason);
         }
+        Failure::Unreachable
     }
 
     /// The server is overloaded, but the connection works: without another server it is kept, since
     /// a new one would add to the load.
-    pub(super) async fn avoid_server(&self, connection: &Arc<S::Client>, reason: &str) {
+    pub(super) async fn avoid_server(&self, used: &Arc<S::Client>, reason: &str) -> Failure {
         if self.servers.count() > 1 {
-            return self.drop_connection(connection, reason).await;
+            return self.drop_connection(used, reason).await;
         }
         let mut current = self.current.lock().await;
-        if current.uses(connection) {
+        if current.uses(used) {
             self.use_next_server(&mut current, reason);
         }
+        Failure::Unreachable
     }
 
     /// Tries each server once, since an operator waits for the answer.
@@ -183,12 +182,17 @@ impl<S: Servers> Failover<S> {
         }
     }
 
-    pub(super) fn note_report<T>(&self, written: &Result<T, Failure>) {
-        match written {
+    /// Notes whether this node's report was written; the error is a sentence.
+    pub(super) fn published<T>(&self, written: Result<T, Failure>) -> Result<T, String> {
+        match &written {
             Ok(_) => self.report.refuses_report(None),
             Err(Failure::Refused(Refusal::Invalid(why))) => self.report.refuses_report(Some(why)),
             Err(Failure::Refused(_) | Failure::Unreachable) => {}
         }
+        written.map_err(|failure| match failure {
+            Failure::Unreachable => format!("{} cannot be used", self.report.store),
+            Failure::Refused(refusal) => self.refused(refusal),
+        })
     }
 
     /// The effect of a failed request for all leases on their history.
@@ -206,7 +210,7 @@ impl<S: Servers> Failover<S> {
     }
 
     /// Uses the next server. Reports a failure only after all servers have failed.
-    fn use_next_server(&self, current: &mut Current<S::Client>, reason: &str) {
+    fn use_next_server(&self, current: &mut Current<S::Client>, reason: &str) -> Failure {
         let servers = self.servers.count().max(1);
         current.failures += 1;
         if current.failures >= servers {
@@ -216,6 +220,7 @@ impl<S: Servers> Failover<S> {
             current.server = (current.server + 1) % servers;
             current.changes += 1;
         }
+        Failure::Unreachable
     }
 }
 

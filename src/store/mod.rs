@@ -80,18 +80,6 @@ pub trait Documents {
     /// config first, or the reason why it cannot be used.
     fn watch_config(&self) -> BoxStream<'static, ConfigUpdate>;
 
-    /// Waits for a network config that can be used.
-    fn network_config(&self) -> impl Future<Output = NetworkConfig> {
-        let mut usable = self.watch_config().filter_map(|update| ready(update.config.ok()));
-        async move {
-            match usable.next().await {
-                Some(config) => config,
-                // A watch never ends.
-                None => pending().await,
-            }
-        }
-    }
-
     /// The identity of this node in the store, and its changes. Never ends.
     fn watch_identity(&self) -> BoxStream<'static, Identity> {
         stream::once(ready(Identity::default())).chain(stream::pending()).boxed()

@@ -71,26 +71,35 @@ impl Report {
 
     /// The store answers, but refuses to list the leases for `reason`, or lists them.
     pub(super) fn withholds_leases(&self, reason: Option<&str>) {
-        self.withholds("the leases", reason, |problems| &mut problems.leases);
+        self.reachable();
+        let texts = ("does not show the leases", "shows the leases");
+        self.note(reason, texts, |problems| &mut problems.leases);
     }
 
     /// The same, of the network config.
     pub(super) fn withholds_config(&self, reason: Option<&str>) {
-        self.withholds("the network config", reason, |problems| &mut problems.config);
+        self.reachable();
+        let texts = ("does not show the network config", "shows the network config");
+        self.note(reason, texts, |problems| &mut problems.config);
     }
 
-    fn withholds(
+    /// The store rejects this node's report for `reason`, or accepts it.
+    pub(super) fn refuses_report(&self, reason: Option<&str>) {
+        let texts = ("refuses this node's report", "accepts this node's report");
+        self.note(reason, texts, |problems| &mut problems.report);
+    }
+
+    fn note(
         &self,
-        what: &str,
         reason: Option<&str>,
+        (fails, works): (&str, &str),
         slot: impl FnOnce(&mut Problems) -> &mut Option<String>,
     ) {
-        self.reachable();
         let next = reason.map(excerpt::sentence);
         let known = self.change(|problems| std::mem::replace(slot(problems), next));
         match (reason, known) {
-            (Some(reason), None) => warn!(reason, "{} does not show {what}", self.store),
-            (None, Some(_)) => info!("{} shows {what} again", self.store),
+            (Some(reason), None) => warn!(reason, "{} {fails}", self.store),
+            (None, Some(_)) => info!("{} {works} again", self.store),
             (None, None) | (Some(_), Some(_)) => {}
         }
     }
@@ -116,17 +125,6 @@ impl Report {
 
     pub(super) fn has_subnet(&self) {
         self.change(|problems| problems.subnet = None);
-    }
-
-    /// The store rejects this node's report for `reason`, or accepts it.
-    pub(super) fn refuses_report(&self, reason: Option<&str>) {
-        let next = reason.map(str::to_owned);
-        let known = self.change(|problems| std::mem::replace(&mut problems.report, next));
-        match (reason, known) {
-            (Some(reason), None) => warn!(reason, "{} refuses this node's report", self.store),
-            (None, Some(_)) => info!("{} accepts this node's report again", self.store),
-            (None, None) | (Some(_), Some(_)) => {}
-        }
     }
 
     /// The values below the prefix of the leases that are too large for a lease, if any.

@@ -5,7 +5,7 @@ server=172.30.0.1
 
 kubectl() { "$programs" kubectl "$@"; }
 
-# What keeps running is found by its name.
+# Processes are stopped by their names.
 start() {
     name=$1; shift
     "$@" >"$folder/$name.log" 2>&1 &
@@ -63,7 +63,7 @@ END
     start_server
 }
 
-# A host and its Node, as a kubelet and the controller manager leave it.
+# Creates a host and its Node, as a kubelet and the controller manager do.
 build_node() {
     number=$1
     ip netns add "n$number"
@@ -78,7 +78,7 @@ build_node() {
     create_node "$number" "$number"
 }
 
-# The Node of number $1 with the subnets of number $2.
+# Creates Node number $1 with the subnets of number $2.
 create_node() {
     number=$1
     kubectl create --filename - >/dev/null <<END
@@ -99,7 +99,7 @@ END
 )" >/dev/null
 }
 
-# The pod that the DaemonSet's controller would make, and what the kubelet mounts into it.
+# Creates the pod as the controller of the DaemonSet does, and the files that the kubelet mounts.
 build_pod() {
     number=$1
     spec=$(kubectl --namespace kube-flannel get daemonset kube-flannel-ds --output 'jsonpath={.spec.template.spec}')

@@ -1,7 +1,7 @@
-# Daemons in hosts of their own, by service accounts, as in their pods.
+# Daemons in their own network namespaces, with the service accounts of their pods.
 # shellcheck shell=sh disable=SC2154
 
-# The daemon of node number $1; the rest are more arguments.
+# Starts the daemon of node number $1 with further arguments.
 start_daemon() {
     number=$1; shift
     start "tweedd$number" ip netns exec "n$number" \
@@ -13,7 +13,7 @@ start_daemon() {
         --net-config-path="$folder/net-conf.json" --subnet-file="$folder/n$number/run/subnet.env" "$@"
 }
 
-# What kubelets do: the ConfigMap becomes a file.
+# Mounts the ConfigMap as a file, as kubelets do.
 mount_config() {
     while sleep 0.3; do
         kubectl --namespace kube-flannel get configmap kube-flannel-cfg \
@@ -30,7 +30,7 @@ write_config() {
 
 is_ready() { ip netns exec "n$1" curl --silent --fail http://127.0.0.1:8081/readyz; }
 
-# Node $1 reaches range $2 as the rest says.
+# Node $1 has a route to range $2 that contains $3.
 reaches() { ip -n "n$1" route show "$2" | grep --quiet -- "$3"; }
 reaches6() { ip -n "n$1" -6 route show "$2" | grep --quiet -- "$3"; }
 reaches_no_more() { [ -z "$(ip -n "n$1" route show "$2")" ]; }
@@ -51,7 +51,7 @@ asked() {
     seen=$lines
 }
 
-# Daemons have asked nothing of this kind since the last call.
+# Daemons have sent no request of this kind since the last call.
 never_asked() {
     asked
     ! grep "$1" "$folder/asked"
@@ -64,21 +64,21 @@ check_start() {
     start mount mount_config
     asked
     for number in 1 2 3; do start_daemon $number; done
-    for number in 1 2 3; do comes "the daemon of n$number is ready" is_ready $number; done
-    comes "n1 reaches n2's pods" reaches 1 10.244.2.0/24 flannel.1
-    comes "n1 reaches n2's pods by IPv6" reaches6 1 fd00:244:0:2::/64 flannel-v6.1
-    comes "n1 says how it is reached" has_annotation n1 public-ip 172.30.0.11
-    comes "n1 says how it is reached by IPv6" has_annotation n1 public-ipv6 fd30::11
-    comes "pods are let onto n1" is_available n1
-    comes "n1 reports to the operator" reports n1
+    for number in 1 2 3; do follows "the daemon of n$number is ready" is_ready $number; done
+    follows "n1 reaches n2's pods" reaches 1 10.244.2.0/24 flannel.1
+    follows "n1 reaches n2's pods by IPv6" reaches6 1 fd00:244:0:2::/64 flannel-v6.1
+    follows "n1 publishes its public IP" has_annotation n1 public-ip 172.30.0.11
+    follows "n1 publishes its public IPv6" has_annotation n1 public-ipv6 fd30::11
+    follows "n1 is available for pods" is_available n1
+    follows "n1 reports to the operator" reports n1
     asked
-    passes "nothing a daemon asked for was refused" never 403
+    passes "no request of a daemon was refused" never 403
     passes "nodes were read as a stream" grep --quiet 'sendInitialEvents=true.*"code":200' "$folder/audit.log"
 }
 
 never() { ! grep " $1\$" "$folder/asked"; }
 
-# A node as flanneld leaves it.
+# A node as flanneld publishes it.
 check_flanneld() {
     kubectl create --filename - >/dev/null <<END
 apiVersion: v1
@@ -92,10 +92,10 @@ metadata:
     flannel.alpha.coreos.com/public-ip: 172.30.0.14
 spec: {podCIDR: 10.244.4.0/24, podCIDRs: [10.244.4.0/24]}
 END
-    comes "n1 reaches the pods of a node of flanneld's" reaches 1 10.244.4.0/24 flannel.1
-    passes "that node is reached by the device that flanneld told" sees_neighbour 10.244.4.0 12:c6:65:89:b4:e3
+    follows "n1 reaches the pods of a node that runs flanneld" reaches 1 10.244.4.0/24 flannel.1
+    passes "that node is reached by the VTEP that flanneld published" sees_neighbour 10.244.4.0 12:c6:65:89:b4:e3
     kubectl delete node n4 >/dev/null
-    comes "a node that is gone is reached no more" reaches_no_more 1 10.244.4.0/24
+    follows "a deleted node of flanneld has no route" reaches_no_more 1 10.244.4.0/24
 }
 
 sees_neighbour() { ip -n n1 neighbour show "$1" dev flannel.1 | grep --quiet "$2"; }
@@ -108,17 +108,17 @@ check_heartbeats() {
         kubectl patch node n2 --subresource=status --patch \
             '{"status": {"conditions": [{"type": "Ready", "status": "True", "message": "'"$beat"'"}]}}' >/dev/null
     done
-    passes "thirty heartbeats are answered by nothing" never_asked ' patch \| list \| create '
+    passes "thirty heartbeats cause no request" never_asked ' patch \| list \| create '
 }
 
 check_flip() {
     write_config "{$network,\"Mixed\":true,\"Backend\":{\"Type\":\"host-gw\"}}" >/dev/null
-    comes "an edit of the ConfigMap is a flip" reaches 1 10.244.2.0/24 'via 172.30.0.12 dev eth0'
-    comes "the flip is one of IPv6 too" reaches6 1 fd00:244:0:2::/64 'via fd30::12 dev eth0'
-    comes "n1 publishes its new backend" has_annotation n1 backend-type host-gw
+    follows "an edit of the ConfigMap changes the backend" reaches 1 10.244.2.0/24 'via 172.30.0.12 dev eth0'
+    follows "the backend of IPv6 changes too" reaches6 1 fd00:244:0:2::/64 'via fd30::12 dev eth0'
+    follows "n1 publishes its new backend" has_annotation n1 backend-type host-gw
     write_config "{$network,\"Mixed\":true,\"Backend\":{\"Type\":\"vxlan\"}}" >/dev/null
-    comes "another edit flips back" reaches 1 10.244.2.0/24 flannel.1
-    comes "n1 publishes its old backend again" has_annotation n1 backend-type vxlan
+    follows "another edit changes it back" reaches 1 10.244.2.0/24 flannel.1
+    follows "n1 publishes its old backend again" has_annotation n1 backend-type vxlan
 }
 
 migrate() { "$tweedctl" migrate --kube-subnet-mgr --kubeconfig-file "$KUBECONFIG" "$@"; }
@@ -126,23 +126,23 @@ migrate() { "$tweedctl" migrate --kube-subnet-mgr --kubeconfig-file "$KUBECONFIG
 check_migration() {
     passes "a migration is planned" migrate plan --to host-gw
     passes "a migration starts with n2" migrate start --to host-gw --canary n2
-    comes "n2 is reached directly" has_annotation n2 backend-type host-gw
-    passes "a migration goes on with all" migrate next --percent 100
-    comes "n1 reaches n3's pods directly" reaches 1 10.244.3.0/24 'via 172.30.0.13 dev eth0'
-    passes "a migration is taken back" migrate rollback
+    follows "n2 is reached directly" has_annotation n2 backend-type host-gw
+    passes "a migration continues with all nodes" migrate next --percent 100
+    follows "n1 reaches n3's pods directly" reaches 1 10.244.3.0/24 'via 172.30.0.13 dev eth0'
+    passes "a migration is rolled back" migrate rollback
     passes "a migration is finished" migrate finish
-    comes "n1 reaches n3's pods by the tunnel" reaches 1 10.244.3.0/24 flannel.1
+    follows "n1 reaches n3's pods by the tunnel" reaches 1 10.244.3.0/24 flannel.1
 }
 
-# Without a word, and at once: who watched comes back by itself.
+# The server is killed: watches reconnect by themselves.
 check_restart() {
     stop server KILL
     start_server
     kubectl annotate node n2 flannel.alpha.coreos.com/public-ip-overwrite=172.30.0.99 >/dev/null
-    comes "after a crash of the server an order is followed" has_annotation n2 public-ip 172.30.0.99
-    comes "after a crash of the server peers follow too" sees_peer 172.30.0.99
+    follows "after a crash of the server, an annotation of an operator is applied" has_annotation n2 public-ip 172.30.0.99
+    follows "after a crash of the server, peers apply it too" sees_peer 172.30.0.99
     kubectl annotate node n2 flannel.alpha.coreos.com/public-ip-overwrite- >/dev/null
-    comes "peers follow when the order is taken back" sees_peer 172.30.0.12
+    follows "peers follow when the annotation is removed" sees_peer 172.30.0.12
 }
 
 sees_peer() { bridge -n n1 fdb show dev flannel.1 | grep --quiet "dst $1 "; }
@@ -152,10 +152,10 @@ check_compaction() {
     kubectl_offline_compact
     start_server
     kubectl patch node n3 --type merge --patch '{"metadata": {"annotations": {"flannel.alpha.coreos.com/public-ip-overwrite": "172.30.0.98"}}}' >/dev/null
-    comes "a forgotten history is read anew" sees_peer 172.30.0.98
-    passes "no peer is lost when a history is forgotten" reaches 1 10.244.2.0/24 flannel.1
+    follows "after a compaction, all nodes are read again" sees_peer 172.30.0.98
+    passes "no peer is lost by a compaction" reaches 1 10.244.2.0/24 flannel.1
     kubectl annotate node n3 flannel.alpha.coreos.com/public-ip-overwrite- >/dev/null
-    comes "what changes afterwards is followed" sees_peer 172.30.0.13
+    follows "later changes are applied" sees_peer 172.30.0.13
 }
 
 kubectl_offline_compact() {
@@ -163,23 +163,23 @@ kubectl_offline_compact() {
     ETCDCTL_API=3 etcdctl compaction --physical "$revision" >/dev/null
 }
 
-# A node that comes back with other subnets.
+# A recreated node with other subnets.
 check_new_subnet() {
     stop tweedd3
     kubectl delete node n3 >/dev/null
-    comes "a node that is deleted is reached no more" reaches_no_more 1 10.244.3.0/24
+    follows "a deleted node has no route" reaches_no_more 1 10.244.3.0/24
     create_node 3 9
     build_pod 3 >/dev/null
     start_daemon 3
-    comes "a node made anew is reached in its new subnet" reaches 1 10.244.9.0/24 flannel.1
+    follows "a recreated node is reached in its new subnet" reaches 1 10.244.9.0/24 flannel.1
 }
 
-# As of Kubernetes 1.33, where lists are not streamed.
+# Lists are not streamed, as in Kubernetes 1.33.
 check_pages() {
     stop server
     start_server --feature-gates=WatchList=false
     stop tweedd2
     start_daemon 2
-    comes "where lists are not streamed a daemon is ready too" is_ready 2
+    follows "without streamed lists, a daemon is ready too" is_ready 2
     passes "it reads page by page" grep --quiet 'page by page' "$folder/tweedd2.log"
 }

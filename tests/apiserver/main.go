@@ -1,4 +1,4 @@
-// Programs of Kubernetes as one: `apiserver etcd …`, `kube-apiserver …`, `kubectl …`, and `types`.
+// Programs of Kubernetes in one binary: `apiserver etcd …`, `kube-apiserver …`, `kubectl …`, and `types`.
 package main
 
 import (

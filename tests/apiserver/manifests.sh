@@ -1,22 +1,22 @@
-# What is handed to Kubernetes: a real server takes it, and warns of nothing.
+# A real server accepts the manifests and the chart, without a warning.
 # shellcheck shell=sh disable=SC2154
 
 check_manifests() {
     for file in tweed tweed-keep-config tweed-without-policies tweed-keep-config-without-policies; do
-        passes "kubectl takes $file.yml" kubectl apply --dry-run=client --validate=strict --filename "config/kubernetes/$file.yml"
+        passes "kubectl accepts $file.yml" kubectl apply --dry-run=client --validate=strict --filename "config/kubernetes/$file.yml"
     done
-    passes "the server takes tweed.yml" kubectl apply --filename config/kubernetes/tweed.yml
-    passes "what came of it is what it says" kubectl diff --filename config/kubernetes/tweed.yml
+    passes "the server accepts tweed.yml" kubectl apply --filename config/kubernetes/tweed.yml
+    passes "the objects equal the manifest" kubectl diff --filename config/kubernetes/tweed.yml
     passes "an upgrade by tweed-keep-config.yml changes nothing" kubectl diff --filename config/kubernetes/tweed-keep-config.yml
     for overlay in config/kubernetes/overlays/*/; do
-        passes "the server takes $overlay" kubectl apply --dry-run=server --validate=strict --kustomize "$overlay"
+        passes "the server accepts $overlay" kubectl apply --dry-run=server --validate=strict --kustomize "$overlay"
     done
     mkdir -p "$folder/overlay"
     cat >"$folder/overlay/kustomization.yaml" <<END
 resources: [$root/config/kubernetes/overlays/vxlan]
 components: [$root/config/kubernetes/components/iptables]
 END
-    passes "the server takes an overlay with iptables" kubectl apply --dry-run=server --kustomize "$folder/overlay"
+    passes "the server accepts an overlay with iptables" kubectl apply --dry-run=server --kustomize "$folder/overlay"
     for policy in flannel-own-node flannel-own-objects; do
         kubectl get validatingadmissionpolicy "$policy" --output yaml >"$folder/$policy.yml"
         passes "the expressions of $policy have the right types" types "$folder/$policy.yml"
@@ -25,15 +25,15 @@ END
 
 types() { "$programs" types <"$1"; }
 
-# Where Helm is, in a cluster without anything of ours; and then it is so again.
+# If Helm is installed; the cluster contains nothing of tweed before and afterwards.
 check_chart() {
     command -v helm >/dev/null || { echo "skipped  the chart: no helm here"; return; }
     kubectl apply --filename config/kubernetes/base/namespace.yaml >/dev/null
     set -- config/helm/tweed --namespace kube-flannel
     passes "helm installs the chart" helm install flannel "$@"
     passes "helm upgrades the chart" helm upgrade flannel "$@" --reset-then-reuse-values --set flannel.mixed=true
-    says "an upgrade brings the values that were changed" '"Mixed": true' kubectl --namespace kube-flannel get configmap kube-flannel-cfg --output yaml
-    passes "helm goes back to the first release" helm rollback flannel 1 --namespace kube-flannel
+    prints "an upgrade applies changed values" '"Mixed": true' kubectl --namespace kube-flannel get configmap kube-flannel-cfg --output yaml
+    passes "helm rolls back to the first release" helm rollback flannel 1 --namespace kube-flannel
     kubectl --namespace kube-flannel delete daemonset kube-flannel-ds >/dev/null
     kubectl --namespace kube-flannel create --filename - >/dev/null <<END
 apiVersion: apps/v1
@@ -47,6 +47,6 @@ spec:
   template: {metadata: {labels: {app: flannel}}, spec: {containers: [{name: kube-flannel, image: flannel}]}}
 END
     passes "helm takes over a DaemonSet of another chart" helm upgrade flannel "$@" --reset-then-reuse-values
-    says "that DaemonSet selects what it did" '{"app":"flannel"}' kubectl --namespace kube-flannel get daemonset kube-flannel-ds --output 'jsonpath={.spec.selector.matchLabels}'
+    prints "that DaemonSet keeps its selector" '{"app":"flannel"}' kubectl --namespace kube-flannel get daemonset kube-flannel-ds --output 'jsonpath={.spec.selector.matchLabels}'
     passes "helm removes the chart" helm uninstall flannel --namespace kube-flannel
 }

@@ -1,4 +1,4 @@
-# What is checked is told line by line, and counted.
+# Reports each check in a line, and counts them.
 # shellcheck shell=sh disable=SC2154
 
 passed=0 failed=0
@@ -8,23 +8,23 @@ ok() { passed=$((passed + 1)); echo "ok       $1"; }
 bad() {
     failed=$((failed + 1))
     echo "FAILED   $1"
-    sed 's/^/         | /' "$folder/said"
+    sed 's/^/         | /' "$folder/output"
 }
 
-# The command succeeds, and warns of nothing.
+# The command succeeds, without a warning.
 passes() {
     what=$1; shift
-    if "$@" >"$folder/said" 2>&1 && ! grep --quiet '^Warning' "$folder/said"; then ok "$what"; else bad "$what"; fi
+    if "$@" >"$folder/output" 2>&1 && ! grep --quiet '^Warning' "$folder/output"; then ok "$what"; else bad "$what"; fi
 }
 
-# The command says this, however it ends.
-says() {
+# The command prints this text, with any exit code.
+prints() {
     what=$1 words=$2; shift 2
-    "$@" >"$folder/said" 2>&1 || true
-    if grep --quiet --fixed-strings -- "$words" "$folder/said"; then ok "$what"; else bad "$what"; fi
+    "$@" >"$folder/output" 2>&1 || true
+    if grep --quiet --fixed-strings -- "$words" "$folder/output"; then ok "$what"; else bad "$what"; fi
 }
 
-# Within so many seconds.
+# Repeats the command until it succeeds, for at most $1 seconds.
 until_true() {
     ends=$(($(date +%s) + $1)); shift
     until "$@" >/dev/null 2>&1; do
@@ -33,8 +33,8 @@ until_true() {
     done
 }
 
-comes() {
+follows() {
     what=$1; shift
-    echo "never came: $*" >"$folder/said"
+    echo "did not succeed in time: $*" >"$folder/output"
     if until_true 60 "$@"; then ok "$what"; else bad "$what"; fi
 }

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Judges the expressions of the policy on the standard input as the controller manager does.
+// Checks the types of the expressions of the policy on standard input as the controller manager does.
 func checkTypes() error {
 	text, err := io.ReadAll(os.Stdin)
 	if err != nil {

@@ -9,41 +9,11 @@
     reason = "tests wait, print durations, and compare similar values"
 )]
 
-mod ask;
-mod change;
-mod cluster;
-mod command_line;
-mod connections;
-mod ctl;
-mod doctor;
 mod firewall;
-mod flanneld;
-mod flip;
-mod flows;
-mod forged;
-mod forward;
-mod gap;
-mod guard;
-mod health;
-mod hostile;
-mod identity;
-mod injection;
-mod kept;
-mod kube;
+mod fixture;
 mod leases;
-mod live;
-mod masquerade;
-mod meanwhile;
-mod migrate;
-mod mixed;
-mod peer;
-mod privileges;
-mod probe;
-mod reboot;
-mod repair;
-mod restart;
-mod scene;
-mod start;
+mod migration;
+mod operator;
+mod paths;
+mod recovery;
 mod store;
-mod table;
-mod takeover;

@@ -1,4 +1,5 @@
-//! The subnet manager on real etcd servers: what is stored, who wins, and what survives which failure.
+//! The subnet manager on real etcd servers: what it stores, which node gets a subnet, and which faults
+//! change nothing.
 
 #![allow(
     clippy::large_futures,
@@ -8,25 +9,9 @@
     clippy::indexing_slicing
 )]
 
-mod acquire;
-mod auth;
-mod certificates;
-mod failover;
-mod families;
-mod hold;
-mod log;
-mod network_config;
-mod node;
-mod node_report;
-mod operator;
-mod probe_secret;
-mod proxy;
-mod refusal;
-mod reserve;
-mod scale;
-mod server;
-mod snapshot;
+mod connection;
+mod documents;
+mod fixture;
+mod leases;
 #[path = "../notation/subnets.rs"]
 mod subnets;
-mod tls;
-mod watch;

@@ -1,4 +1,4 @@
-//! What holds for any set of records, from any source.
+//! Properties of any set of records, from any source.
 
 #![allow(dead_code, reason = "each reader uses some of it")]
 
@@ -23,7 +23,7 @@ static LOCAL: LazyLock<NodeInputs> = LazyLock::new(|| {
     notation::local(CONFIG, "eth0 172.16.0.5/24 fd00:16::5/64", subnets)
 });
 
-/// Leases below `subnets/` in etcd, separated by zero bytes: what follows the prefix of a key, a
+/// Leases below `subnets/` in etcd, separated by zero bytes: the rest of a key after the prefix, a
 /// line feed, the value.
 pub(crate) fn leases(input: &[u8]) -> Vec<Record> {
     let layout = Layout::below("/coreos.com/network");
@@ -36,10 +36,10 @@ pub(crate) fn leases(input: &[u8]) -> Vec<Record> {
     (1..).zip(input.split(|byte| *byte == 0)).filter_map(record).collect()
 }
 
-/// No text of others is repeated whole, no two accepted leases share an address, and nothing is
+/// No foreign text is repeated whole, no two accepted leases share an address, and nothing is
 /// planned outside the network.
 pub(crate) fn check(records: Vec<Record>) {
-    let networks = backend::networks(&LOCAL);
+    let backends = backend::backends(&LOCAL);
     for record in &records {
         check_text(record.id.as_str());
         if let Err(error) = &record.lease {
@@ -48,7 +48,7 @@ pub(crate) fn check(records: Vec<Record>) {
     }
     let mut peers = Peers::default();
     peers.validate_by(LOCAL.rules());
-    peers.apply(LeaseUpdate::Snapshot(records));
+    peers.update(LeaseUpdate::Snapshot(records));
     let mut taken: Vec<_> = LOCAL.own.iter().flat_map(Lease::subnets).collect();
     for peer in peers.all().filter_map(|(_, peer)| peer) {
         let lease = match peer {
@@ -62,7 +62,7 @@ pub(crate) fn check(records: Vec<Record>) {
             assert!(taken.iter().all(|other| !other.overlaps(subnet)), "{subnet} is taken twice");
             taken.push(subnet);
         }
-        let plan = backend::plan_peer(&networks, lease, &Fallbacks::new());
+        let plan = backend::plan_peer(&backends, lease, &Fallbacks::new());
         plan.entries().for_each(|entry| check_entry(entry));
     }
 }

@@ -44,7 +44,7 @@ async fn the_condition_is_cleared_only_by_an_announcement() {
 }
 
 #[tokio::test]
-async fn a_node_made_anew_is_cleared_again() {
+async fn the_condition_of_a_recreated_node_is_cleared_again() {
     use futures::StreamExt;
     let server = server();
     let manager = manager(&server);
@@ -63,7 +63,7 @@ async fn a_node_made_anew_is_cleared_again() {
 }
 
 #[tokio::test]
-async fn who_must_not_touch_conditions_does_not() {
+async fn with_the_option_untouched_no_condition_is_changed() {
     let server = server();
     mark(&server);
     let mut options = options(&[server.url()]);
@@ -75,7 +75,7 @@ async fn who_must_not_touch_conditions_does_not() {
 }
 
 #[tokio::test]
-async fn a_server_that_forbids_it_is_asked_again() {
+async fn a_forbidden_request_is_repeated() {
     let server = server();
     mark(&server);
     let manager = manager(&server);
@@ -86,7 +86,7 @@ async fn a_server_that_forbids_it_is_asked_again() {
         eventually("it is asked", refused).await;
         server.fail(|faults| faults.forbidden.clear());
         eventually("it is cleared", || is_cleared(&server)).await;
-        // The server has cleared it before the manager has its answer.
+        // The server has cleared the condition before the manager gets its answer.
         let is_reachable = || *manager.state().borrow() == StoreState::Reachable;
         eventually("it is reachable", is_reachable).await;
     };

@@ -10,11 +10,11 @@ use tweed::store::{Documents, Leases};
 use crate::node::{TIMEOUT, acquire, add_peer, eventually, manager, next, options, server, waits};
 
 #[tokio::test]
-async fn a_dead_server_among_several_is_passed_over() {
+async fn a_dead_server_among_several_is_skipped() {
     let server = server();
     let dead = ["http://127.0.0.1:1".to_owned(), "http://127.0.0.1:2".to_owned()];
     let urls = [dead.as_slice(), &[server.url()]].concat();
-    // Whichever comes first.
+    // With either server first.
     for _ in 0..8 {
         let manager = KubeSubnetManager::new(options(&urls));
         acquire(&manager).await;
@@ -23,7 +23,7 @@ async fn a_dead_server_among_several_is_passed_over() {
 }
 
 #[tokio::test]
-async fn servers_are_tried_in_an_order_that_differs() {
+async fn servers_are_tried_in_different_orders() {
     let servers = [server(), server()];
     let urls = servers.each_ref().map(tweed_lab::ApiServer::url);
     for _ in 0..40 {
@@ -67,7 +67,7 @@ async fn an_unreachable_server_is_reported_and_waited_for() {
 }
 
 #[tokio::test]
-async fn a_slow_server_is_given_time() {
+async fn a_slow_server_is_waited_for() {
     let server = server();
     server.fail(|faults| faults.delay = Duration::from_secs(2));
     let manager = manager(&server);
@@ -76,10 +76,10 @@ async fn a_slow_server_is_given_time() {
 }
 
 #[tokio::test]
-async fn a_server_that_hangs_is_left_for_another() {
+async fn a_server_that_hangs_is_replaced() {
     let (hanging, server) = (server(), server());
     hanging.fail(|faults| faults.hangs = true);
-    // Until the one that hangs comes first.
+    // Until the server that hangs is tried first.
     while hanging.take_asked().is_empty() {
         let manager = KubeSubnetManager::new(options(&[hanging.url(), server.url()]));
         timeout(TIMEOUT, acquire(&manager)).await.unwrap();
@@ -88,7 +88,7 @@ async fn a_server_that_hangs_is_left_for_another() {
 }
 
 #[tokio::test]
-async fn without_a_cluster_the_reason_says_what_to_name() {
+async fn without_a_cluster_the_reason_names_the_missing_flag() {
     let manager = KubeSubnetManager::new(options(&[]));
     let reason = tokio::select! {
         _ = acquire(&manager) => panic!("there is no cluster"),

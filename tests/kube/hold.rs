@@ -1,4 +1,4 @@
-//! Leases kept, lost and taken back.
+//! Leases that are kept, lost and claimed again.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ impl Holder {
 }
 
 #[tokio::test]
-async fn an_annotation_written_by_somebody_else_is_taken_back() {
+async fn an_annotation_written_by_another_client_is_overwritten() {
     let server = server();
     let mut node = Holder::new(&server).await;
     assert_eq!(node.lost(A_WHILE).await, None);
@@ -54,7 +54,7 @@ async fn an_annotation_written_by_somebody_else_is_taken_back() {
 }
 
 #[tokio::test]
-async fn an_order_to_overwrite_is_followed_while_the_daemon_runs() {
+async fn an_annotation_that_overwrites_the_public_ip_is_applied_at_run_time() {
     let server = server();
     let mut node = Holder::new(&server).await;
     server.annotate("n1", "public-ip-overwrite", Some("203.0.113.7"));
@@ -89,7 +89,7 @@ async fn a_node_that_is_deleted_and_registers_again_is_published_again() {
 }
 
 #[tokio::test]
-async fn heartbeats_and_orders_of_others_lose_no_lease() {
+async fn heartbeats_and_foreign_annotations_lose_no_lease() {
     let server = server();
     let mut node = Holder::new(&server).await;
     server.heartbeat("n1", 1);

@@ -1,4 +1,5 @@
-//! The subnet manager on an API server: what is published, what is accepted, and what survives which failure.
+//! The subnet manager on an API server: what it publishes, what it accepts, and which faults change
+//! nothing.
 
 #![allow(
     clippy::large_futures,

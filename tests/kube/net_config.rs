@@ -13,7 +13,7 @@ use tweed::store::kube::KubeSubnetManager;
 
 use crate::node::{TIMEOUT, V4, options};
 
-/// As the kubelet does it: a folder per version, and a link that moves from one to the next.
+/// As the kubelet does it: a folder for each version, and a link that is switched to the next one.
 struct Mount {
     folder: TempDir,
     versions: u32,
@@ -80,21 +80,21 @@ async fn all_nodes_give_one_config_one_revision() {
 }
 
 #[tokio::test]
-async fn a_config_that_cannot_be_used_is_named_and_waited_for() {
+async fn an_invalid_config_is_reported_and_its_fix_waited_for() {
     let mut mount = Mount::new();
     mount.write(r#"{"Network":"10.244.0.0/33"}"#);
     let manager = mount.manager();
     let mut updates = manager.watch_config();
     let reason = next(&mut updates).await.config.unwrap_err().to_string();
     assert!(reason.contains("net-conf.json: Network is"), "{reason}");
-    // This does not report on the API server, which was not asked yet.
+    // This does not report on the API server, which has not been used yet.
     assert_eq!(*manager.state().borrow(), StoreState::Unknown);
     mount.write(V4);
     assert!(next(&mut updates).await.config.is_ok());
 }
 
 #[tokio::test]
-async fn a_missing_file_says_what_to_mount() {
+async fn the_error_of_a_missing_file_names_the_mount() {
     let manager = manager(Path::new("/nowhere/net-conf.json"));
     let update = next(&mut manager.watch_config()).await;
     let reason = update.config.unwrap_err().to_string();

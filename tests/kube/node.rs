@@ -23,7 +23,7 @@ pub(crate) const V4: &str = r#"{"Network":"10.244.0.0/16"}"#;
 pub(crate) const DUAL: &str =
     r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00::/48"}"#;
 
-/// Whatever does not happen by then does not happen.
+/// Longer than any step takes.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 pub(crate) const A_WHILE: Duration = Duration::from_secs(1);
 
@@ -32,7 +32,7 @@ pub(crate) fn vxlan(public_ips: &[&str]) -> LeaseAttributes {
     crate::subnets::vxlan(MAC, public_ips)
 }
 
-/// Node n1, which talks to these servers.
+/// Node n1 with these servers.
 pub(crate) fn options(urls: &[String]) -> KubeOptions {
     KubeOptions {
         api: ApiOptions { urls: urls.to_vec(), kubeconfig: None },
@@ -56,7 +56,7 @@ pub(crate) fn server() -> ApiServer {
     server
 }
 
-/// A peer of subnet 10.244.x.0/24 and public IP 172.18.0.x, x being its number.
+/// A peer with subnet 10.244.x.0/24 and public IP 172.18.0.x, where x is `number`.
 pub(crate) fn add_peer(server: &ApiServer, number: u8) {
     let public_ip = format!("172.18.0.{number}");
     server.add_peer(
@@ -76,7 +76,7 @@ pub(crate) async fn acquire(manager: &KubeSubnetManager) -> Lease {
     timeout(TIMEOUT, manager.acquire(&config, &attributes)).await.expect("no lease").unwrap()
 }
 
-/// What the manager waits for, once it does.
+/// The reason why the manager waits, once it contains `part`.
 pub(crate) async fn waits(manager: &KubeSubnetManager, part: &str) -> String {
     let mut state = manager.state();
     let matches_part = |state: &StoreState| matches!(state, StoreState::Lacks(why) | StoreState::Withholds(why) | StoreState::Waiting(why) if why.contains(part));
@@ -91,7 +91,7 @@ pub(crate) async fn waits(manager: &KubeSubnetManager, part: &str) -> String {
     }
 }
 
-/// Goes on with `work`, which does not end, until `other` has.
+/// Runs `work`, which does not end, until `other` has ended.
 pub(crate) async fn while_running<T>(work: impl Future, other: impl Future<Output = T>) -> T {
     tokio::select! {
         _ = work => panic!("it ended"),

@@ -1,4 +1,4 @@
-//! What operators read and write: the config by compare-and-swap, leases and reports of all nodes.
+//! Reads and writes of operators: the config by compare-and-swap, leases and reports of all nodes.
 
 use serde_json::json;
 use tweed::model::lease::LeaseId;
@@ -30,7 +30,7 @@ fn add_config(server: &ApiServer, text: &str) {
     server.add(CONFIG_MAPS, "kube-flannel-cfg", &json!({ "data": data }));
 }
 
-/// What node n1 reports once it has applied the config of this text.
+/// The report of node n1 once it has applied the config with this text.
 fn report(text: &str) -> NodeReport {
     let node =
         json!({ "interface": "eth0", "mtu": 1500, "layer2": true, "on_link": [], "uplinks": [] });
@@ -72,7 +72,7 @@ async fn a_node_with_another_text_has_not_seen_the_config() {
 }
 
 #[tokio::test]
-async fn a_report_goes_with_its_node_and_is_replaced_by_the_next() {
+async fn a_report_is_removed_with_its_node_and_replaced_by_the_next() {
     let server = server();
     let node = manager(&server);
     acquire(&node).await;
@@ -121,7 +121,7 @@ async fn the_config_is_written_only_over_what_was_read() {
 }
 
 #[tokio::test]
-async fn what_is_missing_or_forbidden_is_reported() {
+async fn missing_and_forbidden_objects_are_reported() {
     let server = server();
     let operator = operator(&server);
     assert_eq!(operator.read().await.unwrap().config, None);
@@ -134,7 +134,7 @@ async fn what_is_missing_or_forbidden_is_reported() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_away_is_named() {
+async fn an_unreachable_server_is_named() {
     let mut server = server();
     server.stop().unwrap();
     let text = operator(&server).read().await.unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! The secret by which daemons know each other's probes.
+//! The secret by which daemons authenticate each other's probes.
 
 use tokio::time::timeout;
 use tweed::store::Documents;
@@ -12,7 +12,7 @@ const TEXT: &str =
 const SECRETS: &str = "/api/v1/namespaces/kube-flannel/secrets";
 
 #[tokio::test]
-async fn whoever_comes_first_makes_the_secret_and_all_read_the_same() {
+async fn the_first_daemon_creates_the_secret_and_all_read_it() {
     let server = server();
     let nodes: [KubeSubnetManager; 4] = std::array::from_fn(|_| manager(&server));
     let secrets = futures::future::join_all(nodes.iter().map(Documents::probe_secret));
@@ -28,7 +28,7 @@ async fn whoever_comes_first_makes_the_secret_and_all_read_the_same() {
 }
 
 #[tokio::test]
-async fn what_prevents_reading_the_secret_is_reported() {
+async fn errors_of_reading_the_secret_are_reported() {
     let server = server();
     server.fail(|faults| faults.forbidden = vec![format!("GET {SECRETS}")]);
     let denied = manager(&server).probe_secret().await.unwrap_err();
@@ -41,7 +41,7 @@ async fn what_prevents_reading_the_secret_is_reported() {
 
 /// As without the admission policies, where daemons may create nothing.
 #[tokio::test]
-async fn a_secret_that_is_absent_and_may_not_be_created_is_named() {
+async fn an_absent_secret_that_may_not_be_created_is_reported() {
     let server = server();
     server.fail(|faults| faults.forbidden = vec![format!("POST {SECRETS}")]);
     let text = manager(&server).probe_secret().await.unwrap_err();
@@ -52,7 +52,7 @@ async fn a_secret_that_is_absent_and_may_not_be_created_is_named() {
 }
 
 #[tokio::test]
-async fn a_secret_that_is_none_is_named() {
+async fn an_invalid_secret_is_reported_by_its_name() {
     let server = server();
     let text = serde_json::json!({ "data": { "secret": "b3Vycw==" } });
     server.add(SECRETS, "tweed-probes", &text);

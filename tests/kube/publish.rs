@@ -1,4 +1,4 @@
-//! What is written on our own node, and when.
+//! What a manager writes on its own node, and when.
 
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -70,7 +70,7 @@ async fn both_families_are_published() {
 }
 
 #[tokio::test]
-async fn an_overwritten_public_ip_is_what_peers_see() {
+async fn peers_see_the_overwritten_public_ip() {
     let server = server();
     server.annotate("n1", "public-ip-overwrite", Some("203.0.113.7"));
     let lease = acquire(&manager(&server)).await;
@@ -82,7 +82,7 @@ async fn an_overwritten_public_ip_is_what_peers_see() {
 }
 
 #[tokio::test]
-async fn another_prefix_makes_other_annotations() {
+async fn another_prefix_changes_the_names_of_annotations() {
     let server = server();
     let mut options = options(&[server.url()]);
     options.annotation_prefix = "example.org/blue".parse().unwrap();
@@ -121,7 +121,7 @@ async fn a_node_that_is_not_registered_yet_is_waited_for() {
 }
 
 #[tokio::test]
-async fn a_pod_cidr_outside_of_the_network_is_an_error_that_says_what_to_do() {
+async fn a_pod_cidr_outside_of_the_network_is_an_error_that_names_the_fix() {
     let server = ApiServer::start().unwrap();
     server.add_node("n1", &["10.9.1.0/24"]);
     let refused = manager(&server).acquire(&config(V4), &vxlan(&["172.18.0.1"])).await;
@@ -180,7 +180,7 @@ async fn a_refused_report_leaves_the_server_reachable() {
     let server = server();
     let manager = manager(&server);
     acquire(&manager).await;
-    // Beyond what one ConfigMap holds, and beyond what one request holds.
+    // Larger than one ConfigMap, and larger than one request.
     for megabytes in [2, 5] {
         let report = NodeReport { version: "9".repeat(megabytes << 20), ..report() };
         let reason = manager.publish_report(&report).await.unwrap_err();

@@ -1,4 +1,4 @@
-//! A server with too much to do is left alone for as long as it asks.
+//! An overloaded server gets no requests for the time that it asks for.
 
 use tokio::time::Instant;
 use tweed::model::status::StoreState;
@@ -13,11 +13,11 @@ async fn a_server_that_asks_for_a_pause_gets_it() {
     let (manager, begun) = (manager(&server), Instant::now());
     acquire(&manager).await;
     assert!(begun.elapsed().as_secs() >= 2, "{:?}", begun.elapsed());
-    assert_eq!(*manager.state().borrow(), StoreState::Reachable, "it was never away");
+    assert_eq!(*manager.state().borrow(), StoreState::Reachable, "it was always reachable");
 }
 
 #[tokio::test]
-async fn a_server_that_refuses_without_a_word_is_asked_again() {
+async fn a_refused_request_without_a_reason_is_repeated() {
     let server = server();
     server.fail(|faults| faults.throttled = 3);
     acquire(&manager(&server)).await;

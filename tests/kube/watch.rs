@@ -6,7 +6,7 @@ use tweed_lab::{ApiServer, Gone, Lists};
 
 use crate::node::{Updates, acquire, add_peer, manager, next, nothing, server};
 
-/// The watch of node n1, behind its first snapshot.
+/// The watch of node n1, after its first snapshot.
 async fn watch(server: &ApiServer) -> Updates {
     let manager = manager(server);
     acquire(&manager).await;
@@ -114,7 +114,7 @@ async fn a_node_that_becomes_managed_or_unmanaged_is_sent() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_of_one_node_hides_no_other() {
+async fn an_unreadable_node_hides_no_other() {
     let server = server();
     let mut updates = watch(&server).await;
     add_peer(&server, 3);
@@ -128,7 +128,7 @@ async fn what_cannot_be_read_of_one_node_hides_no_other() {
 }
 
 #[tokio::test]
-async fn a_dropped_watch_goes_on_where_it_was() {
+async fn a_dropped_watch_continues_at_its_version() {
     let server = server();
     let mut updates = watch(&server).await;
     server.take_asked();
@@ -140,9 +140,9 @@ async fn a_dropped_watch_goes_on_where_it_was() {
     assert_eq!(next(&mut updates).await, "delete node n3");
 }
 
-/// Changes of other nodes that are none to us, forgotten since, are no gap.
+/// Compacted changes of nodes that do not matter are not a gap.
 #[tokio::test]
-async fn a_bookmark_bridges_what_is_forgotten() {
+async fn a_bookmark_bridges_compacted_versions() {
     let server = server();
     let mut updates = watch(&server).await;
     server.change_something_else();
@@ -156,7 +156,7 @@ async fn a_bookmark_bridges_what_is_forgotten() {
 }
 
 #[tokio::test]
-async fn a_forgotten_history_is_followed_by_a_snapshot() {
+async fn a_compacted_history_is_followed_by_a_snapshot() {
     for (gone, lists) in [
         (Gone::AsEvent, Lists::Streamed),
         (Gone::AsAnswer, Lists::Streamed),
@@ -180,7 +180,7 @@ async fn a_forgotten_history_is_followed_by_a_snapshot() {
 }
 
 #[tokio::test]
-async fn a_cluster_restored_from_a_backup_is_read_anew() {
+async fn a_cluster_restored_from_a_backup_is_read_again() {
     let mut server = server();
     for number in 3..20 {
         add_peer(&server, number);
@@ -193,7 +193,7 @@ async fn a_cluster_restored_from_a_backup_is_read_anew() {
 }
 
 #[tokio::test]
-async fn a_restored_cluster_whose_versions_have_caught_up_is_read_anew() {
+async fn a_restored_cluster_whose_versions_have_caught_up_is_read_again() {
     let mut server = server();
     add_peer(&server, 3);
     add_peer(&server, 4);

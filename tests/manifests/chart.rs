@@ -9,7 +9,7 @@ use crate::{files, read};
 
 const CHART: &str = "config/helm/tweed";
 
-/// What users of flannel's chart may have set.
+/// Values that users of flannel's chart may have set.
 const FLANNELS: &[&str] = &[
     "global.imagePullSecrets",
     "global.commonLabels",
@@ -100,14 +100,14 @@ fn the_chart_is_of_this_version() {
 }
 
 #[test]
-fn runtimes_are_told_the_same_as_by_the_manifests() {
+fn runtimes_get_the_same_config_as_by_the_manifests() {
     let values = values();
     let config = at(&values, "flannel.cniConf").unwrap().as_str().unwrap();
     assert_eq!(config, read("config/cni/10-flannel.conflist"));
 }
 
 #[test]
-fn policies_are_those_of_the_manifests() {
+fn policies_equal_those_of_the_manifests() {
     let chart = template("policies")
         .replace(r#"{{ include "tweed.user" . }}"#, "system:serviceaccount:kube-flannel:flannel");
     for file in ["own-node", "own-objects"] {
@@ -120,7 +120,7 @@ fn policies_are_those_of_the_manifests() {
 }
 
 #[test]
-fn rights_are_those_of_the_manifests() {
+fn rights_equal_those_of_the_manifests() {
     let chart = template("rights");
     let (always, with_policies) =
         chart.split_once("{{- if .Values.admissionPolicy.enabled }}").unwrap();
@@ -137,14 +137,14 @@ fn rights_are_those_of_the_manifests() {
 }
 
 #[test]
-fn without_the_policies_the_chart_makes_the_probe_secret() {
+fn without_the_policies_the_chart_creates_the_probe_secret() {
     let secret = template("probe-secret");
     assert!(secret.contains("{{- if and (not .Values.admissionPolicy.enabled)"), "{secret}");
     assert!(secret.contains("randAlphaNum 64 | sha256sum | b64enc"), "64 hexadecimal digits");
     assert!(secret.contains(r#"lookup "v1" "Secret" .Release.Namespace "tweed-probes""#));
 }
 
-/// Lines of a pod's specification that the chart makes of values.
+/// Lines of a pod's specification that the chart computes from values.
 const SET_BY_VALUES: &[&str] = &[
     "image: tweed",
     "- --ip-masq",
@@ -191,7 +191,7 @@ fn leaves(value: &Value, path: &str) -> Vec<String> {
     }
 }
 
-/// By all templates: `.Values.a.b`, and by the names that they give to parts of it.
+/// Read by all templates: `.Values.a.b`, also under the names that they give to parts of it.
 fn read_values() -> BTreeSet<String> {
     let mut paths = BTreeSet::new();
     for file in files(&format!("{CHART}/templates")) {
@@ -208,7 +208,7 @@ fn read_values() -> BTreeSet<String> {
             }
         }
     }
-    // Only given a name, under which its parts are read.
+    // It only gets a name, under which its parts are read.
     paths.remove("flannel");
     paths
 }

@@ -62,7 +62,7 @@ fn check(document: &Value) -> Result<(), String> {
         ("v1", "Namespace") => strictly::<Namespace>(document),
         ("v1", "ServiceAccount") => strictly::<ServiceAccount>(document),
         ("v1", "ConfigMap") => strictly::<ConfigMap>(document),
-        // A part of one, to be merged.
+        // A part of a DaemonSet, which is merged.
         ("apps/v1", "DaemonSet") if document["spec"]["selector"].is_null() => Ok(()),
         ("apps/v1", "DaemonSet") => strictly::<DaemonSet>(document),
         ("rbac.authorization.k8s.io/v1", "ClusterRole") => strictly::<ClusterRole>(document),
@@ -80,12 +80,12 @@ fn check(document: &Value) -> Result<(), String> {
         ("monitoring.coreos.com/v1", "PodMonitor") => only(document, &POD_MONITOR),
         ("kustomize.config.k8s.io/v1beta1", "Kustomization")
         | ("kustomize.config.k8s.io/v1alpha1", "Component") => return Ok(()),
-        _ => Err("nobody here knows it".to_owned()),
+        _ => Err("unknown kind of object".to_owned()),
     };
     checked.map_err(|error| format!("{}: {error}", name(document)))
 }
 
-/// What a type of Kubernetes does not have is gone once it was of that type.
+/// Parsing as a type of Kubernetes drops the fields that the type does not have.
 fn strictly<T: DeserializeOwned + Serialize>(document: &Value) -> Result<(), String> {
     let typed: T = serde_json::from_value(document.clone()).map_err(|error| error.to_string())?;
     let known = serde_json::to_value(typed).map_err(|error| error.to_string())?;

@@ -42,7 +42,7 @@ fn the_image_is_compiled_by_the_pinned_toolchain() {
 }
 
 #[test]
-fn what_is_built_elsewhere_needs_no_registry() {
+fn a_prebuilt_image_needs_no_registry() {
     let dockerfile = read("Dockerfile");
     let stages = dockerfile.split("FROM ").skip(1);
     let prebuilt: Vec<_> = stages.take_while(|stage| !stage.contains(" AS compiler")).collect();
@@ -88,7 +88,7 @@ fn every_program_that_manifests_start_is_in_the_image() {
 }
 
 #[test]
-fn tasks_of_the_plugin_are_named_as_it_names_them() {
+fn manifests_name_existing_tasks_of_the_plugin() {
     use tweed_cni::install::Task;
     let daemon = daemon("config/kubernetes/tweed.yml");
     let containers = daemon["spec"]["template"]["spec"]["initContainers"].as_array().unwrap();

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use tweed::daemon::options::{Options, Store};
+use tweed::daemon::options::{Options, StoreOptions};
 use tweed::model::config::NetworkConfig;
 
 use crate::document::{documents, parse};
@@ -33,7 +33,7 @@ fn every_file_is_named_by_its_kustomization() {
 }
 
 #[test]
-fn the_networks_of_the_overlays_are_the_samples() {
+fn the_networks_of_the_overlays_equal_the_samples() {
     for overlay in OVERLAYS {
         let text = read(&format!("config/kubernetes/overlays/{overlay}/net-conf.json"));
         assert!(NetworkConfig::parse(text.as_bytes()).is_ok(), "{overlay}");
@@ -42,7 +42,7 @@ fn the_networks_of_the_overlays_are_the_samples() {
 }
 
 #[test]
-fn runtimes_are_told_the_same_as_on_hosts_without_kubernetes() {
+fn runtimes_get_the_same_config_as_on_hosts_without_kubernetes() {
     let text = read("config/kubernetes/base/cni-conf.json");
     assert_eq!(text, read("config/cni/10-flannel.conflist"));
 }
@@ -54,7 +54,7 @@ fn the_image_is_of_this_version() {
 }
 
 #[test]
-fn the_prometheus_operator_is_given_the_port_of_metrics() {
+fn the_prometheus_operator_scrapes_the_port_of_metrics() {
     let folder = "config/kubernetes/components/pod-monitor";
     let component = &documents(&format!("{folder}/kustomization.yaml"))[0];
     let patch = component["patches"][0]["patch"].as_str().unwrap();
@@ -83,7 +83,7 @@ fn without_probes_the_daemon_has_no_raw_sockets() {
 }
 
 #[test]
-fn etcd_is_named_as_the_daemon_reads_it() {
+fn the_variables_of_etcd_are_those_of_the_daemon() {
     let text = read("config/kubernetes/overlays/etcd/etcd.env");
     let variable = |name: &str| {
         text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('=')).map(str::to_owned)
@@ -91,7 +91,7 @@ fn etcd_is_named_as_the_daemon_reads_it() {
     let daemon = &documents("config/kubernetes/base/daemon-set.yaml")[0];
     let words = &daemon["spec"]["template"]["spec"]["containers"][0]["args"];
     let words = words.as_array().unwrap().iter().map(|word| word.as_str().unwrap());
-    let Store::Etcd(etcd) = Options::parse(words, variable).unwrap().store else {
+    let StoreOptions::Etcd(etcd) = Options::parse(words, variable).unwrap().store else {
         panic!("not etcd")
     };
     assert_eq!(etcd.endpoints.len(), 3);

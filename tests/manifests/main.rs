@@ -1,4 +1,4 @@
-//! What is handed to Kubernetes is what it takes, and what the daemon and flannel's users expect.
+//! What Kubernetes gets is valid, and is what the daemon and flannel's users expect.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 #![allow(clippy::missing_panics_doc, reason = "a test that panics is a test that fails")]

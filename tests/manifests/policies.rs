@@ -1,4 +1,4 @@
-//! The admission policies, evaluated: what a daemon may write, and with what words it is refused the rest.
+//! The admission policies, evaluated: what a daemon may write, and the messages of refusals.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use crate::document::documents;
 use crate::read;
 
-/// A row of the table that `make tryapi` puts to a real server.
+/// A row of the table that `make tryapi` sends to a real server.
 struct Row {
     verdict: String,
-    /// Of the token; empty if it is of none.
+    /// The node of the token; empty if the token belongs to none.
     node: String,
     resource: String,
     name: String,
@@ -23,14 +23,14 @@ fn the_policies_allow_what_a_daemon_needs_and_refuse_the_rest() {
     let (policies, rows) = (policies(), rows());
     assert!(rows.len() > 30, "{}", rows.len());
     for row in rows {
-        let said = row.put_to(&policies).err().unwrap_or_else(|| "allowed".to_owned());
+        let answer = row.put_to(&policies).err().unwrap_or_else(|| "allowed".to_owned());
         let (node, resource, name, body) = (&row.node, &row.resource, &row.name, &row.body);
-        assert!(said.contains(&row.verdict), "{node}: {resource}/{name} {body}: {said}");
+        assert!(answer.contains(&row.verdict), "{node}: {resource}/{name} {body}: {answer}");
     }
 }
 
 #[test]
-fn the_policies_are_about_nobody_but_daemons() {
+fn the_policies_concern_only_daemons() {
     for policy in policies() {
         let is_about = |user: &str| {
             let request = json!({ "userInfo": { "username": user } });
@@ -44,7 +44,7 @@ fn the_policies_are_about_nobody_but_daemons() {
 }
 
 #[test]
-fn a_user_without_a_token_of_a_pod_is_of_no_node() {
+fn a_user_without_a_token_of_a_pod_has_no_node() {
     let mut scene = Row::of("allowed | | PATCH nodes/n1/status | {}").scene();
     scene["request"]["userInfo"].as_object_mut().unwrap().remove("extra");
     let refused = judged(&policies()[0], &scene).unwrap_err();
@@ -92,7 +92,7 @@ impl Row {
     }
 }
 
-/// As the nodes of `make tryapi`.
+/// The Node as `make tryapi` creates it.
 fn node(name: &str) -> Value {
     json!({
         "apiVersion": "v1",

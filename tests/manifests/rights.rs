@@ -1,4 +1,4 @@
-//! What a daemon may do in a cluster: what its requests take, and nothing else.
+//! The rights of a daemon in a cluster: those that its requests need, and no others.
 
 use expect_test::expect;
 use serde_json::Value;
@@ -9,7 +9,7 @@ const RIGHTS: &str = "config/kubernetes/components/kubernetes-api/rights.yaml";
 const RIGHTS_WITH_POLICIES: &str = "config/kubernetes/components/policies/rights.yaml";
 
 #[test]
-fn rights_are_what_the_requests_of_the_daemon_take() {
+fn rights_are_those_that_the_requests_of_the_daemon_need() {
     let rights = expect![[r"
         ClusterRole: get, list, watch nodes
         ClusterRole: patch nodes/status
@@ -23,7 +23,7 @@ fn rights_are_what_the_requests_of_the_daemon_take() {
     with_policies.assert_eq(&shown(RIGHTS_WITH_POLICIES));
 }
 
-/// Of nodes' tokens, one may otherwise write what all nodes read.
+/// Without the policies, the token of one node could write what all nodes read.
 #[test]
 fn no_object_but_a_node_may_be_written_without_the_policies() {
     let roles = documents(RIGHTS);
@@ -51,7 +51,7 @@ fn every_binding_has_its_role_and_the_account_of_the_daemon() {
 }
 
 #[test]
-fn the_policies_are_for_the_account_of_the_daemon_and_deny() {
+fn the_policies_apply_to_the_account_of_the_daemon_and_deny() {
     for file in ["own-node", "own-objects"] {
         let path = format!("config/kubernetes/components/policies/{file}.yaml");
         let [policy, binding] = documents(&path).try_into().unwrap();

@@ -1,11 +1,11 @@
-//! The files for `kubectl apply`: in step with their overlays, and with what flannel left.
+//! The files for `kubectl apply`: equal to their overlays, and compatible with objects of flannel.
 
 use std::fmt::Write as _;
 
 use expect_test::{Expect, expect};
 use ring::digest::{Context, SHA256};
 use serde_json::Value;
-use tweed::daemon::options::{Options, Store};
+use tweed::daemon::options::{Options, StoreOptions};
 use tweed::model::config::NetworkConfig;
 
 use crate::document::{documents, name};
@@ -18,7 +18,7 @@ const KEEP_CONFIG_WITHOUT_POLICIES: &str =
     "config/kubernetes/tweed-keep-config-without-policies.yml";
 
 #[test]
-fn each_is_in_step_with_its_overlay() {
+fn each_file_equals_its_overlay() {
     let files_of_overlays = [
         (TWEED, "vxlan"),
         (KEEP_CONFIG, "keep-config"),
@@ -45,7 +45,7 @@ fn each_is_in_step_with_its_overlay() {
 }
 
 #[test]
-fn a_new_cluster_gets_objects_of_flannels_names() {
+fn a_new_cluster_gets_objects_with_flannels_names() {
     let names = expect![[r"
         Namespace kube-flannel
         ServiceAccount kube-flannel/flannel
@@ -66,17 +66,17 @@ fn a_new_cluster_gets_objects_of_flannels_names() {
 }
 
 #[test]
-fn a_take_over_differs_by_the_config_alone() {
+fn a_takeover_differs_only_in_the_config() {
     let is_config = |document: &Value| document["kind"] == "ConfigMap";
     let mut all = documents(TWEED);
     all.retain(|document| !is_config(document));
     assert_eq!(documents(KEEP_CONFIG), all);
 }
 
-/// An older API server refuses the policies and accepts the rest, which lets each node write objects
-/// that all nodes read.
+/// An older API server refuses the policies and accepts the rest; then each node could write
+/// objects that all nodes read.
 #[test]
-fn before_admission_policies_no_daemon_may_write_objects_of_others() {
+fn without_admission_policies_no_daemon_may_write_objects_of_others() {
     for (file, with) in [(WITHOUT_POLICIES, TWEED), (KEEP_CONFIG_WITHOUT_POLICIES, KEEP_CONFIG)] {
         let mut all = documents(with);
         all.retain(|document| {
@@ -91,7 +91,7 @@ fn before_admission_policies_no_daemon_may_write_objects_of_others() {
 }
 
 #[test]
-fn pods_of_flannels_own_daemon_set_are_taken_over() {
+fn pods_of_flannels_daemon_set_are_adopted() {
     let daemon = daemon(TWEED);
     let labels = expect![[r#"{"app":"flannel","k8s-app":"flannel"}"#]];
     labels.assert_eq(&daemon["spec"]["selector"]["matchLabels"].to_string());
@@ -99,10 +99,10 @@ fn pods_of_flannels_own_daemon_set_are_taken_over() {
     labels.assert_eq(&daemon["spec"]["template"]["metadata"]["labels"].to_string());
 }
 
-/// Adopted pods and a new `DaemonSet` have the same template generation: without a restart nothing
+/// Adopted pods and a new `DaemonSet` have the same template generation: without a restart, nothing
 /// is replaced, and the rollout reports success.
 #[test]
-fn the_guide_restarts_pods_that_were_adopted_and_shows_their_images() {
+fn the_guide_restarts_adopted_pods_and_shows_their_images() {
     let guide = read("docs/kubernetes-install.md");
     let blocks = guide.split("```").skip(1).step_by(2);
     let blocks: Vec<_> = blocks.filter(|block| block.contains("--cascade=orphan")).collect();
@@ -126,7 +126,7 @@ fn the_guide_restarts_pods_that_were_adopted_and_shows_their_images() {
 }
 
 #[test]
-fn the_guide_deletes_what_may_be_absent_and_names_what_stays() {
+fn the_guide_deletes_objects_that_may_be_absent_and_names_those_that_stay() {
     let guide = read("docs/kubernetes-install.md");
     let deletes = |line: &&str| line.contains("kubectl") && line.contains(" delete ");
     let secret = guide.lines().filter(deletes).filter(|line| line.contains("tweed-probes"));
@@ -140,12 +140,12 @@ fn the_guide_deletes_what_may_be_absent_and_names_what_stays() {
 }
 
 #[test]
-fn the_daemon_finds_all_that_its_flags_and_variables_name() {
+fn all_files_in_flags_and_variables_of_the_daemon_are_mounted() {
     let daemon = daemon(TWEED);
     let container = &daemon["spec"]["template"]["spec"]["containers"][0];
     let words = container["args"].as_array().unwrap().iter().map(|word| word.as_str().unwrap());
     let options = Options::parse(words, |name| variable(container, name)).unwrap();
-    let Store::Kube(kube) = options.store else { panic!("not Kubernetes") };
+    let StoreOptions::Kube(kube) = options.store else { panic!("not Kubernetes") };
     let mounts = container["volumeMounts"].as_array().unwrap();
     for file in [&kube.net_config, &options.subnet_file, &options.state_file] {
         let is_below = |mount: &Value| file.starts_with(mount["mountPath"].as_str().unwrap());
@@ -178,7 +178,7 @@ fn a_node_remembers_its_peers_over_a_boot() {
     assert!(!path.starts_with("/run") && !path.starts_with("/tmp"), "{path}");
 }
 
-/// `tweedctl ipam check` is run in the daemon's pod.
+/// `tweedctl ipam check` runs in the daemon's pod.
 #[test]
 fn the_stores_of_the_plugin_are_mounted_where_they_are_on_the_host() {
     let daemon = daemon(TWEED);
@@ -191,7 +191,7 @@ fn the_stores_of_the_plugin_are_mounted_where_they_are_on_the_host() {
 }
 
 #[test]
-fn a_rollout_goes_on_within_a_second_of_a_ready_node() {
+fn a_rollout_continues_within_a_second_of_a_ready_node() {
     let daemon = daemon(TWEED);
     let probe = &daemon["spec"]["template"]["spec"]["containers"][0]["readinessProbe"];
     assert_eq!((&probe["periodSeconds"], &probe["initialDelaySeconds"]), (&1.into(), &Value::Null));
@@ -201,12 +201,12 @@ fn a_rollout_goes_on_within_a_second_of_a_ready_node() {
 }
 
 #[test]
-fn the_daemon_knows_the_pod_with_which_its_report_is_removed() {
+fn the_daemon_knows_the_pod_that_owns_its_report() {
     let daemon = daemon(TWEED);
     let container = &daemon["spec"]["template"]["spec"]["containers"][0];
     let words = container["args"].as_array().unwrap().iter().map(|word| word.as_str().unwrap());
     let options = Options::parse(words, |name| variable(container, name)).unwrap();
-    let Store::Kube(kube) = options.store else { panic!("not Kubernetes") };
+    let StoreOptions::Kube(kube) = options.store else { panic!("not Kubernetes") };
     let pod = kube.pod.unwrap();
     assert_eq!((pod.name.as_str(), pod.uid.as_str()), ("metadata.name", "metadata.uid"));
 }
@@ -224,7 +224,7 @@ fn the_config_of_a_new_cluster_can_be_used() {
 }
 
 #[test]
-fn no_container_may_do_more_than_it_has_to() {
+fn no_container_has_more_rights_than_it_needs() {
     let daemon = daemon(TWEED);
     let pod = &daemon["spec"]["template"]["spec"];
     let containers =
@@ -244,7 +244,7 @@ fn no_container_may_do_more_than_it_has_to() {
 }
 
 #[test]
-fn a_node_is_left_without_a_daemon_but_never_with_two() {
+fn a_node_may_have_no_daemon_but_never_two() {
     let daemon = daemon(TWEED);
     let expected =
         expect![[r#"{"rollingUpdate":{"maxSurge":0,"maxUnavailable":1},"type":"RollingUpdate"}"#]];
@@ -258,7 +258,7 @@ pub fn daemon(file: &str) -> Value {
     documents(file).into_iter().find(|document| document["kind"] == "DaemonSet").unwrap()
 }
 
-/// As a node would fill it in.
+/// The value as a node sets it.
 fn variable(container: &Value, name: &str) -> Option<String> {
     let variables = container["env"].as_array().unwrap();
     let variable = variables.iter().find(|variable| variable["name"] == name)?;

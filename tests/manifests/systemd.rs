@@ -1,4 +1,4 @@
-//! The units start programs with flags that they have.
+//! The units start programs with flags that exist.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ use tweed_cni::subnet_env::SubnetEnv;
 use crate::{read, root};
 
 #[test]
-fn the_unit_starts_the_daemon_with_flags_that_it_has() {
+fn the_unit_starts_the_daemon_with_existing_flags() {
     let unit = read("config/systemd/system/tweedd.service");
     let line = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
     let (program, words) = line.split_once(' ').unwrap();
@@ -22,9 +22,9 @@ fn the_unit_starts_the_daemon_with_flags_that_it_has() {
     assert!(options.subnet_file.starts_with(std::path::Path::new("/run").join(run)));
 }
 
-/// What systemd takes from the daemon; it says how much that leaves exposed.
+/// The restrictions of the unit; systemd reports the remaining exposure.
 #[test]
-fn the_unit_takes_from_the_daemon_what_it_does_not_need() {
+fn the_unit_removes_rights_that_the_daemon_does_not_need() {
     const UNIT: &str = "config/systemd/system/tweedd.service";
     let unit = read(UNIT);
     for line in [
@@ -47,7 +47,7 @@ fn the_unit_takes_from_the_daemon_what_it_does_not_need() {
 }
 
 #[test]
-fn docker_is_told_what_subnet_env_says() {
+fn docker_gets_the_values_of_subnet_env() {
     let subnets = ["10.244.3.1/24", "fd00:10:244:3::1/64"];
     let env = SubnetEnv {
         networks: ["10.244.0.0/16", "fd00:10:244::/48"].map(|it| it.parse().unwrap()).into(),
@@ -55,11 +55,11 @@ fn docker_is_told_what_subnet_env_says() {
         mtu: 1450,
         ip_masq: true,
     };
-    let said = env.render();
+    let rendered = env.render();
     let unit = read("config/systemd/system/docker.service.d/tweed.conf");
     let names: Vec<_> = unit.split("${").skip(1).filter_map(|rest| rest.split_once('}')).collect();
     assert_eq!(names.len(), 3);
     for (name, _) in names {
-        assert!(said.contains(&format!("{name}=")), "{name}");
+        assert!(rendered.contains(&format!("{name}=")), "{name}");
     }
 }

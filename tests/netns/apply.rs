@@ -160,7 +160,7 @@ fn a_route_moves_between_tunnel_and_link_in_one_step() {
         }
         let observed = notifications(&mut kernel).await;
         for key in everything().keys().filter(|key| matches!(key, Key::Route(..))) {
-            assert!(!observed.contains(&Observation::Lost(key.clone())), "{key:?} was away");
+            assert!(!observed.contains(&Observation::Lost(key.clone())), "{key:?} was missing");
         }
     });
 }

@@ -130,7 +130,7 @@ fn a_route_over_a_link_without_carrier_is_the_same_route() {
 }
 
 #[test]
-fn of_two_routes_with_the_same_key_the_first_is_used() {
+fn the_first_of_two_routes_with_the_same_key_is_used() {
     on_a_host(async || {
         ip("route add 10.244.9.0/24 via 172.16.0.9 dev eth0");
         ip("route append 10.244.9.0/24 via 172.16.0.200 dev eth0");

@@ -2,11 +2,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod apply;
-mod chains;
 mod device;
 mod facts;
+mod firewall;
 mod foreign;
-mod guard;
 mod host;
 mod neighbour;
 mod nexthop;
@@ -15,4 +14,3 @@ mod preflight;
 mod roundtrip;
 mod scale;
 mod settings;
-mod tables;

@@ -215,7 +215,7 @@ fn a_drop_of_iptables_is_found_until_it_accepts_pod_packets() {
         run("iptables-nft -A FORWARD -m comment --comment pods -j PODS");
         run("iptables-nft -A PODS -s 10.244.0.0/16 -j ACCEPT");
         let findings = host.findings().await;
-        assert_eq!(findings[0].level, Level::Note, "who is no pod reaches none: {findings:?}");
+        assert_eq!(findings[0].level, Level::Note, "only pods reach pods: {findings:?}");
         run("iptables-nft -A PODS -d 10.244.0.0/16 -j ACCEPT");
         assert_eq!(host.found().await, NOTHING);
         run("iptables-nft -I FORWARD -j REJECT");

@@ -1,10 +1,12 @@
-//! Reads a chain of iptables from the words in which it is shown.
+//! Reads a chain of iptables from its text.
 
-use tweed::model::entry::{BasePolicy, Chain, ChainName, Marked, Match, Ports, Rule, Verdict};
-use tweed::model::prefix::Family;
+use tweed::model::entry::{
+    BasePolicy, Chain, ChainName, Condition, Match, Ports, Rule, Side, Verdict,
+};
+use tweed::model::prefix::Prefix;
 
-/// `chain iptables-nft -t nat FLANNEL-POSTRTG { RULE; … }`, and with it `and 2 of another form` and
-/// `before a drop`.
+/// `chain iptables-nft -t nat FLANNEL-POSTRTG { RULE; … }`, optionally with `and 2 of another form`
+/// and `before a drop`.
 pub(crate) fn chain(text: &str) -> Chain {
     let (head, rest) = text.split_once(" {").unwrap();
     let (rules, tail) = rest.rsplit_once(" }").unwrap();
@@ -19,25 +21,22 @@ fn name(head: &str) -> ChainName {
     ChainName::all().find(|name| head == format!("chain {name}")).unwrap()
 }
 
-fn rule(text: &str) -> Rule {
+fn rule(line: &str) -> Rule {
     let after = |word: &str| {
-        let (before, behind) = text.split_once(&format!("{word} "))?;
-        Some((behind.split(' ').next()?, before.ends_with("! ")))
+        let (before, behind) = line.split_once(&format!("{word} "))?;
+        let test = if before.ends_with("! ") { Match::IsNot } else { Match::Is };
+        Some((behind.split(' ').next()?, test))
     };
-    let condition = |flag| {
-        let (prefix, is_reversed) = after(flag)?;
-        let prefix = prefix.parse().unwrap();
-        Some(if is_reversed { Match::IsNot(prefix) } else { Match::Is(prefix) })
+    let address = |side, flag| {
+        let (prefix, test) = after(flag)?;
+        let prefix: Prefix = prefix.parse().unwrap();
+        Some(Condition::Address(side, test, prefix.into()))
     };
     let mark = |mark: &str| {
         let (_, mask) = mark.split_once("/0x").unwrap();
         u32::from_str_radix(mask, 16).unwrap()
     };
-    let marked = |(text, is_reversed)| {
-        let mark = mark(text);
-        if is_reversed { Marked::Without(mark) } else { Marked::With(mark) }
-    };
-    let words: Vec<&str> = text.split(' ').collect();
+    let words: Vec<&str> = line.split(' ').collect();
     let verdict = match words[..] {
         [.., "-j", "ACCEPT"] => Verdict::Accept,
         [.., "-j", "RETURN"] => Verdict::Return,
@@ -50,9 +49,9 @@ fn rule(text: &str) -> Rule {
         [.., "-j", "SNAT", "--to-source", to, "--random-fully"] => {
             Verdict::SourceNat { to: to.parse().unwrap(), ports: Ports::FullyRandom }
         }
-        _ => panic!("no rule is shown as {text:?}"),
+        _ => panic!("no rule is shown as {line:?}"),
     };
-    let marked = after("--mark").map(marked);
-    let (source, destination) = (condition("-s"), condition("-d"));
-    Rule { marked, source, destination, ..Rule::of_all(verdict) }
+    let marked = after("--mark").map(|(text, test)| Condition::Marked(test, mark(text)));
+    let conditions = [marked, address(Side::Source, "-s"), address(Side::Destination, "-d")];
+    Rule::of(conditions.into_iter().flatten(), verdict)
 }

@@ -1,4 +1,4 @@
-//! Reads an entry from the words in which it is shown.
+//! Reads an entry from its text.
 
 use std::fmt::Debug;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use tweed::model::entry::{
 };
 use tweed::model::prefix::Prefix;
 
-/// The entry that is shown as `text`.
+/// The entry with this text.
 pub(crate) fn entry(text: &str) -> Entry {
     let words = Words(text.split_whitespace().collect());
     match words.at(0) {

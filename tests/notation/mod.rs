@@ -1,4 +1,4 @@
-//! The words in which tests write hosts, leases and kernel entries.
+//! The notation of hosts, leases and kernel entries in tests.
 
 #![allow(dead_code, unused_imports, reason = "each test binary uses some of it")]
 #![allow(clippy::unwrap_used, clippy::panic)]
@@ -26,7 +26,7 @@ pub(crate) fn prefix(text: &str) -> Prefix {
     text.parse().unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// A MAC address that shows whose it is: `02:00` and the last four octets of the address.
+/// A MAC address that identifies its owner: `02:00` and the last four octets of the address.
 pub(crate) fn mac_of(address: IpAddr) -> MacAddr {
     let number = tweed::model::prefix::number(address);
     let [.., a, b, c, d] = number.to_be_bytes();
@@ -68,7 +68,7 @@ fn value<'a>(words: &[&'a str], name: &str) -> Option<&'a str> {
     words.iter().find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
 }
 
-/// What the store calls the lease of these subnets.
+/// The name of the lease of these subnets in the store.
 pub(crate) fn lease_id(subnets: &[Prefix]) -> LeaseId {
     let keys = subnets.iter().map(|subnet| format!("{}-{}", subnet.base(), subnet.prefix_len()));
     LeaseId::new(keys.collect::<Vec<_>>().join("&"))
@@ -111,12 +111,12 @@ pub(crate) fn host(interfaces: &[&str]) -> Facts {
     Facts { interfaces, default_routes, ..Facts::default() }
 }
 
-/// What these flags of the daemon ask for: `--ip-masq --public-ip=203.0.113.9`.
+/// The options for these flags of the daemon: `--ip-masq --public-ip=203.0.113.9`.
 pub(crate) fn options(flags: &str) -> Options {
     Options::parse(flags.split_whitespace(), |_| None).unwrap()
 }
 
-/// What they ask for beside routing: `--ip-masq --iptables-forward-rules=false`.
+/// The policy for these flags: `--ip-masq --iptables-forward-rules=false`.
 pub(crate) fn policy(flags: &str) -> Policy {
     options(flags).control.policy
 }

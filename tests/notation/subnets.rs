@@ -1,4 +1,4 @@
-//! What the tests of subnet managers say of nodes and leases, whatever the store.
+//! The notation of nodes and leases for the tests of both subnet managers.
 
 use tweed::model::config::BackendType;
 use tweed::model::config::NetworkConfig;

@@ -1,16 +1,15 @@
-//! Reads a table of nftables from the words in which it is shown.
+//! Reads a table of nftables from its text.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tweed::model::entry::{
-    Element, Hook, LinkName, Marked, Match, Ports, Renewal, Rule, RuleCondition, Table, TableName,
-    Verdict,
+    Condition, Element, Hook, Match, Ports, Renewal, Rule, Side, Table, TableName, Verdict,
 };
-use tweed::model::prefix::Family;
+use tweed::model::prefix::{Family, Prefix};
 
-/// `table ip tweed.1 { chain forward { HEAD; POLICY; RULE; … }; … }`, and with it
-/// `and 2 of another form`.
+/// `table ip tweed.1 { chain forward { HEAD; POLICY; RULE; … }; … }`, optionally with `and 2 of
+/// another form`.
 pub(crate) fn table(text: &str) -> Table {
     let (head, rest) = text.split_once(" {").unwrap();
     let (chains, tail) = rest.rsplit_once(" }").unwrap();
@@ -20,8 +19,8 @@ pub(crate) fn table(text: &str) -> Table {
     Table { name: name.into(), chains, foreign }
 }
 
-/// `element ip tweed-tunnel.1 renewed { udp timeout 86400s expires 80000s }`; without the last,
-/// put just now.
+/// `element ip tweed-tunnel.1 renewed { udp timeout 86400s expires 80000s }`; without `expires`,
+/// the element has just been added.
 pub(crate) fn renewal(text: &str) -> Option<Renewal> {
     let (table, rest) = text.strip_prefix("element ").unwrap().split_once(" renewed ")?;
     let seconds = |word: &str| {
@@ -66,29 +65,6 @@ fn chain(text: &str) -> (Hook, Vec<Rule>) {
 
 fn rule(text: &str) -> Rule {
     let words: Vec<&str> = text.split(' ').collect();
-    let after = |word: &str| -> &[&str] {
-        let place = words.iter().position(|known| *known == word);
-        place.and_then(|place| words.get(place + 1..)).unwrap_or_default()
-    };
-    let bits = |mark: &str| u32::from_str_radix(mark.strip_prefix("0x").unwrap(), 16).unwrap();
-    let marked = match *after("mark") {
-        ["&", mark, "==", ..] => Some(Marked::With(bits(mark))),
-        ["&", mark, "!=", ..] => Some(Marked::Without(bits(mark))),
-        _ => None,
-    };
-    let condition = |field| {
-        let from = |place: usize| match *words.get(place..).unwrap_or_default() {
-            ["ip" | "ip6", name, set, ..] if name == field && set.starts_with('@') => None,
-            ["ip" | "ip6", name, "!=", prefix, ..] if name == field => {
-                Some(Match::IsNot(prefix.parse().unwrap()))
-            }
-            ["ip" | "ip6", name, prefix, ..] if name == field => {
-                Some(Match::Is(prefix.parse().unwrap()))
-            }
-            _ => None,
-        };
-        (0..words.len()).find_map(from)
-    };
     let verdict = match words[..] {
         [.., "drop"] => Verdict::Drop,
         [.., "notrack"] => Verdict::Untrack,
@@ -105,26 +81,38 @@ fn rule(text: &str) -> Rule {
         }
         _ => panic!("no rule is shown as {text:?}"),
     };
-    let also = also(&words);
-    Rule { marked, source: condition("saddr"), destination: condition("daddr"), also, verdict }
+    let from = |place: usize| condition(words.get(place..).unwrap_or_default());
+    Rule::of((0..words.len()).filter_map(from), verdict)
 }
 
-fn also(words: &[&str]) -> Vec<RuleCondition> {
-    let family = |word: &str| if word == "ip" { Family::V4 } else { Family::V6 };
-    let vni = |number: &str| u32::from_str_radix(number.strip_prefix("0x").unwrap(), 16).unwrap();
-    let from = |place: usize| match *words.get(place..).unwrap_or_default() {
-        ["udp", "dport", port, ..] => Some(RuleCondition::UdpTo(port.parse().unwrap())),
-        ["meta", "l4proto", "!=", "@renewed", ..] => Some(RuleCondition::Unrenewed),
-        ["@th,96,24", "!=", number, ..] => Some(RuleCondition::OtherVni(vni(number))),
-        ["@th,96,24", number, ..] => Some(RuleCondition::Vni(vni(number))),
-        ["iifname", link, ..] => {
-            Some(RuleCondition::FromLink(LinkName::new(link.trim_matches('"'))))
-        }
-        ["fib", "saddr", ".", "iif", "oif", "exists", ..] => Some(RuleCondition::FromRoutedLink),
-        ["fib", "saddr", ".", "iif", "oif", "missing", ..] => Some(RuleCondition::FromUnroutedLink),
-        [word, "saddr", "@peers", ..] => Some(RuleCondition::FromPeer(family(word))),
-        [word, "daddr", "@peers", ..] => Some(RuleCondition::ToPeer(family(word))),
-        _ => None,
-    };
-    (0..words.len()).filter_map(from).collect()
+/// The condition that `words` begin with.
+fn condition(words: &[&str]) -> Option<Condition> {
+    use Match::{Is, IsNot};
+    Some(match *words {
+        ["meta", "mark", "&", mark, "==", ..] => Condition::Marked(Is, bits(mark)),
+        ["meta", "mark", "&", mark, "!=", ..] => Condition::Marked(IsNot, bits(mark)),
+        ["udp", "dport", port, ..] => Condition::UdpTo(port.parse().unwrap()),
+        ["meta", "l4proto", "!=", set, ..] => Condition::ProtocolIn(IsNot, set[1..].to_owned()),
+        ["@th,96,24", "!=", vni, ..] => Condition::Vni(IsNot, bits(vni)),
+        ["@th,96,24", vni, ..] => Condition::Vni(Is, bits(vni)),
+        ["iifname", link, ..] => Condition::InputInterface(link.trim_matches('"').to_owned()),
+        ["fib", "saddr", ".", "iif", "oif", "exists", ..] => Condition::ReversePath(Is),
+        ["fib", "saddr", ".", "iif", "oif", "missing", ..] => Condition::ReversePath(IsNot),
+        [family @ ("ip" | "ip6"), side, "!=", to, ..] => address(family, side, IsNot, to),
+        [family @ ("ip" | "ip6"), side, to, ..] => address(family, side, Is, to),
+        _ => return None,
+    })
+}
+
+fn address(family: &str, side: &str, test: Match, to: &str) -> Condition {
+    let family = if family == "ip" { Family::V4 } else { Family::V6 };
+    let side = if side == "saddr" { Side::Source } else { Side::Destination };
+    match to.strip_prefix('@') {
+        Some(set) => Condition::AddressIn(side, test, set.to_owned(), family),
+        None => Condition::Address(side, test, to.parse::<Prefix>().unwrap().into()),
+    }
+}
+
+fn bits(number: &str) -> u32 {
+    u32::from_str_radix(number.strip_prefix("0x").unwrap(), 16).unwrap()
 }

@@ -1,4 +1,4 @@
-//! Removals as they are shown and done.
+//! Removals: their output and their effect.
 
 use expect_test::{Expect, expect};
 use serde_json::json;
@@ -8,7 +8,7 @@ use tweed::operator::{Error, ExitStatus};
 
 use crate::host::{Host, inputs};
 
-/// Without where it is read from, if that is the checkpoint.
+/// Omits the source of the inputs if it is the checkpoint.
 fn check(host: &Host, text: &str, expected: &Expect) {
     let mut is_in_source = false;
     let mut shown = String::new();
@@ -210,7 +210,7 @@ async fn filters_of_an_earlier_boot_are_not_made_strict() {
 }
 
 #[tokio::test]
-async fn beside_a_daemon_only_force_removes() {
+async fn next_to_a_daemon_only_force_removes() {
     let host = Host::programmed().await;
     host.next_to_a_daemon(async || {
         let (_, listed) = host.json("cleanup").await.unwrap();

@@ -1,4 +1,4 @@
-//! Differences as they are shown.
+//! The output of differences.
 
 use expect_test::{Expect, expect};
 use tweed::model::entry::{Entry, Fdb, Key, LinkName, Route};
@@ -49,7 +49,7 @@ async fn a_kernel_that_is_right_does_not_differ() {
 }
 
 #[tokio::test]
-async fn what_is_missing_wrong_or_unwanted_is_shown_with_what_is_there() {
+async fn missing_wrong_and_unwanted_entries_are_shown_with_the_actual_ones() {
     let host = Host::programmed().await;
     let device = LinkName::new("flannel.1");
     let wrong = Route::via(

@@ -1,4 +1,4 @@
-//! A node given back to flanneld, as it is shown and done.
+//! A node that is handed over to flanneld: output and effect.
 
 use expect_test::{Expect, expect};
 use serde_json::Value;
@@ -83,7 +83,7 @@ async fn routes_get_flannels_form_in_place_and_all_else_that_packets_need_stays(
         route 192.168.7.0/24 via 172.16.0.1 dev eth0"]].assert_eq(&host.entries().join("\n"));
     assert!(!host.state_file().exists() && host.subnet_file().exists());
 
-    // Given again, by the subnet file alone, it finds nothing more to do.
+    // A second handover, with only the subnet file, finds nothing to do.
     std::fs::write(host.subnet_file(), "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.1.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n").unwrap();
     let (exit_status, again) = json(&host, "handover").await;
     assert_eq!(
@@ -127,7 +127,7 @@ async fn the_guard_is_removed_with_its_content_and_tables_of_flannel_stay() {
 }
 
 #[tokio::test]
-async fn while_a_route_still_needs_its_nexthop_object_that_is_not_removed() {
+async fn a_nexthop_object_that_a_route_still_needs_is_not_removed() {
     let host = Host::programmed().await;
     host.kernel.refuse("route 10.244.4.0/24", "Network is down");
     let (exit_status, _) = run(&host, "handover").await.unwrap();

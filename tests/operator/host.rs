@@ -38,7 +38,7 @@ impl Host {
         host
     }
 
-    /// As [`Self::bare`], and everything is programmed; next to it routes of others.
+    /// As [`Self::bare`], with everything programmed, and with foreign routes.
     pub(crate) async fn programmed() -> Self {
         let mut host = Self::bare();
         let (inputs, scope) = (inputs(), scope(&inputs()));
@@ -51,14 +51,14 @@ impl Host {
         host
     }
 
-    /// What `tweedctl` prints on this host, with these words behind its name.
+    /// The output of `tweedctl` on this host with these arguments.
     pub(crate) async fn run(&self, line: &str) -> Result<(ExitStatus, String), Error> {
         let subnet_file = self.subnet_file();
         let files = ["--subnet-file", subnet_file.to_str().unwrap()];
         let line = ["tweedctl"].into_iter().chain(line.split(' ')).chain(files);
         let arguments = Arguments::try_parse_from(line).unwrap();
         let mut out = Vec::new();
-        let exit_status = operator::run_on(arguments, || Ok(self.kernel.clone()), &mut out).await?;
+        let exit_status = operator::run(arguments, || Ok(self.kernel.clone()), &mut out).await?;
         Ok((exit_status, String::from_utf8(out).unwrap()))
     }
 
@@ -95,7 +95,7 @@ impl Host {
         text.replace(self.folder.path().to_str().unwrap(), name)
     }
 
-    /// All entries, in words.
+    /// The texts of all entries.
     pub(crate) fn entries(&self) -> Vec<String> {
         self.kernel.state().entries().map(ToString::to_string).collect()
     }
@@ -122,7 +122,7 @@ pub(crate) fn inputs() -> Checkpoint {
     Checkpoint { local, leases, fallbacks: [].into(), host: checkpoint::this_host() }
 }
 
-/// What the kernel should hold.
+/// The entries that the kernel should hold.
 pub(crate) fn desired(inputs: &Checkpoint) -> KernelState {
     let mut peers = Peers::from_checkpoint(inputs.leases.iter().cloned());
     Desired::plan(&inputs.local, &mut peers, &inputs.fallbacks).state().clone()

@@ -1,13 +1,13 @@
-//! Who is let into the tunnel, rule by rule.
+//! The sources that may send into the tunnel, rule by rule.
 
 use std::fmt::Write;
+use std::net::IpAddr;
 
 use expect_test::{Expect, expect};
-use tweed::model::entry::{Entry, Hook, Match, SettingKind};
+use tweed::model::entry::{Condition, Entry, Hook, Match, SettingKind, Side};
 use tweed::model::node_inputs::NodeInputs;
 use tweed::model::path::Fallbacks;
-use tweed::model::prefix::Prefix;
-use tweed::plan::backend::{networks, plan_local, plan_peer};
+use tweed::plan::backend::{backends, plan_local, plan_peer};
 
 use crate::notation::{lease, policy};
 use crate::{FAR, HOST_GW, MIXED, NEAR, VXLAN, node};
@@ -20,7 +20,7 @@ fn guarded(flags: &str, backend: &str, keys: &str) -> NodeInputs {
 fn check_tables(flags: &str, backend: &str, keys: &str, expected: Expect) {
     let local = guarded(flags, backend, keys);
     let mut text = String::new();
-    for entry in plan_local(&local, &networks(&local)).entries() {
+    for entry in plan_local(&local).entries() {
         let Entry::Table(table) = entry else { continue };
         writeln!(text, "{table:#}").unwrap();
         for (hook, rules) in &table.chains {
@@ -33,12 +33,12 @@ fn check_tables(flags: &str, backend: &str, keys: &str, expected: Expect) {
     expected.assert_eq(&text);
 }
 
-/// Whom a node with this backend lets in of these peers.
+/// The peers that a node with this backend admits.
 fn check_admitted(backend: &str, keys: &str, peers: &[&str], expected: Expect) {
     let local = guarded("", backend, keys);
     let mut text = String::new();
     for peer in peers {
-        for entry in plan_peer(&networks(&local), &lease(peer), &Fallbacks::new()).admission {
+        for entry in plan_peer(&backends(&local), &lease(peer), &Fallbacks::new()).admission {
             writeln!(text, "{entry}").unwrap();
         }
     }
@@ -63,6 +63,9 @@ fn only_peers_are_accepted_and_other_tunnels_are_not_affected() {
             udp dport 8472 iifname "eth0" ip saddr @peers ip daddr 172.16.0.5/32 accept
             udp dport 8472 ip saddr @peers fib saddr . iif oif exists ip daddr 172.16.0.5/32 accept
             udp dport 8472 drop
+            udp dport 8475 iifname "eth0" ip saddr 10.244.0.0/16 accept
+            udp dport 8475 iifname "flannel.1" ip saddr 10.244.0.0/16 accept
+            udp dport 8475 drop
           Forward
             udp dport 8472 meta l4proto != @renewed accept
             udp dport 8472 @th,96,24 != 0x1 accept
@@ -82,6 +85,9 @@ fn only_peers_are_accepted_and_other_tunnels_are_not_affected() {
             udp dport 8472 iifname "eth0" ip6 saddr @peers ip6 daddr fd00:16::5/128 accept
             udp dport 8472 ip6 saddr @peers fib saddr . iif oif exists ip6 daddr fd00:16::5/128 accept
             udp dport 8472 drop
+            udp dport 8475 iifname "eth0" ip6 saddr fd00:244::/48 accept
+            udp dport 8475 iifname "flannel-v6.1" ip6 saddr fd00:244::/48 accept
+            udp dport 8475 drop
           Forward
             udp dport 8472 meta l4proto != @renewed accept
             udp dport 8472 @th,96,24 != 0x1 accept
@@ -102,7 +108,7 @@ fn a_public_ip_may_be_translated_to_any_address_of_the_interface() {
         uplink.public_ip = "203.0.113.9".parse().unwrap();
         uplink.others = vec!["172.16.0.6".parse().unwrap()];
     }
-    let state = plan_local(&local, &networks(&local));
+    let state = plan_local(&local);
     let chain = state.entries().find_map(|entry| match entry {
         Entry::Table(table) => table.chains.get(&Hook::Input),
         _ => None,
@@ -146,6 +152,9 @@ fn each_guard_has_rules_of_its_own() {
             udp dport 8472 iifname "eth0" ip saddr @peers ip daddr 172.16.0.5/32 accept
             udp dport 8472 ip saddr @peers fib saddr . iif oif exists ip daddr 172.16.0.5/32 accept
             udp dport 8472 drop
+            udp dport 8475 iifname "eth0" ip saddr 10.244.0.0/16 accept
+            udp dport 8475 iifname "flannel.1" ip saddr 10.244.0.0/16 accept
+            udp dport 8475 drop
         table ip6 tweed-tunnel.1
           Input
             udp dport 8472 meta l4proto != @renewed accept
@@ -153,6 +162,9 @@ fn each_guard_has_rules_of_its_own() {
             udp dport 8472 iifname "eth0" ip6 saddr @peers ip6 daddr fd00:16::5/128 accept
             udp dport 8472 ip6 saddr @peers fib saddr . iif oif exists ip6 daddr fd00:16::5/128 accept
             udp dport 8472 drop
+            udp dport 8475 iifname "eth0" ip6 saddr fd00:244::/48 accept
+            udp dport 8475 iifname "flannel-v6.1" ip6 saddr fd00:244::/48 accept
+            udp dport 8475 drop
     "#]],
     );
 }
@@ -161,7 +173,7 @@ fn each_guard_has_rules_of_its_own() {
 fn probes_are_accepted_only_from_the_underlay_and_the_tunnel() {
     let rules = |keys: &str| {
         let local = guarded("--tunnel-notrack=false --tunnel-drop-pods=false", VXLAN, keys);
-        let entries = plan_local(&local, &networks(&local));
+        let entries = plan_local(&local);
         let tables = entries.entries().filter_map(|entry| match entry {
             Entry::Table(table) => Some(table.clone()),
             _ => None,
@@ -179,7 +191,8 @@ fn probes_are_accepted_only_from_the_underlay_and_the_tunnel() {
         udp dport 8475 drop
     "#]];
     mixed.assert_eq(&rules(MIXED));
-    assert_eq!(rules(""), "", "no paths are probed");
+    mixed.assert_eq(&rules(""));
+    assert_eq!(rules(r#","Probe":{"Enabled":false}"#), "", "no paths are probed");
 }
 
 #[test]
@@ -201,6 +214,9 @@ fn port_and_vni_are_those_of_the_config() {
             udp dport 4789 iifname "eth0" ip saddr @peers ip daddr 172.16.0.5/32 accept
             udp dport 4789 ip saddr @peers fib saddr . iif oif exists ip daddr 172.16.0.5/32 accept
             udp dport 4789 drop
+            udp dport 8475 iifname "eth0" ip saddr 10.244.0.0/16 accept
+            udp dport 8475 iifname "flannel.4096" ip saddr 10.244.0.0/16 accept
+            udp dport 8475 drop
         table ip6 tweed-tunnel.4096
           RawPrerouting
             udp dport 4789 @th,96,24 0x1000 ip6 saddr @peers notrack
@@ -212,6 +228,9 @@ fn port_and_vni_are_those_of_the_config() {
             udp dport 4789 iifname "eth0" ip6 saddr @peers ip6 daddr fd00:16::5/128 accept
             udp dport 4789 ip6 saddr @peers fib saddr . iif oif exists ip6 daddr fd00:16::5/128 accept
             udp dport 4789 drop
+            udp dport 8475 iifname "eth0" ip6 saddr fd00:244::/48 accept
+            udp dport 8475 iifname "flannel-v6.4096" ip6 saddr fd00:244::/48 accept
+            udp dport 8475 drop
     "#]],
     );
 }
@@ -221,7 +240,7 @@ fn checksums_are_computed_where_the_kernel_would_corrupt_them_or_on_request() {
     let computed = |flags: &str, spoils: bool| {
         let mut local = guarded(flags, VXLAN, "");
         local.node.spoils_checksums = spoils;
-        let state = plan_local(&local, &networks(&local));
+        let state = plan_local(&local);
         let settings = state.entries().filter(|entry| {
             matches!(entry, Entry::Setting(setting) if setting.kind == SettingKind::TxChecksum)
         });
@@ -229,7 +248,7 @@ fn checksums_are_computed_where_the_kernel_would_corrupt_them_or_on_request() {
     };
     let both =
         ["flannel-v6.1", "flannel.1"].map(|link| format!("tx-checksum-ip-generic off dev {link}"));
-    // What is not tracked is not translated, and stays as it is.
+    // An untracked packet is not translated, so its checksum stays valid.
     assert_eq!(computed("", true), [""; 0]);
     assert_eq!(computed("--tunnel-notrack=false", true), both);
     assert_eq!(computed("--tunnel-notrack=false", false), [""; 0]);
@@ -301,14 +320,16 @@ fn packets_of_the_tunnel_are_accepted_only_to_the_addresses_of_this_node() {
     local.node.uplinks.truncate(1);
     local.node.uplinks[0].public_ip = "192.0.2.5".parse().unwrap();
     local.node.uplinks[0].source = "172.16.0.6".parse().unwrap();
-    let state = plan_local(&local, &networks(&local));
+    let state = plan_local(&local);
     let rules = state.entries().find_map(|entry| match entry {
         Entry::Table(table) => table.chains.get(&Hook::Input),
         _ => None,
     });
-    let ends: Vec<_> = rules.unwrap().iter().filter_map(|rule| rule.destination).collect();
-    // By the underlay, and by whatever link leads back.
+    let ends = rules.unwrap().iter().flat_map(|rule| &rule.conditions);
+    let ends = ends.filter(|one| matches!(one, Condition::Address(Side::Destination, ..)));
+    let ends: Vec<_> = ends.cloned().collect();
+    // By the underlay, and by any link with a route back.
     let expected = [["172.16.0.5", "172.16.0.6", "192.0.2.5"]; 2].concat();
-    let is_end = |end: &str| Match::Is(Prefix::host(end.parse().unwrap()));
+    let is_end = |end: &str| Condition::destination(Match::Is, end.parse::<IpAddr>().unwrap());
     assert_eq!(ends, expected.into_iter().map(is_end).collect::<Vec<_>>());
 }

@@ -52,7 +52,7 @@ fn mixed_keeps_the_device_on_every_node_and_loosens_the_filters() {
     );
     let same = |backend| {
         let local = node(backend, MIXED);
-        backend::plan_local(&local, &backend::networks(&local))
+        backend::plan_local(&local)
     };
     assert_eq!(same(HOST_GW), same(VXLAN));
 }
@@ -127,7 +127,7 @@ fn the_tunnel_adds_fifty_bytes_to_a_packet_and_seventy_over_ipv6() {
 fn mixed_gives_pods_the_smaller_mtu_of_both_paths() {
     let mtu = |backend: &str| {
         let config = format!(r#"{{"Network":"10.244.0.0/16","Mixed":true,"Backend":{backend}}}"#);
-        backend::pod_mtu(&backend::networks(&local(&config, ETH0, "")))
+        backend::pod_mtu(&backend::backends(&local(&config, ETH0, "")))
     };
     assert_eq!(mtu(HOST_GW), Some(1450));
     assert_eq!(mtu(VXLAN), Some(1450));

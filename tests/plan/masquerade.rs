@@ -1,4 +1,4 @@
-//! Which packets get another source: each rule next to that of flannel.
+//! Which packets get another source address: each rule next to flannel's.
 
 use std::fmt::Write;
 
@@ -7,14 +7,14 @@ use tweed::model::entry::{Base, ChainName, Entry, Hook, Iptables, Table};
 use tweed::model::node::Firewalls;
 use tweed::model::node_inputs::NodeInputs;
 use tweed::model::prefix::Family;
-use tweed::plan::backend::{networks, plan_local};
+use tweed::plan::backend::plan_local;
 use tweed::plan::masquerade;
 
 use crate::notation::policy;
 use crate::{ETH0, HOST_GW, local, node};
 
 fn tables(local: &NodeInputs) -> Vec<Table> {
-    let state = plan_local(local, &networks(local));
+    let state = plan_local(local);
     let table = |entry: &Entry| match entry {
         Entry::Table(table) if entry.is_rules() => Some(table.clone()),
         _ => None,
@@ -22,7 +22,7 @@ fn tables(local: &NodeInputs) -> Vec<Table> {
     state.entries().filter_map(table).collect()
 }
 
-/// The tables of the node of most tests, started with these flags and with these further keys.
+/// The tables of the node of most tests, with these flags and these additional keys.
 fn check_tables(flags: &str, keys: &str, expected: Expect) {
     let local = NodeInputs { policy: policy(flags), ..node(HOST_GW, keys) };
     let mut text = String::new();
@@ -215,11 +215,11 @@ fn a_range_of_all_addresses_has_no_destination() {
     assert_eq!(rules[4], "ip saddr 10.244.0.0/16 return");
 }
 
-/// The firewall of a host, why it is this one, and the first entry of its rules.
+/// The selected firewall of a host, the reason, and the first entry of its rules.
 fn chosen(flags: &str, keys: &str, host: &Firewalls) -> String {
     let mut local = NodeInputs { policy: policy(flags), ..node(HOST_GW, keys) };
     local.node.firewalls.clone_from(host);
-    let state = plan_local(&local, &networks(&local));
+    let state = plan_local(&local);
     let first = state.entries().find(|entry| entry.is_rules());
     let first = first.map_or("nothing".to_owned(), |entry| format!("{entry:#}"));
     let choice = masquerade::choice(&local.policy, &local.config, host);
@@ -298,11 +298,11 @@ fn with_iptables_the_fixed_source_has_a_table_of_its_own() {
     assert!(chosen("--ip-masq --iptables", "", &old).contains("TWEED-POSTRTG"));
 }
 
-/// The chains of iptables that are planned where these drop.
+/// The planned chains of iptables if these chains drop packets.
 fn let_through(flags: &str, dropping: &[ChainName]) -> Vec<String> {
     let mut local = NodeInputs { policy: policy(flags), ..node(HOST_GW, "") };
     local.node.firewalls.dropping = dropping.iter().copied().collect();
-    let state = plan_local(&local, &networks(&local));
+    let state = plan_local(&local);
     let chains = state.entries().filter(|entry| matches!(entry, Entry::Chain(_)));
     chains.map(ToString::to_string).collect()
 }

@@ -32,8 +32,8 @@ fn vxlan_to_vxlan_uses_the_tunnel_on_any_link() {
 fn mixed_does_not_change_the_path_between_two_vxlan_nodes() {
     let peers = [NEAR, FAR].map(lease);
     let planned = |keys| {
-        let networks = backend::networks(&node(VXLAN, keys));
-        peers.each_ref().map(|peer| backend::plan_peer(&networks, peer, &Fallbacks::new()))
+        let backends = backend::backends(&node(VXLAN, keys));
+        peers.each_ref().map(|peer| backend::plan_peer(&backends, peer, &Fallbacks::new()))
     };
     assert_eq!(planned(MIXED), planned(""));
 }

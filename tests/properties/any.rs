@@ -1,4 +1,4 @@
-//! Any node, lease and kernel, out of so few values that they often meet.
+//! Any node, lease and kernel, from so small a set of values that conflicts are frequent.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ pub(crate) fn node() -> impl Strategy<Value = NodeInputs> {
     })
 }
 
-/// A lease under any of a few names, which often conflicts with another.
+/// A lease with one of a few names, which often conflicts with another.
 pub(crate) fn peer() -> impl Strategy<Value = Lease> {
     let subnet = select(vec![
         "10.244.3.0/24",
@@ -71,10 +71,10 @@ pub(crate) fn peer() -> impl Strategy<Value = Lease> {
 
 /// The plan of `local` for peers that are all accepted.
 pub(crate) fn planned(local: &NodeInputs, peers: &[Lease]) -> KernelState {
-    let networks = backend::networks(local);
-    let mut state = backend::plan_local(local, &networks);
+    let backends = backend::backends(local);
+    let mut state = backend::plan_local(local);
     for peer in peers {
-        state.extend(backend::plan_peer(&networks, peer, &Fallbacks::new()).entries().cloned());
+        state.extend(backend::plan_peer(&backends, peer, &Fallbacks::new()).entries().cloned());
     }
     state
 }
@@ -137,7 +137,7 @@ const STRAYS: [&str; 41] = [
     "route fd00:244:0:3::/64 via fd00:16::66 dev eth0 metric 7 proto 3",
 ];
 
-/// A kernel as some other plan left it, with strays, and with holes.
+/// A kernel with the entries of another plan, additional ones, and missing ones.
 pub(crate) fn kernel() -> impl Strategy<Value = KernelState> {
     let strays = vec(select(STRAYS.to_vec()), 0..8);
     (node(), peers(), strays, vec(any::<bool>(), 60)).prop_map(|(local, peers, strays, kept)| {
@@ -149,7 +149,7 @@ pub(crate) fn kernel() -> impl Strategy<Value = KernelState> {
     })
 }
 
-/// Without what sits on tunnel devices, or is in tables, that are not there.
+/// Without entries on tunnel devices, or in tables, that do not exist.
 fn possible(state: &KernelState) -> KernelState {
     let is_tunnel =
         |entry: &Entry| entry.link().is_some_and(|link| link.as_str().starts_with("flannel"));

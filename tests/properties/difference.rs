@@ -1,4 +1,4 @@
-//! The difference between what the kernel should hold and what it holds.
+//! The difference between the desired and the actual state of the kernel.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use tweed::plan::scope::Scope;
 use crate::any::{kernel, node, peers, planned};
 use crate::cases;
 
-/// A plan, and a kernel that knows nothing of it.
+/// A plan, and a kernel in an unrelated state.
 #[derive(Debug)]
 struct Case {
     desired: KernelState,
@@ -72,7 +72,7 @@ impl Case {
     }
 }
 
-/// What the kernel does with `op`; panics where it would refuse.
+/// The effect of `op` on the kernel; panics where the kernel would refuse it.
 fn carry_out(op: &Op, state: &mut KernelState) {
     let key = op.entry().key();
     let held = state.get(&key).cloned();
@@ -224,7 +224,7 @@ proptest! {
 
     #[test]
     fn dependencies_of_an_entry_are_created_before_it(case in case()) {
-        // That its device is there and up is asserted by the kernel of this test.
+        // The kernel of this test checks that its device exists and is up.
         for state in case.states() {
             let ours = routes(&state)
                 .filter(|route| route.onlink)
@@ -257,7 +257,7 @@ proptest! {
 
     #[test]
     fn the_difference_of_one_key_equals_its_part_of_the_whole(case in case()) {
-        // What goes with a device or a table is no difference of its own.
+        // Entries that are removed with a device or a table have no difference of their own.
         if !case.doomed().is_empty() || case.empties_tables() {
             return Ok(());
         }

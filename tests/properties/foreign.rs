@@ -1,4 +1,4 @@
-//! Damaged records of others; `tests/fuzz` tries far more of them.
+//! Damaged foreign records; `tests/fuzz` tries far more of them.
 
 use std::net::IpAddr;
 
@@ -17,8 +17,8 @@ use crate::{cases, records};
 const LEASES: &[u8] = include_bytes!("../fuzz/seeds/lease/two");
 const NODE: &[u8] = include_bytes!("../fuzz/seeds/node/one");
 
-/// Those of the fuzz targets that read more than bytes: in front, a byte per flag, the address of the
-/// sender of a probe, or what begins a list; at the end of a list, what ends it.
+/// Seeds of fuzz targets whose input has further parts: at the start, a byte per flag, the address
+/// of the sender of a probe, or the head of a list; at the end, the end of a list.
 const NETLINK: &[u8] = include_bytes!("../fuzz/seeds/netlink/vxlan_node");
 const PROBE: &[u8] = include_bytes!("../fuzz/seeds/probe/request");
 const SNAPSHOT: &[u8] = include_bytes!("../fuzz/seeds/snapshot/two");
@@ -59,7 +59,7 @@ fn damaged(text: &'static [u8]) -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// Damage to what is not valid finds little.
+/// Mutations of an invalid seed find little.
 #[test]
 fn the_seeds_of_the_fuzz_targets_are_valid() {
     let datagram = NETLINK.strip_prefix(&[1, 1, 0, 0, 0]).unwrap();
@@ -73,7 +73,8 @@ fn the_seeds_of_the_fuzz_targets_are_valid() {
     let stamp = Some(Stamp { session: 11, count: 13 });
     let [from, to] = [[10, 244, 2, 0], [10, 244, 1, 0]].map(IpAddr::from);
     let (kind, path) = (PacketKind::Request, Path::Direct);
-    let packet = Packet { kind, path, nonce: 7, from, to, stamp }.encode(&secret, 0);
+    let packet =
+        Packet { kind, path, nonce: 7, from, to, stamp, takes_direct: true }.encode(&secret, 0);
     let sealed = packet.strip_prefix(b"tw\x01").unwrap();
     let sent = &sealed[..sealed.len() - Secret::SEAL];
     assert_eq!(PROBE, [&[1, 10, 244, 2, 0], sent].concat());

@@ -1,4 +1,4 @@
-//! Histories of leases: what counts is how they end.
+//! Histories of leases: only the final state matters.
 
 use std::collections::BTreeSet;
 
@@ -10,8 +10,8 @@ use tweed::mac::MacAddr;
 use tweed::model::entry::Key;
 use tweed::model::lease::{Lease, LeaseId, LeaseUpdate, Rules, Vtep, Withdrawal};
 use tweed::model::node_inputs::NodeInputs;
-use tweed::plan::backend::{self, Network};
-use tweed::plan::desired::{Desired, LeasePlan};
+use tweed::plan::backend::{self, Backend};
+use tweed::plan::desired::{Desired, plan_lease};
 
 use crate::any::{node, peer};
 use crate::cases;
@@ -20,7 +20,7 @@ use crate::notation::{lease, local, malformed, record};
 /// Keeps a plan up to date, as the loop does.
 struct Planner {
     inputs: Inputs,
-    networks: Vec<Box<dyn Network>>,
+    backends: Vec<Backend>,
     desired: Desired,
     affected: BTreeSet<LeaseId>,
     touched: BTreeSet<Key>,
@@ -28,7 +28,7 @@ struct Planner {
 
 impl Planner {
     fn new(local: &NodeInputs) -> Self {
-        let networks = backend::networks(local);
+        let backends = backend::backends(local);
         let mut planner = Self {
             inputs: Inputs {
                 policy: local.policy.clone(),
@@ -38,8 +38,8 @@ impl Planner {
                 own: local.own.clone(),
                 ..Inputs::default()
             },
-            desired: Desired::new(backend::plan_local(local, &networks), []),
-            networks,
+            desired: Desired::new(backend::plan_local(local), []),
+            backends,
             affected: BTreeSet::new(),
             touched: BTreeSet::new(),
         };
@@ -52,7 +52,7 @@ impl Planner {
         self.take_burst([step]);
     }
 
-    /// However many steps are taken, the plan follows once.
+    /// Applies any number of steps, and updates the plan once.
     fn take_burst(&mut self, steps: impl IntoIterator<Item = Step>) {
         let peers = &mut self.inputs.peers;
         self.affected = BTreeSet::new();
@@ -74,15 +74,15 @@ impl Planner {
         self.affected.extend(peers.affected());
         let peers = &self.inputs.peers;
         let changes = self.affected.iter().map(|id| (id, peers.peer(id)));
-        let lease_plan = |peer| LeasePlan::of(peer, &self.networks, &self.inputs.fallbacks);
+        let lease_plan = |peer| plan_lease(peer, &self.backends, &self.inputs.fallbacks);
         let changes = changes.map(|(id, peer)| (id.clone(), peer.map(lease_plan)));
         self.touched = self.desired.revise(changes.collect());
     }
 
-    /// The same plan, made all at once.
+    /// The same plan, computed at once.
     fn planned_again(&self) -> Desired {
         let mut peers = self.inputs.peers.clone();
-        // Once no lease is allowed, none of the claims is left of before.
+        // Once no lease is valid, no earlier claim remains.
         peers.validate_by(Rules::default());
         Desired::plan(&self.inputs.local().unwrap(), &mut peers, &self.inputs.fallbacks)
     }
@@ -123,7 +123,8 @@ fn undisputed() -> impl Strategy<Value = Lease> {
     })
 }
 
-/// A lease with the MAC address of a few, which may belong to its public IP, to another or to none.
+/// A lease with one of a few MAC addresses, which may belong to its public IP, to another one or to
+/// none.
 fn claim() -> impl Strategy<Value = Lease> {
     let owners = ["172.16.0.6", "172.16.0.7"].map(|ip| Vtep::derived_mac(ip.parse().unwrap(), 1));
     let macs = [owners[0], owners[1], MacAddr::new([2, 0, 0, 0, 0, 1])];
@@ -135,12 +136,12 @@ fn claim() -> impl Strategy<Value = Lease> {
     })
 }
 
-/// What happens to one lease, in order.
+/// The states of one lease, in order.
 fn fate(lease: impl Strategy<Value = Lease>) -> impl Strategy<Value = Vec<Option<Lease>>> {
     vec(proptest::option::weighted(0.8, lease), 1..4)
 }
 
-/// What is there of `fates` in the end.
+/// The final state of `fates`.
 fn end(fates: &[Vec<Option<Lease>>]) -> Vec<Lease> {
     let last = |fate: &Vec<Option<Lease>>| fate.last().cloned().flatten();
     let names = ["a", "b", "c", "d", "e"].map(LeaseId::new);
@@ -148,7 +149,7 @@ fn end(fates: &[Vec<Option<Lease>>]) -> Vec<Lease> {
     end.filter_map(|(id, fate)| Some(Lease { id, ..last(fate)? })).collect()
 }
 
-/// Each lease keeps its own order; how they mix is up to `draws`. Everything comes twice.
+/// Each lease keeps its own order; `draws` determines how they mix. Every step is sent twice.
 fn interleaved(fates: &[Vec<Option<Lease>>], draws: &[usize]) -> Vec<Step> {
     let mut left: Vec<_> = fates.iter().map(|fate| fate.iter()).collect();
     let mut steps = Vec::new();
@@ -212,7 +213,7 @@ proptest! {
         }
     }
 
-    /// The holder of a contested MAC address may depend on the history, until all is listed.
+    /// The holder of a contested MAC address may depend on the history until all leases are listed.
     #[test]
     fn observers_of_different_histories_agree_once_they_have_listed_the_same(
         local in node(),

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 #![allow(unreachable_pub, reason = "nothing of a test binary can be reached from outside")]
 
-#[path = "../cluster/cluster.rs"]
+#[path = "../cluster/fixture/cluster.rs"]
 #[allow(dead_code, reason = "made for more than is needed here")]
 mod cluster;
 mod site;
@@ -23,13 +23,13 @@ fn pods_of_containerd_reach_each_other_through_the_tunnel_and_after_a_flip() {
 }
 
 #[test]
-fn a_port_that_podman_publishes_leads_to_its_pod() {
-    story::a_published_port_leads_to_its_pod(Podman::on).unwrap();
+fn a_port_published_by_podman_reaches_its_pod() {
+    story::a_published_port_reaches_its_pod(Podman::on).unwrap();
 }
 
 #[test]
-fn a_port_that_containerd_publishes_leads_to_its_pod() {
-    story::a_published_port_leads_to_its_pod(Containerd::on).unwrap();
+fn a_port_published_by_containerd_reaches_its_pod() {
+    story::a_published_port_reaches_its_pod(Containerd::on).unwrap();
 }
 
 #[test]
@@ -53,11 +53,11 @@ fn containerd_reports_what_a_daemon_without_a_lease_waits_for() {
 }
 
 #[test]
-fn containerd_removes_a_pod_that_was_lost_with_the_power() {
-    story::containerd_removes_a_pod_that_was_lost_with_the_power().unwrap();
+fn containerd_removes_a_pod_lost_in_a_power_cut() {
+    story::containerd_removes_a_pod_lost_in_a_power_cut().unwrap();
 }
 
 #[test]
-fn podman_starts_a_container_again_that_was_lost_with_the_power() {
-    story::podman_starts_a_container_again_that_was_lost_with_the_power().unwrap();
+fn podman_restarts_a_container_lost_in_a_power_cut() {
+    story::podman_restarts_a_container_lost_in_a_power_cut().unwrap();
 }

@@ -1,4 +1,4 @@
-//! What holds whichever runtime drives the plugin.
+//! Behaviour that is the same with every runtime.
 
 use std::net::SocketAddr;
 
@@ -29,8 +29,8 @@ pub fn pods_reach_each_other<R: Runtime>(start: impl Fn(&Host) -> Result<R>) -> 
     ping_both_ways(&runtimes, &pods).context("after the flip")
 }
 
-/// A port of the host is the pod's, for another node, and free after the pod.
-pub fn a_published_port_leads_to_its_pod<R: Runtime>(
+/// Another node reaches the pod by a port of the host; after the pod's removal, the port is free.
+pub fn a_published_port_reaches_its_pod<R: Runtime>(
     start: impl Fn(&Host) -> Result<R>,
 ) -> Result<()> {
     let Site { cluster, runtimes, .. } = Site::start(2, start)?;
@@ -51,7 +51,8 @@ pub fn a_published_port_leads_to_its_pod<R: Runtime>(
     Ok(())
 }
 
-/// No address, link, record, namespace or rule, though many start and end at the same time.
+/// No address, link, record, namespace or rule remains, though many pods start and end at the same
+/// time.
 pub fn removed_pods_leave_nothing_behind<R: Runtime + Sync>(
     start: impl Fn(&Host) -> Result<R>,
 ) -> Result<()> {
@@ -72,7 +73,7 @@ pub fn removed_pods_leave_nothing_behind<R: Runtime + Sync>(
     nothing_is_left(host, &pods)
 }
 
-/// The error of the runtime quotes the daemon; nothing stays, and a pod can be started later.
+/// The error of the runtime quotes the daemon; nothing remains, and a pod can be started later.
 pub fn the_runtime_reports_what_the_daemon_waits_for<R: Runtime>(
     start: impl Fn(&Host) -> Result<R>,
 ) -> Result<()> {
@@ -96,8 +97,8 @@ pub fn the_runtime_reports_what_the_daemon_waits_for<R: Runtime>(
     nothing_is_left(&host, &[pod])
 }
 
-/// A kubelet has pods removed that it finds without their namespaces.
-pub fn containerd_removes_a_pod_that_was_lost_with_the_power() -> Result<()> {
+/// A kubelet removes pods whose namespaces are missing.
+pub fn containerd_removes_a_pod_lost_in_a_power_cut() -> Result<()> {
     let Site { hosts, runtimes, cluster: _cluster } = Site::start(1, Containerd::on)?;
     let pod = runtimes[0].start(plan("web"))?;
     lose_power(&hosts[0], &pod)?;
@@ -105,8 +106,8 @@ pub fn containerd_removes_a_pod_that_was_lost_with_the_power() -> Result<()> {
     nothing_is_left(&hosts[0], &[pod])
 }
 
-/// podman adds the container to the network again, without having deleted it.
-pub fn podman_starts_a_container_again_that_was_lost_with_the_power() -> Result<()> {
+/// podman adds the container to the network again, without a DEL before.
+pub fn podman_restarts_a_container_lost_in_a_power_cut() -> Result<()> {
     let Site { hosts, runtimes, cluster: _cluster } = Site::start(1, Podman::on)?;
     let pod = runtimes[0].start(plan("web"))?;
     lose_power(&hosts[0], &pod)?;
@@ -121,7 +122,7 @@ fn plan(name: &str) -> ContainerPlan<'_> {
     ContainerPlan { name, published: None }
 }
 
-/// What is on disk stays, and nothing else.
+/// Only the files on disk remain.
 fn lose_power(host: &Host, pod: &Container) -> Result<()> {
     host.cut_power()?;
     host.node().ip("link del cni0")?;
@@ -131,7 +132,7 @@ fn lose_power(host: &Host, pod: &Container) -> Result<()> {
     Ok(())
 }
 
-/// Does it for all of them at the same time.
+/// Runs it for all items at the same time.
 fn at_once<I: Send, T: Send>(
     items: impl IntoIterator<Item = I>,
     work: impl Fn(I) -> Result<T> + Sync,
@@ -155,7 +156,8 @@ fn ping_both_ways<R: Runtime>(runtimes: &[R], pods: &[Container]) -> Result<()> 
     Ok(())
 }
 
-/// What there is of a pod with a published port while it runs; so that its absence proves something.
+/// The traces of a running pod with a published port; without this check, their absence would prove
+/// nothing.
 fn expected(pod: &Container) -> Result<Vec<String>> {
     let Container { id, .. } = pod;
     let (v4, v6) = (pod.address(Family::V4)?, pod.address(Family::V6)?);

@@ -1,16 +1,16 @@
-//! What a pod's network leaves on its host.
+//! The traces of a pod's network on its host.
 
 use anyhow::Result;
 use tweed_lab::{Container, Host};
 
-/// Files that are there whether pods are or not.
+/// Files that exist with and without pods.
 const FIXTURES: [&str; 4] = ["last_reserved_ip.0", "last_reserved_ip.1", "lock", ".lock"];
 
-/// Where the plugins and the runtime keep something for each pod.
+/// Folders in which the plugins and the runtime keep a file for each pod.
 const FOLDERS: [&str; 4] =
     ["/var/lib/cni/networks/cbr0", "/var/lib/cni/flannel", "/var/lib/cni/results", "/run/netns"];
 
-/// Whatever there is of any pod, and rules with an address or the name of one of these.
+/// Traces of any pod, and rules with an address or the name of one of these.
 pub fn of(host: &Host, containers: &[Container]) -> Result<Vec<String>> {
     let mut traces = Vec::new();
     for folder in FOLDERS {
@@ -29,7 +29,7 @@ pub fn of(host: &Host, containers: &[Container]) -> Result<Vec<String>> {
     Ok(traces)
 }
 
-/// What a rule for the container has in it.
+/// Texts that a rule for the container contains.
 fn words(container: &Container) -> impl Iterator<Item = String> {
     container.addresses.iter().map(ToString::to_string).chain([container.id.clone()])
 }

@@ -1,13 +1,13 @@
 //! The task that probes paths, and the paths themselves, whose state a script sets.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tweed::control::Event;
-use tweed::model::path::{Cause, Path, ProbeVerdict};
+use tweed::model::path::{Cause, Path, ProbeVerdict, ReachabilityState};
 use tweed::model::status::PeerStatus;
 use tweed::plan::paths::{ProbeRequest, ProbeSize, Target};
 use tweed::probe::{self, Orders, ProbeEvent};
@@ -23,6 +23,8 @@ pub(crate) struct Prober {
     deserved: BTreeMap<IpAddr, ProbeVerdict>,
     /// The last state that the script set for one peer.
     named: Option<(IpAddr, ProbeVerdict)>,
+    /// The peers that answer no more.
+    stopped: BTreeSet<IpAddr>,
     is_on: bool,
     /// Ahead of the clock of the scenario: verdicts take seconds, and a script waits for none.
     clock: Instant,
@@ -40,7 +42,8 @@ impl Prober {
             events.try_send(Event::Probe(event)).expect("the loop takes no events");
         }
         let (usual, deserved, named) = (Some(ProbeVerdict::Silent), BTreeMap::new(), None);
-        Self { orders, usual, deserved, named, is_on: true, clock: Instant::now() }
+        let (stopped, clock) = (BTreeSet::new(), Instant::now());
+        Self { orders, usual, deserved, named, stopped, is_on: true, clock }
     }
 
     /// Runs a command of the script; returns the event for the loop, if any.
@@ -50,6 +53,10 @@ impl Prober {
             "off" => {
                 self.is_on = false;
                 return Some(ProbeEvent::Off(rest.to_owned()));
+            }
+            "stop" => {
+                self.stopped.insert(prefix(rest).base());
+                return None;
             }
             "awaited" => None,
             "silent" => Some(ProbeVerdict::Silent),
@@ -63,6 +70,7 @@ impl Prober {
         } else {
             let peer = prefix(rest).base();
             assert!(self.targets().contains_key(&peer), "{peer} is not probed");
+            self.stopped.remove(&peer);
             self.named = verdict.map(|verdict| (peer, verdict));
         }
         let was_on = std::mem::replace(&mut self.is_on, true);
@@ -88,14 +96,30 @@ impl Prober {
         self.clock = self.clock.max(Instant::now());
     }
 
-    /// Whether a peer can have the verdict that it deserves, and has another one.
+    /// Whether a peer can have the verdict that it deserves, and has another one, or is not yet
+    /// reported as unreachable or as reachable again.
     pub(crate) fn has_to_go_on(&self, peers: &[PeerStatus]) -> bool {
         let targets = self.targets();
-        verdicts(peers).any(|(peer, verdict)| {
+        let are_unnoticed = peers.iter().any(|peer| {
+            let state = peer.reachability.map(|it| it.state());
+            let is_stopped = peer.subnet.is_some_and(|it| self.stopped.contains(&it.base()));
+            is_stopped != (state == Some(ReachabilityState::Unreachable))
+        });
+        let are_unjudged = verdicts(peers).any(|(peer, verdict)| {
             let deserved = self.deserved.get(&peer).filter(|deserved| **deserved != verdict);
             let target = targets.get(&peer);
             deserved.zip(target).is_some_and(|(deserved, target)| is_possible(*deserved, target))
-        })
+        });
+        // Without a direct path there is no verdict: the answer itself is awaited.
+        let are_awaited = peers.iter().any(|peer| {
+            let base = peer.subnet.map(tweed::model::prefix::Prefix::base);
+            let is_good = |it: IpAddr| self.deserved.get(&it) == Some(&ProbeVerdict::Good);
+            let target = base.filter(|it| is_good(*it)).and_then(|it| targets.get(&it));
+            let state = peer.reachability.map(|it| it.state());
+            target.is_some_and(|it| it.tunnel && !it.direct)
+                && state == Some(ReachabilityState::Unknown)
+        });
+        are_unnoticed || are_unjudged || are_awaited
     }
 
     /// The next moment at which the loop asks.
@@ -112,8 +136,8 @@ impl Prober {
         while let Ok(request) = self.orders.requests.try_recv() {
             let (sent, deserved) = (self.clock, self.deserved.get(&request.peer));
             let is_answered = deserved.is_some_and(|it| is_answered(*it, &request));
-            results.push(if is_answered {
-                ProbeEvent::Answered { request, sent, at: sent }
+            results.push(if is_answered && !self.stopped.contains(&request.peer) {
+                ProbeEvent::Answered { request, sent, at: sent, takes_direct: true }
             } else {
                 ProbeEvent::Lost { request, sent, at: sent + TIMEOUT }
             });

@@ -11,6 +11,7 @@ use tweed::model::checkpoint::Checkpoint;
 use tweed::model::config::{ConfigUpdate, NetworkConfig, Unusable};
 use tweed::model::lease::{Endpoint, Lease, LeaseId, LeaseUpdate};
 use tweed::model::node::InterfaceOptions;
+use tweed::model::path::PeerReachability;
 use tweed::model::policy::Policy;
 use tweed::model::prefix::Prefix;
 use tweed::model::report::NodeReport;
@@ -49,7 +50,7 @@ struct Listeners {
     changed: watch::Receiver<()>,
 }
 
-/// Verdicts are made within so many steps of the prober.
+/// Every verdict is reached within this number of steps of the prober.
 const MOST_STEPS: usize = 200;
 
 /// Plays `parts` and returns them with what really happened in the place of every expectation.
@@ -315,7 +316,14 @@ impl Stage {
                 (None, reason) => reason.unwrap_or_default(),
             };
             let is_missing = peer.path.is_some() && !peer.programmed;
-            format!("{subnet} {path}{}", if is_missing { ", not programmed" } else { "" })
+            let missing = if is_missing { ", not programmed" } else { "" };
+            let unreachable = match peer.reachability {
+                Some(PeerReachability::Unreachable { cause, .. }) => {
+                    format!(", unreachable: {cause}")
+                }
+                Some(_) | None => String::new(),
+            };
+            format!("{subnet} {path}{missing}{unreachable}")
         };
         headed("peers", peers.into_iter().map(show).collect())
     }
@@ -346,12 +354,16 @@ impl Stage {
     /// The report of the node for the operator.
     async fn report(&self) -> Vec<String> {
         let report = self.ask(Query::Report).await;
-        let Some(NodeReport { exceptions, peers, .. }) = report else {
+        let Some(NodeReport { exceptions, peers, failing_peers, .. }) = report else {
             return vec!["report nothing".to_owned()];
         };
         let head = format!("{} direct, {} by tunnel", peers.direct, peers.tunnel);
         let lines = exceptions.into_iter().map(|e| format!("{} {}", e.lease, e.reason));
-        headed("report", [head].into_iter().chain(lines).collect())
+        let failing = failing_peers.into_iter().map(|peer| {
+            let cause = peer.reachability.cause().unwrap_or_default();
+            format!("{} {}: {cause}", peer.lease, peer.reachability.state().as_str())
+        });
+        headed("report", [head].into_iter().chain(lines).chain(failing).collect())
     }
 }
 

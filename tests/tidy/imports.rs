@@ -8,7 +8,7 @@ use syn::{Item, ItemMod, ItemUse, UseTree, Visibility};
 
 use crate::{is_test, read, root, sources};
 
-/// A module, or a name in one: what stands between `::`, from the root of the crate.
+/// A module, or a name in one: the parts of its path, from the root of the crate.
 type Place = Vec<String>;
 
 /// The imports between siblings that belong to a cycle, or connect two. A module and its own
@@ -36,9 +36,9 @@ pub(crate) fn cycles(source: &str) -> Vec<String> {
 
 #[derive(Default)]
 struct Module {
-    /// Paths as they are written.
+    /// Paths as they are in the source.
     paths: Vec<Place>,
-    /// What it exports under its own name.
+    /// Paths that it exports under their own name.
     exports: Vec<Place>,
 }
 
@@ -61,7 +61,7 @@ fn place(file: &Path) -> Place {
 
 impl Visit<'_> for Module {
     fn visit_item(&mut self, item: &Item) {
-        // Tests may import what they like.
+        // Tests may import any module.
         if !matches!(item, Item::Mod(ItemMod { content: Some(_), .. })) {
             visit::visit_item(self, item);
         }

@@ -10,10 +10,10 @@ use tweed_lab::Namespace;
 
 use super::plugin::DEBIAN;
 
-/// What gets an interface.
+/// A container that gets an interface.
 #[derive(Clone, Debug)]
 pub(super) struct Container {
-    /// As long as those of containerd.
+    /// As long as the ids of containerd.
     pub(super) id: String,
     pub(super) namespace: Namespace,
 }
@@ -44,7 +44,7 @@ pub(super) struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// From the start of the program until it has ended; in the namespace of the calling thread.
+    /// The time from the start of the program to its end, in the namespace of the calling thread.
     pub(super) fn time(&self) -> Result<Duration> {
         let mut command = self.command();
         command.stdout(Stdio::piped());
@@ -56,7 +56,7 @@ impl Call<'_> {
         Ok(took)
     }
 
-    /// Errors are on standard output, which is left to the caller.
+    /// The plugin reports errors on standard output, which the caller reads.
     pub(super) fn command(&self) -> Command {
         let mut command = Command::new(self.program);
         command.env_clear().envs([

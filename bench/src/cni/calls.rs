@@ -1,4 +1,4 @@
-//! What each call took, one at a time and many at once.
+//! The time that each call takes: one at a time, and many at once.
 
 use std::time::Duration;
 
@@ -11,9 +11,10 @@ use crate::report::goal::Goal;
 use crate::report::sample::{Sample, ratio};
 use crate::report::sheet::{Sheet, precise, thousands};
 
-/// Up to so many reservations an ADD is held to a share of what a small store allows.
+/// With at most this number of reservations, an ADD must stay within a fixed ratio of the time with
+/// a small store.
 const SMALL: u32 = 250;
-/// Up to so many there is a goal at all.
+/// Above this number of reservations there is no goal.
 const LARGE: u32 = 20_000;
 
 /// One line of the table.
@@ -42,7 +43,7 @@ pub(super) fn show(comparisons: &[Comparison<'_>], sheet: &mut Sheet) -> Result<
     sheet.goals(&races.iter().filter_map(Race::goal).collect::<Vec<_>>())
 }
 
-/// Those that were run.
+/// The races that were run.
 fn races<'a>(comparison: &'a Comparison<'_>) -> impl Iterator<Item = Race<'a>> {
     let Comparison { reservations, tweed, debian } = comparison;
     let races = [(1, &tweed.alone, &debian.alone), (AT_ONCE, &tweed.at_once, &debian.at_once)];

@@ -1,4 +1,4 @@
-//! Both plugins on stores with the same number of reservations, in turns.
+//! Both plugins, alternately, on stores with the same number of reservations.
 
 use std::path::Path;
 use std::time::Duration;
@@ -17,7 +17,7 @@ pub(super) struct Comparison<'a> {
     pub(super) debian: Side<'a>,
 }
 
-/// A plugin's node, and what calls took there.
+/// The node of one plugin, and the times of its calls.
 pub(super) struct Side<'a> {
     pub(super) host: Host<'a>,
     pub(super) alone: Figures,
@@ -31,7 +31,7 @@ pub(super) struct Figures {
 }
 
 impl<'a> Comparison<'a> {
-    /// With files in `home`, which both find empty.
+    /// Both nodes find the files in `home` empty.
     pub(super) fn prepare(
         lab: &Lab,
         plugins: [Plugin<'a>; 2],
@@ -49,17 +49,18 @@ impl<'a> Comparison<'a> {
         Ok(Self { reservations, tweed, debian })
     }
 
-    /// `container` comes and goes, twice in each round on either side.
+    /// Each side adds and removes `container` twice in each round.
     pub(super) fn run_alone(&mut self, container: &Container, rounds: usize) -> Result<()> {
         (0..rounds).try_for_each(|_| self.round(|side| side.call_alone(container)))
     }
 
-    /// All of `containers` come, and then all of them go; else the same.
+    /// Each side adds all `containers` at once, and then removes all at once.
     pub(super) fn run_at_once(&mut self, containers: &[Container], rounds: usize) -> Result<()> {
         (0..rounds).try_for_each(|_| self.round(|side| side.call_at_once(containers)))
     }
 
-    /// Who comes second may still feel what the first has left to the kernel: so both do.
+    /// The second plugin may be slowed by work that the first one has left to the kernel, so both
+    /// take each place once.
     fn round(&mut self, run: impl Fn(&mut Side<'a>) -> Result<()>) -> Result<()> {
         let Self { tweed, debian, .. } = self;
         run(tweed)?;

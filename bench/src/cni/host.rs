@@ -1,4 +1,4 @@
-//! A node on which one of the plugins works.
+//! A node that uses one of the plugins.
 
 use std::fs::{create_dir_all, write};
 use std::path::Path;
@@ -21,7 +21,8 @@ pub(super) struct Host<'a> {
 }
 
 impl<'a> Host<'a> {
-    /// With files in `home`, the bridge up, and whatever a first call leaves for the next ones.
+    /// A node with its files in `home`, a bridge that is up, and everything that a first call
+    /// creates.
     pub(super) fn build(
         lab: &Lab,
         name: &str,
@@ -42,7 +43,7 @@ impl<'a> Host<'a> {
         Ok(host)
     }
 
-    /// A bridge without a port has no carrier: a node has other pods too.
+    /// A bridge without a port has no carrier; on a real node, other pods hold it up.
     fn hold_bridge(&self) -> Result<()> {
         self.namespace.ip_batch(
             "link add other type veth peer name inside
@@ -56,7 +57,7 @@ impl<'a> Host<'a> {
         self.namespace.within(|| call.time())?
     }
 
-    /// All at once; each is timed for itself.
+    /// Calls for all `containers` at once; returns the time of each.
     pub(super) fn time_all(&self, verb: Verb, containers: &[Container]) -> Result<Vec<Duration>> {
         let start = Barrier::new(containers.len());
         let call = |container| {
@@ -74,7 +75,7 @@ impl<'a> Host<'a> {
         })?
     }
 
-    /// Of an ADD by `program`, in KiB; what it made is taken back.
+    /// The peak memory of an ADD by `program`, in KiB; a DEL removes what it created.
     pub(super) fn memory(&self, program: &Path, container: &Container) -> Result<u64> {
         let add = Call { program, ..self.call(Verb::Add, container) };
         let most = self.namespace.within(|| memory::most(&add))??;

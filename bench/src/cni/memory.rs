@@ -1,4 +1,4 @@
-//! The most memory that a plugin ever has.
+//! The peak memory of a plugin.
 //!
 //! The kernel's own account of a child that has ended (`ru_maxrss`) begins with the memory of
 //! its parent. So the plugin is measured while it runs, as late as possible: when it writes its
@@ -17,14 +17,14 @@ use super::call::Call;
 const TIMEOUT: Duration = Duration::from_secs(20);
 const FILLING: u8 = b' ';
 
-/// In KiB, of the program itself and not of those that it starts.
+/// The peak memory in KiB of the program itself, without the programs that it starts.
 pub(super) fn most(call: &Call<'_>) -> Result<u64> {
     let (mut reader, mut writer) = pipe()?;
     let room = fcntl(&writer, FcntlArg::F_SETPIPE_SZ(4096))?;
     writer.write_all(&vec![FILLING; usize::try_from(room)?])?;
     let mut command = call.command();
     let mut child = call.start(command.stdout(writer))?;
-    // It holds the writer too: the reader would never hear the end.
+    // It also holds the write end: with it, the reader would never see the end of the pipe.
     drop(command);
     let found = eventually(TIMEOUT, || is_writing(child.id())).and_then(|_| peak(child.id()));
     let mut output_text = String::new();
@@ -34,7 +34,7 @@ pub(super) fn most(call: &Call<'_>) -> Result<u64> {
     found.with_context(|| call.described())
 }
 
-/// Whether one of its threads is in a call to the kernel about its standard output.
+/// Whether one of its threads is in a system call on its standard output.
 fn is_writing(pid: u32) -> Result<bool> {
     for thread in read_dir(format!("/proc/{pid}/task"))? {
         let call = read_to_string(thread?.path().join("syscall")).unwrap_or_default();

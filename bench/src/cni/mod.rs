@@ -1,4 +1,5 @@
-//! What a pod waits for when it comes and goes: our CNI plugin against Debian's `bridge` and `host-local`.
+//! The time that a pod waits for the CNI plugin: tweed's against Debian's `bridge` and
+//! `host-local`.
 
 // What is measured.
 mod calls;
@@ -25,15 +26,15 @@ use plugin::Plugin;
 /// The number of containers that start at once.
 const AT_ONCE: usize = 50;
 
-/// How many reservations there are before each call: from an empty node to one that can take ten
-/// more; with what part of all rounds, as `host-local` reads every one of them.
+/// The number of reservations before each call, from an empty node to one with room for ten more;
+/// and the divisor of the number of rounds, because `host-local` reads every reservation.
 const STORES: [(u32, usize); 4] = [(0, 1), (USUAL, 1), (20_000, 5), (store::ALL - 10, 20)];
-/// On a node that is full.
+/// The number of reservations on a full node.
 const USUAL: u32 = 250;
-/// A store with less room than this has none for many containers at once.
+/// A store with more reservations than this has no room for many containers at once.
 const LARGEST: u32 = 20_000;
 
-/// All stores are in memory: what else a disk has to do would be measured too.
+/// All stores are in memory, so that no disk is measured.
 pub(crate) fn run(flannel: &Path, rounds: usize, sheet: &mut Sheet) -> Result<()> {
     let flannel = flannel.canonicalize().with_context(|| flannel.display().to_string())?;
     let lab = Lab::bare()?;
@@ -67,9 +68,9 @@ fn containers(lab: &Lab, count: usize) -> Result<Vec<Container>> {
 mod tests {
     use super::*;
 
-    /// Both sides are Debian's, so that nothing has to be built for it.
+    /// Both sides are Debian's plugins, so that the test needs no build.
     #[test]
-    fn every_call_of_a_contest_is_timed_and_leaves_the_store_as_it_was() -> Result<()> {
+    fn every_call_of_a_comparison_is_timed_and_leaves_the_store_unchanged() -> Result<()> {
         let lab = Lab::bare()?;
         let containers = containers(&lab, 3)?;
         let mut comparison = Comparison::prepare(&lab, [Plugin::Bridge; 2], lab.folder(), 5)?;

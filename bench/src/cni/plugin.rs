@@ -4,10 +4,10 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-/// What Debian's package `containernetworking-plugins` brings.
+/// The folder of Debian's package `containernetworking-plugins`.
 pub(super) const DEBIAN: &str = "/usr/lib/cni";
 
-/// Of all pods, and of those of this node.
+/// The network of all pods; the subnet below belongs to this node.
 const NETWORK: &str = "10.0.0.0/8";
 const SUBNET: &str = "10.244.0.0/16";
 const GATEWAY: &str = "10.244.0.1/16";
@@ -15,14 +15,14 @@ const MTU: u16 = 1450;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Plugin<'a> {
-    /// The plugin at this path, called as a runtime calls flannel's.
+    /// tweed's plugin at this path, called as a runtime calls flannel's.
     Flannel(&'a Path),
-    /// Debian's `bridge`, which runs `host-local`; flannel's own plugin, which calls it, is skipped.
+    /// Debian's `bridge`, which runs `host-local`; it is called directly, without flannel's plugin.
     Bridge,
 }
 
 impl Plugin<'_> {
-    /// What `bridge` runs.
+    /// The program that `bridge` runs for addresses.
     pub(super) const HOST_LOCAL: &'static str = "/usr/lib/cni/host-local";
 
     pub(super) fn program(&self) -> &Path {
@@ -32,7 +32,7 @@ impl Plugin<'_> {
         }
     }
 
-    /// What a runtime hands over on a node whose files are in `home`.
+    /// The config that a runtime passes on a node whose files are in `home`.
     pub(super) fn config(&self, home: &Path) -> Value {
         match self {
             Self::Flannel(_) => kube_flannel(home),
@@ -41,14 +41,14 @@ impl Plugin<'_> {
     }
 }
 
-/// What the daemon answers.
+/// The content of subnet.env, as the daemon writes it.
 pub(super) fn subnet_env() -> String {
     format!(
         "FLANNEL_NETWORK={NETWORK}\nFLANNEL_SUBNET={GATEWAY}\nFLANNEL_MTU={MTU}\nFLANNEL_IPMASQ=true\n"
     )
 }
 
-/// As kube-flannel's manifest has it.
+/// The config of kube-flannel's manifest.
 fn kube_flannel(home: &Path) -> Value {
     json!({
         "cniVersion": "0.3.1",
@@ -61,7 +61,7 @@ fn kube_flannel(home: &Path) -> Value {
     })
 }
 
-/// What flannel's plugin makes of the same.
+/// The config that flannel's plugin passes to its delegate.
 fn delegate(home: &Path) -> Value {
     json!({
         "cniVersion": "0.3.1",

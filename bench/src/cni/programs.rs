@@ -1,4 +1,4 @@
-//! The programs themselves: how large they are, what they are loaded with, what one run needs.
+//! The size of the programs, the libraries that they load, and the resources of one run.
 
 use std::fs::metadata;
 use std::path::Path;
@@ -18,7 +18,7 @@ struct Program {
     /// In KiB.
     size: u64,
     shared_objects: u32,
-    /// Of each round, in KiB.
+    /// One value for each round, in KiB.
     memory: Sample<u64>,
 }
 
@@ -72,7 +72,7 @@ impl Program {
     }
 }
 
-/// How many of them `ldd` finds, the loader included; none for a static program.
+/// The number of shared objects that `ldd` lists, including the loader; zero for a static program.
 fn shared_objects(program: &Path) -> Result<u32> {
     let output = Command::new("ldd").arg(program).output().context("ldd")?;
     let [output_text, complaint] =
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shell_is_loaded_with_a_c_library_and_a_loader() -> Result<()> {
+    fn a_shell_loads_a_c_library_and_a_loader() -> Result<()> {
         assert!(shared_objects(Path::new("/bin/sh"))? >= 2);
         assert!(shared_objects(Path::new("/nonexistent")).is_err());
         Ok(())

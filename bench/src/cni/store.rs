@@ -6,14 +6,14 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-/// After the address of the network and the gateway's.
+/// The first address after those of the network and the gateway.
 const FIRST: u32 = 0x0af4_0002;
 
-/// How many addresses a `/16` has for pods.
+/// The number of addresses that a `/16` has for pods.
 pub(super) const ALL: u32 = (1 << 16) - 3;
 
-/// Reserves the first `count` addresses for containers that do not exist; the next address is the
-/// next one in order.
+/// Reserves the first `count` addresses for containers that do not exist; the next allocation gets
+/// the address after them.
 pub(super) fn fill(home: &Path, count: u32) -> Result<()> {
     let directory = home.join("networks/cbr0");
     create_dir_all(&directory).with_context(|| directory.display().to_string())?;
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_store_ends_below_the_address_for_all() {
+    fn a_full_store_ends_below_the_broadcast_address() {
         assert_eq!(address(0).to_string(), "10.244.0.2");
         assert_eq!(address(ALL - 1).to_string(), "10.244.255.254");
     }

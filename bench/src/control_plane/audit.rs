@@ -1,4 +1,4 @@
-//! What it costs to look at everything and to find it right.
+//! The processor time of an audit that finds no difference.
 
 use std::iter::once;
 use std::net::Ipv4Addr;
@@ -17,9 +17,9 @@ use crate::report::sample::Sample;
 use crate::report::sheet::{Sheet, spread, thousands, time};
 
 const COUNTS: [u32; 2] = [5000, 20_000];
-/// Routes of others: as many as there are in a tenth of the Internet.
+/// Foreign routes: a tenth of the routes of the Internet.
 const FOREIGN: u32 = 100_000;
-/// Of an event that has the daemon look at everything; by then it has.
+/// After an event that causes an audit, the audit ends within this time.
 const WINDOW: Duration = Duration::from_secs(1);
 
 #[derive(Deserialize)]
@@ -87,7 +87,7 @@ fn measure(site: &Site, count: u32, rounds: usize) -> Result<(Sample<Duration>, 
     Ok((looking, idle))
 }
 
-/// Of the processor, within the window that `event` opens.
+/// Processor time of the daemon, in the window after `event`.
 fn used(daemon: &Daemon, event: impl FnOnce() -> Result<()>) -> Result<Duration> {
     let before = daemon.process().processor_time()?;
     event()?;

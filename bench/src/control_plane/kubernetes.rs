@@ -1,4 +1,4 @@
-//! What a daemon on Kubernetes costs next to thousands of nodes whose kubelets report all the time.
+//! The cost of a daemon on Kubernetes with thousands of nodes whose kubelets report all the time.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use crate::report::sheet::{Sheet, megabytes, precise, thousands, time};
 
 const NODES: u32 = 5000;
 const OWN_SUBNET: &str = "10.128.1.0/24";
-/// The number of nodes that report at once, and the time between two such groups: faster than in
-/// any cluster, and no faster than the server can notify.
+/// The number of nodes that report at once, and the time between two such groups: more reports than
+/// in any cluster, and no more than the server can send.
 const AT_ONCE: usize = 100;
 const APART: Duration = Duration::from_millis(25);
-/// Who has nothing to do for so long has done everything.
+/// A daemon that has used no processor time for this time has handled everything.
 const QUIET: Duration = Duration::from_millis(500);
-/// What a daemon needs for itself meanwhile.
+/// Processor time that counts as none.
 const IDLE: Duration = Duration::from_millis(10);
 
 /// A daemon, and the API server that has its peers.
@@ -97,7 +97,7 @@ impl Site {
         Ok(Self { server, daemon, names, ready, _lab: lab })
     }
 
-    /// The processor time that the daemon has spent, once it has nothing more to do.
+    /// The processor time of the daemon, once it is idle.
     fn rest(&self) -> Result<Duration> {
         let mut spent = self.daemon.process().processor_time()?;
         loop {

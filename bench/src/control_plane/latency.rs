@@ -19,12 +19,12 @@ const FEW: u32 = 10;
 const MANY: u32 = 5000;
 /// The pause between two events.
 const APART: Duration = Duration::from_millis(10);
-/// At most as many leases are deleted.
+/// The maximum number of leases that are deleted.
 const DELETIONS: usize = 50;
-/// The pause between two deletions: leases that vanish together may be held back.
+/// The pause between two deletions; the daemon may delay removals of leases that vanish together.
 const DELETIONS_APART: Duration = Duration::from_millis(2500);
 
-/// A daemon that already has peers, and gets more.
+/// A daemon that has peers, and gets more.
 struct Line {
     site: Site,
     peers: u32,
@@ -35,14 +35,14 @@ struct Line {
     removed: Delays,
 }
 
-/// Until the kernel has followed.
+/// The time until the kernel has the change.
 #[derive(Default)]
 struct Delays {
     from_commit: Sample<Duration>,
     from_write: Sample<Duration>,
 }
 
-/// `events` to each of four daemons, which take turns.
+/// Measures `events` for each of four daemons, alternately.
 pub(crate) fn run(binaries: &Binaries, events: usize, sheet: &mut Sheet) -> Result<()> {
     let kinds = Backend::BOTH.into_iter().flat_map(|backend| [(backend, FEW), (backend, MANY)]);
     let start = |(backend, peers)| Line::start(binaries, backend, peers);
@@ -74,7 +74,7 @@ impl Line {
         Ok(Self { site, peers: count, daemon, listener, writer, added, removed })
     }
 
-    /// One more peer than those that are there, and those added before.
+    /// Adds a peer after those of the site and those that were added before.
     fn add(&mut self, number: u32) -> Result<()> {
         let added = self.peers + number;
         for peer in peers(added..added + 1) {
@@ -88,7 +88,7 @@ impl Line {
         Ok(())
     }
 
-    /// Takes away what [`add`](Self::add) added under this number.
+    /// Removes the peer that [`add`](Self::add) added with this number.
     fn remove(&mut self, number: u32) -> Result<()> {
         let added = self.peers + number;
         for peer in peers(added..added + 1) {

@@ -1,4 +1,4 @@
-//! All peers change sides while the daemon is away; its start flips them all at once.
+//! All peers change their backend while the daemon is stopped; its start flips all paths at once.
 
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ use crate::report::sample::{Sample, ratio};
 use crate::report::sheet::{Sheet, spread, time};
 
 const PEERS: u32 = 5000;
-/// Peers on paper answer no probes.
+/// Peers without a node answer no probes.
 const MIXED: &str = r#""Mixed":true,"Probe":{"Enabled":false},"#;
-/// By then the entries of the old paths are gone.
+/// By then, the daemon has removed the entries of the old paths.
 const SETTLED: Duration = Duration::from_secs(2);
 
 /// All peers change to this backend.
@@ -45,7 +45,7 @@ pub(crate) fn run(binaries: &Binaries, rounds: usize, sheet: &mut Sheet) -> Resu
     show(&turns, &idle, sheet)
 }
 
-/// Daemon and rival begin with the same entries.
+/// Gives the daemon and its rival the same entries.
 fn fill(site: &Site) -> Result<()> {
     start_idle(site)?;
     site.prepare_bare()?;
@@ -57,7 +57,7 @@ fn fill(site: &Site) -> Result<()> {
     Script::write("ip", file("entries"), entries)?.run(site.bare.namespace())
 }
 
-/// What a start costs the processor that has nothing to change.
+/// The processor time of a start that has nothing to change.
 fn start_idle(site: &Site) -> Result<Duration> {
     let daemon = site.start_daemon()?;
     daemon.wait_ready()?;
@@ -97,7 +97,7 @@ impl Turn {
         Ok(())
     }
 
-    /// All routes have really changed sides.
+    /// Checks that all routes have changed.
     fn check(&self, site: &Site) -> Result<()> {
         let device = match self.towards {
             Backend::Vxlan => "flannel.1",

@@ -1,5 +1,5 @@
-//! How fast a daemon learns of peers and programs them: starts, events, flips, audits, on etcd and on
-//! Kubernetes.
+//! How fast a daemon learns of peers and programs them: starts, events, flips and audits, with etcd
+//! and with Kubernetes.
 
 pub(crate) mod audit;
 pub(crate) mod cold_start;

@@ -1,4 +1,4 @@
-//! Thousands of nodes that start at once: what that costs the nodes, and etcd.
+//! The cost of thousands of nodes that start at once, for the nodes and for etcd.
 
 use anyhow::Result;
 use tweed_lab::storm::{self, Phase, Report, Settings};

@@ -1,4 +1,4 @@
-//! What it costs to guard the tunnel: all peers at once, and one more or less among many.
+//! The cost of guarding the tunnel: a replacement of all peers, and the change of one among many.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -21,10 +21,10 @@ use crate::report::sample::Sample;
 use crate::report::sheet::{Sheet, precise, spread, thousands};
 
 const COUNTS: [u32; 3] = [10, 5000, 20_000];
-/// For each replacement of all there are so many changes of one.
+/// The number of single changes for each replacement of all peers.
 const SINGLES: u32 = 20;
 
-/// With so many peers.
+/// The times with this number of peers.
 #[derive(Default)]
 struct Figures {
     whole: Sample<Duration>,

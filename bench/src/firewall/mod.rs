@@ -1,4 +1,4 @@
-//! What rules cost: masquerading, and the guard of the tunnel.
+//! The cost of rules: masquerading, and the guard of the tunnel.
 
 pub(crate) mod guard;
 pub(crate) mod masquerade;

@@ -1,4 +1,4 @@
-//! Slow clients of the health port: each begins a request and never ends it.
+//! Slow clients of the health port: each begins a request and never completes it.
 
 use std::cell::Cell;
 use std::io;
@@ -16,11 +16,11 @@ use tweed_lab::Family;
 use super::scene::Scene;
 
 const CLIENTS: u32 = 5000;
-/// The clients have as many addresses, of this prefix.
+/// The number of source addresses of the clients, all in this prefix.
 const SOURCES: u32 = 100;
 const FIRST_SOURCE: u32 = 0x0a42_0001;
 const PREFIX: &str = "10.66.0.0/24";
-/// Files of this process that are no connections of clients.
+/// Open files of this process that are not connections of clients.
 const OTHER_FILES: u64 = 1000;
 const PORT: u16 = 8081;
 const UNFINISHED: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: victim\r\nX-Slow: ";
@@ -37,7 +37,7 @@ pub(super) fn attack(scene: &Scene, lasting: Duration) -> Result<u64> {
     scene.unknown.namespace().within(move || {
         let opened = Cell::new(0);
         let clients = (0..CLIENTS).map(|number| client(source(number), target, &opened));
-        // They never end by themselves.
+        // The clients never end by themselves.
         let _ = runtime.block_on(async { timeout(lasting, join_all(clients)).await });
         opened.get()
     })

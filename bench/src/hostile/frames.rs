@@ -11,9 +11,9 @@ use nix::sys::socket::{AddressFamily, LinkAddr, MsgFlags, SockFlag, SockType, se
 use super::packets::flood;
 use super::scene::Scene;
 
-/// That of the bridge, so that no other pod gets the frames.
+/// The MAC address of the bridge, so that no other pod gets the frames.
 const BRIDGE: [u8; 6] = [0x0a, 0x58, 0x0a, 0xf4, 0x00, 0x01];
-/// For experiments; the node drops it.
+/// An `EtherType` for experiments; the node drops the frames.
 const ETHER_TYPE: [u8; 2] = [0x88, 0xb5];
 const SHORTEST: usize = 60;
 
@@ -33,7 +33,7 @@ pub(super) fn attack(scene: &Scene, lasting: Duration) -> Result<u64> {
     }))
 }
 
-/// The address of an interface that packets of the link layer are sent to.
+/// The link-layer address of the interface that sends the frames.
 fn interface(name: &str) -> Result<LinkAddr> {
     let mut addresses = getifaddrs()?.filter(|it| it.interface_name == name);
     let link = addresses.find_map(|it| it.address?.as_link_addr().copied());
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_frame_has_another_source() {
+    fn each_frame_has_its_own_source() {
         assert_eq!(frame(0x0102_0304)[6..12], [0x02, 0x11, 1, 2, 3, 4]);
         assert_eq!(frame(7).len(), SHORTEST);
     }

@@ -8,7 +8,7 @@ use crate::instruments::peer::{Peer, SUBNETS, peers};
 
 const ONE_MAC: &str = "02:00:00:00:aa:aa";
 
-/// Of many kinds, none of which the victim may accept.
+/// Leases with many kinds of faults; the victim must accept none of them.
 pub(super) fn hostile(scene: &Scene, count: u32) -> Result<u64> {
     let our_ip = scene.victim.address(Family::V4)?.to_string();
     let their_mac = scene.peer.link("flannel.1")?.context("the peer has no tunnel")?.mac;
@@ -40,7 +40,7 @@ pub(super) fn of_one_mac(scene: &Scene, count: u32) -> Result<u64> {
     put(scene, peers(0..count).map(lease))
 }
 
-/// Values of so many bytes.
+/// Leases with values of `bytes` bytes.
 pub(super) fn long(scene: &Scene, count: u32, bytes: usize) -> Result<u64> {
     let mut writer = scene.writer()?;
     for peer in peers(0..count) {

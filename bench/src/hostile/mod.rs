@@ -1,4 +1,5 @@
-//! What hostile clients, packets and leases cost a node: packets of pods, silence, processor, memory.
+//! The effect of hostile clients, packets and leases on a node: packet loss of pods, silence of the
+//! health port, processor time, memory.
 
 mod clients;
 mod frames;
@@ -19,24 +20,24 @@ use crate::report::goal::Goal;
 use crate::report::sheet::{Sheet, megabytes, thousands, time};
 use crate::{PAUSE, RATE};
 
-/// Between two questions to `/healthz`.
+/// The pause between two requests to `/healthz`.
 const APART: Duration = Duration::from_millis(20);
 
 /// One kind of attack on the first of two nodes.
 struct Case {
     name: &'static str,
-    /// Attacks for the given time, or until all is written; returns how often.
+    /// Attacks for the given time, or until everything is written; returns the number of attacks.
     attack: fn(&Scene, Duration) -> Result<u64>,
-    /// What is counted.
+    /// The unit in which attacks are counted.
     unit: &'static str,
     remains: Remains,
 }
 
-/// What is left after the attack.
+/// What remains after the attack.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Remains {
     Nothing,
-    /// The node reads it again at its next start.
+    /// Leases, which the node reads again at its next start.
     Leases,
 }
 
@@ -48,9 +49,10 @@ struct Figures {
     used: Duration,
     lasted: Duration,
     peak_kib: u64,
-    /// From the end of the attack; none if it took too long.
+    /// The time from the end of the attack until the node works as before; none after a timeout.
     well_after: Option<Duration>,
-    /// Until a daemon that starts with all of it in the store is ready; none if it took too long.
+    /// The time until a daemon that starts with all leases in the store is ready; none after a
+    /// timeout.
     start: Option<Duration>,
 }
 
@@ -78,7 +80,7 @@ const fn stored(name: &'static str, attack: fn(&Scene, Duration) -> Result<u64>)
     Case { name, attack, unit: "leases", remains: Remains::Leases }
 }
 
-/// Clients, packets and frames come for so many `seconds`.
+/// Clients, packets and frames are sent for `seconds`.
 pub(crate) fn run(binaries: &Binaries, seconds: usize, sheet: &mut Sheet) -> Result<()> {
     let lasting = Duration::from_secs(u64::try_from(seconds)?);
     let head = [
@@ -101,7 +103,7 @@ pub(crate) fn run(binaries: &Binaries, seconds: usize, sheet: &mut Sheet) -> Res
                 case.show(&figures, sheet)?;
                 all.push(figures);
             }
-            // The other attacks are worth their figures.
+            // A failed attack must not discard the results of the others.
             Err(error) => sheet.row(&[&format!("**failed**: {error:#}")])?,
         }
     }
@@ -182,7 +184,7 @@ impl Case {
     }
 }
 
-/// The longest time without a good answer of `/healthz`.
+/// The longest time without a successful answer of `/healthz`.
 fn longest_silence(daemon: &Daemon, is_over: &AtomicBool) -> Duration {
     let (mut last, mut longest) = (Instant::now(), Duration::ZERO);
     loop {

@@ -1,4 +1,4 @@
-//! Floods of packets at the probe port: garbage, and probes of a peer that were recorded.
+//! Floods of packets at the probe port: garbage, and recorded probes of a peer.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -18,17 +18,17 @@ use super::scene::Scene;
 
 /// Per second.
 pub(super) const RATE: u64 = 100_000;
-/// Packets that are due and were not sent in this part of a second are given up.
+/// Packets that are late by more than this part of a second are skipped.
 const MOST_BEHIND: u64 = 50;
 const STEP: Duration = Duration::from_millis(1);
-/// Both nodes send several probes meanwhile.
+/// Both nodes send several probes within this time.
 const RECORDING: Duration = Duration::from_secs(3);
 /// In microseconds.
 const LOOK_UP: i64 = 100_000;
 const FRAME: usize = 1 << 16;
 
-/// With the first bytes of a probe, so that the victim verifies the seal of each packet that its queue
-/// accepts. Returns how many packets were sent.
+/// Sends garbage that begins like a probe, so that the victim verifies the seal of each packet that
+/// its queue accepts. Returns the number of packets sent.
 pub(super) fn garbage(scene: &Scene, lasting: Duration) -> Result<u64> {
     let socket = socket_of_peer(scene)?;
     let mut bytes = [b"tw\x01".as_slice(), &[0; SHORTEST]].concat();
@@ -40,7 +40,8 @@ pub(super) fn garbage(scene: &Scene, lasting: Duration) -> Result<u64> {
     }))
 }
 
-/// Probes of the peer to the victim, byte for byte. Returns how many were sent.
+/// Sends recorded probes of the peer to the victim, byte for byte. Returns the number of packets
+/// sent.
 pub(super) fn replays(scene: &Scene, lasting: Duration) -> Result<u64> {
     let recorded = record(&scene.victim)?;
     ensure!(!recorded.is_empty(), "the peer has sent no probe");
@@ -52,8 +53,8 @@ pub(super) fn replays(scene: &Scene, lasting: Duration) -> Result<u64> {
     }))
 }
 
-/// To the probe port of the victim, with the address of the peer's pods as the source: the guard of
-/// the port drops packets from any address that no peer has.
+/// A socket to the probe port of the victim, with the address of the peer's pods as the source: the
+/// guard of the port drops packets from addresses that no peer has.
 fn socket_of_peer(scene: &Scene) -> Result<UdpSocket> {
     let [victim, peer] = Scene::bases();
     scene.unknown.ip(format!("route add local {peer} dev lo"))?;
@@ -97,7 +98,7 @@ fn probe_in(frame: &[u8], from: IpAddr, to: IpAddr) -> Option<Vec<u8>> {
     (is_probe && is_between).then(|| udp.get(8..).map(<[u8]>::to_vec))?
 }
 
-/// Calls `attempt` [`RATE`] times a second; returns how often it succeeded.
+/// Calls `attempt` [`RATE`] times a second; returns the number of successes.
 pub(super) fn flood(lasting: Duration, mut attempt: impl FnMut() -> io::Result<()>) -> u64 {
     let (started, mut begun, mut sent) = (Instant::now(), 0, 0);
     while started.elapsed() < lasting {
@@ -111,7 +112,7 @@ pub(super) fn flood(lasting: Duration, mut attempt: impl FnMut() -> io::Result<(
     sent
 }
 
-/// How many packets should have been sent after so long.
+/// The number of packets that should have been sent after this time.
 fn due(elapsed: Duration) -> u64 {
     u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX) / (1_000_000 / RATE)
 }

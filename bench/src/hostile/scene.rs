@@ -1,4 +1,4 @@
-//! Two nodes with daemons and pods, and a host on their segment that is no node.
+//! Two nodes with daemons and pods, and a host on their segment that is not a node.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use crate::instruments::peer::{Backend, CONFIG, NETWORK, SUBNETS, UNDERLAY, peer
 use crate::instruments::site::TIMEOUT;
 use crate::instruments::writer::Writer;
 
-/// No attack uses its subnet.
+/// No attack uses the subnet of this peer.
 const NEWCOMER: u32 = 20_000;
 
 pub(super) struct Scene {
@@ -20,7 +20,7 @@ pub(super) struct Scene {
     pub(super) victim: Node,
     pub(super) peer: Node,
     pub(super) unknown: Node,
-    /// Of the victim.
+    /// The daemon of the victim.
     pub(super) daemon: Daemon,
 }
 
@@ -53,7 +53,7 @@ impl Scene {
         [1, 2].map(|number| IpAddr::from([10, 128, number, 0]))
     }
 
-    /// Writes to etcd as a host would that may.
+    /// Writes to etcd as a host does that has the rights.
     pub(super) fn writer(&self) -> Result<Writer> {
         Writer::connect(&self.etcd, self.unknown.namespace())
     }

@@ -1,4 +1,4 @@
-//! Notes when routes of a namespace are added or removed, and nexthop objects added.
+//! Records the times when routes are added or removed in a namespace, and nexthop objects added.
 
 use std::collections::HashSet;
 use std::net::Ipv4Addr;
@@ -22,10 +22,10 @@ use crate::instruments::peer::Peer;
 
 /// Holds the changes of tens of thousands of peers until they are read.
 const BUFFER: usize = 64 << 20;
-/// Of IPv4 routes, the seventh, and of nexthop objects, the last.
+/// The multicast groups of IPv4 routes (7) and of nexthop objects (32).
 const GROUPS: u32 = 1 << 6 | 1 << 31;
 const DATAGRAM: usize = 1 << 16;
-/// So often, in microseconds, the thread looks whether it is still wanted.
+/// The interval, in microseconds, at which the thread checks whether it must end.
 const LOOK_UP: i64 = 100_000;
 
 /// `RTM_NEWNEXTHOP` of `linux/rtnetlink.h`.
@@ -43,14 +43,14 @@ pub(crate) enum Change {
     Nexthop,
 }
 
-/// Listens from the moment it exists.
+/// Listens from its creation on.
 pub(crate) struct Listener {
     received: Receiver<Notification>,
-    /// Ends the thread when it goes.
+    /// Ends the thread when it is dropped.
     _wanted: Arc<()>,
 }
 
-/// When the first and the last of the changes waited for came.
+/// The times of the first and the last of the expected changes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
     pub(crate) first: Instant,
@@ -73,7 +73,7 @@ impl Listener {
         Ok(Self { received, _wanted: wanted })
     }
 
-    /// Waits until a route to each of `peers` has been made or replaced.
+    /// Waits until a route to each of `peers` has been created or replaced.
     pub(crate) fn wait_for(
         &self,
         peers: impl IntoIterator<Item = Peer>,
@@ -123,7 +123,7 @@ impl Listener {
 fn open() -> nix::Result<OwnedFd> {
     let route = SockProtocol::NetlinkRoute;
     let socket = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, route)?;
-    // Without the rights of the host's root, the limit of the host is all there is.
+    // Without root rights on the host, the limit of the host applies.
     setsockopt(&socket, sockopt::RcvBufForce, &BUFFER)
         .or_else(|_| setsockopt(&socket, sockopt::RcvBuf, &BUFFER))?;
     setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::new(0, LOOK_UP))?;
@@ -144,13 +144,13 @@ fn listen(socket: &OwnedFd, sender: &Sender<Notification>, is_wanted: &Weak<()>)
         };
         let now = Instant::now();
         for change in changes(datagram.get(..length).unwrap_or_default()) {
-            // Who asked may have gone.
+            // The receiver may be gone.
             let _ = sender.send(Ok((now, change)));
         }
     }
 }
 
-/// All that a datagram of netlink reports of them.
+/// All changes that a datagram of netlink reports.
 fn changes(datagram: &[u8]) -> impl Iterator<Item = Change> {
     Frame::all(datagram).filter_map(|frame| match frame.kind {
         RTM_NEWROUTE => base(&frame).map(Change::Route),
@@ -212,7 +212,7 @@ mod tests {
         for length in 0..whole.len() {
             assert_eq!(changes(&whole[..length]).count(), 0, "{length}");
         }
-        // Nor does a length of nothing keep it busy for ever.
+        // A message with length zero must not cause an endless loop.
         assert_eq!(changes(&[0; 64]).count(), 0);
     }
 }

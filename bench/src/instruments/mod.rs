@@ -1,4 +1,4 @@
-//! What is measured with: peers in etcd, a node with a daemon, and a listener in its kernel.
+//! The instruments: peers in etcd, a node with a daemon, and a listener on its kernel.
 
 pub(crate) mod listener;
 pub(crate) mod peer;

@@ -1,15 +1,15 @@
-//! Peers that exist on paper alone: their leases, and what the kernel holds of them.
+//! Peers without a node: their leases, and their entries in the kernel.
 
 use std::net::Ipv4Addr;
 
 use serde_json::{Value, json};
 
-/// Of the pods; its first subnets are left to nodes that exist.
+/// The network of the pods; its first subnets are for nodes that exist.
 pub(crate) const NETWORK: &str = "10.128.0.0/9";
-/// Of the one node that exists, as etcd spells it.
+/// The subnet of the one node that exists, in the form of a key of etcd.
 pub(crate) const OWN_SUBNET: &str = "10.128.1.0-24";
 const FIRST_SUBNET: u32 = 0x0a81_0000;
-/// Of the segment, so that all peers are on link; its first addresses belong to nodes that exist.
+/// The prefix of the segment, on which all peers are; its first addresses are for nodes that exist.
 pub(crate) const UNDERLAY: &str = "10.64.0.0/10";
 const FIRST_ADDRESS: u32 = 0x0a41_0000;
 
@@ -33,7 +33,7 @@ impl Backend {
     }
 }
 
-/// The `number`th peer, counted from zero.
+/// Peer number `number`, counted from zero.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer {
     number: u32,
@@ -107,7 +107,7 @@ impl Peer {
         (name, object)
     }
 
-    /// For `ip -batch`, behind `route add` or `route replace`.
+    /// A line for `ip -batch`, to be put after `route add` or `route replace`.
     pub(crate) fn route(self, backend: Backend) -> String {
         let (base, address) = (self.base(), self.address());
         match backend {
@@ -116,18 +116,18 @@ impl Peer {
         }
     }
 
-    /// Among the elements of a set, for `nft -f`.
+    /// An element of a set, for `nft -f`.
     pub(crate) fn admission(self) -> String {
         self.address().to_string()
     }
 
-    /// For `ip -batch`.
+    /// A line for `ip -batch`.
     pub(crate) fn neighbour(self) -> String {
         let (base, mac) = (self.base(), self.mac());
         format!("neighbour add {base} lladdr {mac} dev flannel.1 nud permanent")
     }
 
-    /// For `bridge -batch`.
+    /// A line for `bridge -batch`.
     pub(crate) fn fdb(self) -> String {
         let (address, mac) = (self.address(), self.mac());
         format!("fdb add {mac} dev flannel.1 dst {address} self permanent")
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_is_given_what_the_lease_says() {
+    fn the_entries_match_the_lease() {
         let (key, value) = last().lease(Backend::Vxlan);
         let value: serde_json::Value = serde_json::from_str(&value).unwrap();
         let text = |field: &serde_json::Value| field.as_str().unwrap().to_owned();

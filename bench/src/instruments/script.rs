@@ -1,4 +1,4 @@
-//! Many entries by `ip -batch`, `bridge -batch` or `nft -f`: what others would program the kernel with.
+//! Many entries by `ip -batch`, `bridge -batch` or `nft -f`, as other programs set them.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -16,7 +16,7 @@ pub(crate) struct Script {
 }
 
 impl Script {
-    /// Writes `file`; running it costs no more than what a script costs anyhow.
+    /// Writes `file` before the measurement, so that only its execution is timed.
     pub(crate) fn write(
         program: &'static str,
         file: PathBuf,
@@ -27,7 +27,7 @@ impl Script {
         Ok(Self { program, file })
     }
 
-    /// Runs it to its end; an error if a line was refused.
+    /// Runs it to its end; a refused line is an error.
     pub(crate) fn run(&self, namespace: &Namespace) -> Result<()> {
         let mut command = Command::new(self.program);
         let option = if self.program == "nft" { "-f" } else { "-batch" };
@@ -39,7 +39,7 @@ impl Script {
     }
 }
 
-/// Of the processor, by all children of this process that have ended.
+/// Processor time of all ended children of this process.
 pub(crate) fn processor_time_of_children() -> Result<Duration> {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN).context("getrusage")?;
     Ok(duration(usage.user_time()) + duration(usage.system_time()))

@@ -1,4 +1,4 @@
-//! A node with a daemon, one without, and as many peers in etcd as are asked for.
+//! A node with a daemon, one without, and any number of peers in etcd.
 
 use std::time::Duration;
 
@@ -9,22 +9,22 @@ use crate::instruments::peer::{
     Backend, CONFIG, NETWORK, OWN_SUBNET, Peer, SUBNETS, UNDERLAY, peers,
 };
 
-/// Whatever takes longer has failed.
+/// A step that takes longer has failed.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(120);
 
 pub(crate) struct Site {
     pub(crate) lab: Lab,
     pub(crate) etcd: Etcd,
-    /// Where the daemon runs.
+    /// The node of the daemon.
     pub(crate) node: Node,
-    /// Where its rivals run.
+    /// The node of its rivals.
     pub(crate) bare: Node,
     pub(crate) backend: Backend,
     known: u32,
 }
 
 impl Site {
-    /// Without peers. `more` goes into the network's config: `"Mixed":true,`, or nothing.
+    /// Without peers. `more` is inserted in the network config: `"Mixed":true,`, or nothing.
     pub(crate) fn build(binaries: &Binaries, backend: Backend, more: &str) -> Result<Self> {
         let lab = Lab::new(binaries.clone())?;
         let (etcd, segment) = (lab.etcd()?, lab.segment(UNDERLAY)?);
@@ -35,21 +35,21 @@ impl Site {
         Ok(site)
     }
 
-    /// Writes the network's config again.
+    /// Writes the network config again.
     pub(crate) fn configure(&self, more: &str) -> Result<()> {
         let network = format!(r#""Network":"{NETWORK}","SubnetLen":24"#);
         let backend = format!(r#""Backend":{{"Type":"{}"}}"#, self.backend.name());
         self.etcd.put(CONFIG, &format!("{{{network},{more}{backend}}}"))
     }
 
-    /// The leases of the first `count` peers are in etcd, and perhaps more.
+    /// Writes leases until at least the first `count` peers have one.
     pub(crate) fn grow(&mut self, count: u32) -> Result<()> {
         self.announce(peers(self.known..count), self.backend)?;
         self.known = self.known.max(count);
         Ok(())
     }
 
-    /// Writes leases, whether they exist or not.
+    /// Writes leases, also over existing ones.
     pub(crate) fn announce(
         &self,
         peers: impl Iterator<Item = Peer>,
@@ -62,12 +62,12 @@ impl Site {
         self.node.daemon(&self.etcd).start()
     }
 
-    /// As after a reboot, with a disk that has forgotten everything.
+    /// Simulates a reboot with an empty disk.
     pub(crate) fn wipe_node(&self) -> Result<()> {
         self.node.wipe(Files::Lost)
     }
 
-    /// The tunnel's device, as a daemon makes it.
+    /// Creates the device of the tunnel as a daemon does.
     pub(crate) fn prepare_bare(&self) -> Result<()> {
         let local = self.bare.address(Family::V4)?;
         let kind = format!("type vxlan id 1 dstport 8472 nolearning dev eth0 local {local}");
@@ -82,7 +82,7 @@ impl Site {
     }
 }
 
-/// The node takes a subnet that no peer will ever be given.
+/// Reserves a subnet for the node, which no peer gets.
 fn reserve(etcd: &Etcd, node: &Node) -> Result<()> {
     let address = node.address(Family::V4)?;
     let reservation = format!(r#"{{"PublicIP":"{address}","PublicIPv6":null}}"#);

@@ -1,4 +1,4 @@
-//! A warm connection to etcd, so that an event costs no process and no handshake.
+//! An open connection to etcd, so that an event costs no process and no handshake.
 
 use std::time::Instant;
 
@@ -15,16 +15,16 @@ pub(crate) struct Writer {
     watch: WatchStream,
 }
 
-/// When a write was sent, and when its answer or the change was received.
+/// When a write was sent, and when its answer or its notification was received.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Written {
     pub(crate) sent: Instant,
-    /// Whatever came first: the answer, or the news of it to a watch of ours.
+    /// The time of the answer, or of the notification by our own watch, if that came first.
     pub(crate) committed: Instant,
 }
 
 impl Writer {
-    /// From `namespace`, which reaches etcd.
+    /// Connects from `namespace`, which reaches etcd.
     pub(crate) fn connect(etcd: &Etcd, namespace: &Namespace) -> Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let opened = namespace.within(|| runtime.block_on(open(etcd)))?;
@@ -37,7 +37,7 @@ impl Writer {
         runtime.block_on(timed(client.put(key, value, None), key, watch))
     }
 
-    /// Deletes a key that is there.
+    /// Deletes an existing key.
     pub(crate) fn delete(&mut self, key: &str) -> Result<Written> {
         let Self { runtime, client, watch } = self;
         runtime.block_on(timed(client.delete(key, None), key, watch))
@@ -55,7 +55,7 @@ async fn timed<T>(
     Ok(Written { sent, committed: answered?.min(notified?) })
 }
 
-/// Others write as well.
+/// Skips events of other writers.
 async fn wait_for_event(key: &str, watch: &mut WatchStream) -> Result<Instant, etcd_client::Error> {
     while let Some(news) = watch.message().await? {
         let mut keys = news.events().iter().filter_map(|event| event.kv());

@@ -1,8 +1,8 @@
-//! Goals, next to what was measured.
+//! Goals, next to the measured figures.
 
 use std::fmt::{Display, Formatter};
 
-/// A figure of this run, and the bound it shall keep.
+/// A figure of this run, and the bound that it must keep.
 #[derive(Clone, Debug)]
 pub(crate) struct Goal {
     pub(crate) what: String,
@@ -37,7 +37,7 @@ impl Goal {
         Self { what: what.into(), measured, bound: Bound::AtLeast(least), unit }
     }
 
-    /// What was not measured keeps no bound.
+    /// A figure that was not measured meets no goal.
     pub(crate) fn is_met(&self) -> bool {
         match self.bound {
             Bound::AtMost(most) => self.measured <= most,
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bound_may_be_reached_but_not_crossed() {
+    fn a_figure_may_equal_its_bound_but_not_exceed_it() {
         let most = |measured| Goal::at_most("", measured, 0.25, "×").is_met();
         let least = |measured| Goal::at_least("", measured, 0.97, "×").is_met();
         assert_eq!([0.2, 0.25, 0.26].map(most), [true, true, false]);
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_is_not_met() {
+    fn a_goal_without_a_figure_is_not_met() {
         assert!(!Goal::at_most("", f64::NAN, 1.0, "ms").is_met());
         assert!(!Goal::at_least("", f64::NAN, 1.0, "ms").is_met());
     }

@@ -1,4 +1,4 @@
-//! How results are shown: tables, goals, plots, and the machine that they are from.
+//! The presentation of results: tables, goals, plots, and the machine.
 
 pub(crate) mod goal;
 pub(crate) mod machine;

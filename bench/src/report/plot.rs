@@ -10,10 +10,11 @@ const LEFT: f64 = 76.0;
 const RIGHT: f64 = 168.0;
 const TOP: f64 = 52.0;
 const BOTTOM: f64 = 56.0;
-/// Between two names at the ends of their lines.
+/// The height between two names at the ends of their lines.
 const LINE: f64 = 17.0;
 
-/// Readers choose light or dark. Without variables, which not every viewer of SVG knows.
+/// The viewer's setting selects light or dark. No variables, because some viewers of SVG do not
+/// support them.
 const STYLE: &str = "
 text { font: 13px system-ui, sans-serif; fill: #1f2328 }
 .title { font-weight: 600 }
@@ -40,14 +41,14 @@ pub(crate) struct Plot {
     pub(crate) series: Vec<Series>,
 }
 
-/// All figures are above zero.
+/// All figures are greater than zero.
 #[derive(Clone, Debug)]
 pub(crate) struct Series {
     pub(crate) name: String,
     pub(crate) points: Vec<(f64, f64)>,
 }
 
-/// A logarithmic axis: the logarithms at its ends, and the stretch of the picture between them.
+/// A logarithmic axis: the logarithms at its ends, and its extent in the picture.
 #[derive(Clone, Copy, Debug)]
 struct Axis {
     low: f64,
@@ -104,7 +105,7 @@ impl Plot {
 }
 
 impl Axis {
-    /// From the least to the largest of `figures`.
+    /// From the smallest to the largest of `figures`.
     fn snug(figures: impl Iterator<Item = f64>, from: f64, to: f64) -> Self {
         let logs: Vec<f64> = figures.map(f64::log10).collect();
         let low = logs.iter().copied().reduce(f64::min).unwrap_or(0.0);
@@ -113,7 +114,7 @@ impl Axis {
         Self { low, high: if high > low { high } else { low + 1.0 }, from, to }
     }
 
-    /// From a power of ten to another.
+    /// Rounded to powers of ten at both ends.
     fn rounded(self) -> Self {
         Self { low: self.low.floor(), high: self.high.ceil(), ..self }
     }
@@ -123,7 +124,7 @@ impl Axis {
         self.from + share * (self.to - self.from)
     }
 
-    /// The figures on it that are one of `leads` times a power of ten.
+    /// The positions of all figures that are one of `leads` times a power of ten.
     fn ticks(self, leads: &[f64]) -> Vec<f64> {
         let inside = |figure: &f64| (self.low..=self.high).contains(&figure.log10());
         let powers = std::iter::successors(Some(self.low.floor()), |power| Some(power + 1.0));
@@ -149,7 +150,7 @@ fn grid(across: Axis, up: Axis) -> String {
     drawn
 }
 
-/// Behind a bit of its line.
+/// The name starts a little to the right of the line's end.
 fn name((x, y): (f64, f64), class: &str, words: &str) -> String {
     let end = x + 24.0;
     let line = format!("<polyline class=\"{class}\" points=\"{x:.1},{y:.1} {end:.1},{y:.1}\"/>\n");
@@ -171,7 +172,7 @@ fn escaped(words: &str) -> String {
     words.replace('&', "&amp;").replace('<', "&lt;")
 }
 
-/// The heights of names next to their lines, moved down until none covers another.
+/// The heights of the names next to their lines, moved down until none covers another.
 fn apart(wanted: Vec<f64>) -> Vec<f64> {
     let mut order: Vec<usize> = (0..wanted.len()).collect();
     order.sort_by(|a, b| height(&wanted, *a).total_cmp(&height(&wanted, *b)));
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn ten_times_more_is_as_far_everywhere() {
+    fn a_factor_of_ten_has_the_same_length_everywhere() {
         let axis = Axis::snug([100.0, 10_000.0].into_iter(), 0.0, 200.0);
         let places = [100.0, 1000.0, 10_000.0].map(|figure| axis.place(figure).round());
         assert!(
@@ -242,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn one_point_or_none_is_a_picture_still() {
+    fn one_point_or_none_can_be_drawn() {
         for points in [&[][..], &[(5.0, 5.0)][..]] {
             let drawn = plot(vec![series("lonely", points)]);
             assert!(drawn.ends_with("</svg>\n") && !drawn.contains("NaN"), "{drawn}");

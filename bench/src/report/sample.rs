@@ -1,8 +1,8 @@
-//! Figures of the same kind from many rounds, and their median and spread.
+//! Figures of one kind from many rounds, and their median and spread.
 
 use std::time::Duration;
 
-/// Never empty once something was measured; of nothing, every figure is the default.
+/// Not empty after a measurement; every figure of an empty sample is the default.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sample<T> {
     sorted: Vec<T>,
@@ -26,7 +26,7 @@ impl<T: Copy + Default + Ord> Sample<T> {
         self.sorted.last().copied().unwrap_or_default()
     }
 
-    /// The smallest figure that `percent` of all do not exceed.
+    /// The smallest figure that at least `percent` of all do not exceed.
     pub(crate) fn percentile(&self, percent: usize) -> T {
         let rank = (self.sorted.len() * percent).div_ceil(100);
         self.sorted.get(rank.saturating_sub(1)).copied().unwrap_or_default()
@@ -41,7 +41,7 @@ impl<T: Copy + Default + Ord> FromIterator<T> for Sample<T> {
     }
 }
 
-/// How often the median of `others` goes into that of `ours`.
+/// The median of `ours`, divided by that of `others`.
 pub(crate) fn ratio(ours: &Sample<Duration>, others: &Sample<Duration>) -> f64 {
     ours.median().as_secs_f64() / others.median().as_secs_f64()
 }
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_percentile_is_a_figure_that_was_measured() {
+    fn a_percentile_is_a_measured_figure() {
         let sample: Sample<u64> = (1..=200).rev().collect();
         assert_eq!([50, 99, 100].map(|percent| sample.percentile(percent)), [100, 198, 200]);
         assert_eq!((sample.min(), sample.max()), (1, 200));

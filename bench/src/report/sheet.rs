@@ -1,4 +1,4 @@
-//! The results as Markdown, written line by line as they come.
+//! The results as Markdown, written line by line during the run.
 
 use std::fmt::Display;
 use std::fs::File;
@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use crate::report::goal::Goal;
 use crate::report::sample::Sample;
 
-/// What is measured is seen at once, and lasts in a file.
+/// Every line is printed at once, and also written to a file.
 pub(crate) struct Sheet {
     file: File,
 }
@@ -64,7 +64,7 @@ impl Sheet {
     }
 }
 
-/// Milliseconds with a digit behind the point; seconds where they are many; a dash for none.
+/// Milliseconds with one decimal; seconds for long times; a dash for none.
 pub(crate) fn time(duration: Duration) -> String {
     match duration {
         Duration::ZERO => "–".to_owned(),
@@ -72,14 +72,14 @@ pub(crate) fn time(duration: Duration) -> String {
     }
 }
 
-/// The median, and from where to where the figures go.
+/// The median, with the smallest and the largest figure.
 pub(crate) fn spread(sample: &Sample<Duration>) -> String {
     let unit = Unit::of(sample.median());
     let (min, max) = (unit.number(sample.min()), unit.number(sample.max()));
     format!("{} ({min}–{max})", unit.shown(sample.median()))
 }
 
-/// Milliseconds with two digits behind the point; seconds where they are many.
+/// Milliseconds with two decimals; seconds for long times.
 pub(crate) fn precise(duration: Duration) -> String {
     match Unit::of(duration) {
         Unit::Milliseconds => format!("{:.2} ms", duration.as_secs_f64() * 1000.0),
@@ -114,12 +114,12 @@ impl Unit {
     }
 }
 
-/// Of memory, in the units of the goals: a million bytes.
+/// Memory in the unit of the goals: millions of bytes.
 pub(crate) fn megabytes(kib: u64) -> f64 {
     Duration::from_micros(kib * 1024).as_secs_f64()
 }
 
-/// A whole number with its thousands apart.
+/// A whole number with separated thousands.
 pub(crate) fn thousands(number: impl Display) -> String {
     let digits = number.to_string();
     let apart = |(index, digit): (usize, char)| {
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn thousands_are_set_apart() {
+    fn thousands_are_separated() {
         assert_eq!(
             [7, 100, 5000, 20_000, 1_234_567].map(thousands),
             ["7", "100", "5,000", "20,000", "1,234,567"]
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn times_have_the_unit_that_suits_them() {
+    fn times_have_the_unit_for_their_size() {
         let shown = [0, 250, 42_040, 1_500_000].map(|micros| time(Duration::from_micros(micros)));
         assert_eq!(shown, ["–", "0.2 ms", "42.0 ms", "1.50 s"]);
     }

@@ -1,4 +1,4 @@
-//! What faults cost: packets, and the longest time without any between two pods.
+//! The cost of faults: lost packets, and the longest time without a packet between two pods.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -18,11 +18,11 @@ const KILLS: usize = 20;
 const OTHER_MAC: &str = "02:00:00:00:00:99";
 const SHAPE: Shape = Shape { reload: Reload::AtStart, ..Shape::of(3, 0) };
 
-/// Something that happens to the first of three nodes, or to what it knows of the second.
+/// A fault of the first of three nodes, or of its entries for the second one.
 struct Fault {
     name: &'static str,
     happen: fn(&mut Cluster) -> Result<()>,
-    /// How much of the outage is the fault itself.
+    /// The part of the outage that the fault itself causes.
     inherent: Duration,
 }
 
@@ -105,7 +105,7 @@ impl Fault {
     }
 }
 
-/// The second node, as the first one knows it.
+/// The second node, as the first one sees it.
 struct Peer {
     subnet: String,
     base: IpAddr,

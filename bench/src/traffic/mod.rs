@@ -1,4 +1,4 @@
-//! What pods notice: the path between nodes, and packets that changes and faults cost.
+//! The effects on pods: the path between nodes, and packets that changes and faults cost.
 
 pub(crate) mod data_path;
 pub(crate) mod faults;

@@ -1,4 +1,5 @@
-//! What path probes cost where ARP requests with addresses of pods are dropped: packets of the same pairs.
+//! The cost of path probes where ARP requests with addresses of pods are dropped: lost packets of
+//! the same pairs.
 
 use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
@@ -13,30 +14,30 @@ use crate::RATE;
 use crate::report::goal::Goal;
 use crate::report::sheet::{Sheet, thousands, time};
 
-/// Between two times that all neighbours are forgotten.
+/// The interval at which all neighbours are flushed.
 const INTERVAL: Duration = Duration::from_secs(1);
 const SETTLED: Duration = Duration::from_secs(60);
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 const CONFIG: &str = "/coreos.com/network/config";
 const NETWORKS: &str =
     r#""Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:244::/48","Mixed":true"#;
-/// What a network with ARP inspection drops, and its twin of IPv6.
+/// Packets that a network with ARP inspection drops, and the IPv6 equivalent.
 const INSPECTED: [&str; 2] = [
     "ether type arp arp saddr ip 10.244.0.0/16",
     "icmpv6 type nd-neighbor-solicit ip6 saddr fd00:244::/48",
 ];
-/// As in a container: the daemon cannot loosen the filters of its host.
+/// As in a container: the daemon cannot loosen the filters of the host.
 const READ_ONLY: &str =
     r#"mount -o bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys && exec "$@""#;
 
-/// What drops the requests.
+/// The network that drops the requests.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Dropped {
     ByTheNetwork,
     ByStrictFilters,
 }
 
-/// A cluster of two nodes, and how its pods reach each other.
+/// A cluster of two nodes, and the path between its pods.
 struct Case {
     name: &'static str,
     backend: &'static str,
@@ -65,7 +66,7 @@ const CASES: [Case; 3] = [
     },
 ];
 
-/// In each round, every node forgets its neighbours once. All cases run at the same time.
+/// In each round, every node flushes its neighbours once. All cases run at the same time.
 pub(crate) fn run(binaries: &Binaries, rounds: usize, sheet: &mut Sheet) -> Result<()> {
     let head = ["requests are dropped by", "backend", "sent", "lost", "longest outage of a pair"];
     sheet.table("Path probes and neighbours", &head)?;
@@ -102,7 +103,7 @@ impl Case {
         self.wait_for_paths(&nodes)?;
         let pairs: Vec<_> = FAMILIES.iter().flat_map(|family| lab.pairs(*family)).collect();
         let stream = ProbePlan::new(&pairs, RATE).start()?;
-        // What a start costs is counted too.
+        // The cost of a start is counted too.
         daemons.iter_mut().try_for_each(|daemon: &mut Daemon| daemon.restart().map(drop))?;
         for _ in 0..rounds {
             nodes.iter().try_for_each(Node::forget_neighbours)?;

@@ -4,40 +4,46 @@ use std::fmt::Display;
 
 use tweed_netlink::rtnl::link::Link;
 use tweed_netlink::rtnl::{address, route};
-use tweed_netlink::{Protocol, Socket};
+use tweed_netlink::{Family, Protocol, Socket};
 
 use super::device;
 use super::inside;
 use super::settings::Settings;
+use super::{Bridge, open};
+use crate::host_local;
 use crate::netns::Netns;
 use crate::protocol::error::Error;
 use crate::protocol::request::Sandbox;
 use crate::protocol::result::{AddResult, Interface};
 use crate::subnet_env::masked;
 
-/// Plugins later in the chain may have added to the result and to the container.
-pub(super) fn check(
-    host: &mut Socket,
-    settings: &Settings,
-    sandbox: &Sandbox,
-    netns: &Netns,
-    previous: &AddResult,
-) -> Result<(), Error> {
-    let bridge = check_bridge(host, settings, previous)?;
-    let path = sandbox.netns.to_string_lossy();
-    let name = &sandbox.attachment.interface;
-    let container = previous
-        .interfaces
-        .iter()
-        .find(|one| one.name == *name && one.sandbox.as_deref() == Some(path.as_ref()));
-    let container = container
-        .ok_or_else(|| Error::failed(format!("prevResult has no interface {name} in {path}")))?;
-    let open = netns.within(|| Socket::open(Protocol::Route))?;
-    let mut inside = open.map_err(|error| wrong(name, &error))?;
-    let found = check_container(&mut inside, container)?;
-    check_port(host, previous, &bridge, &found)?;
-    check_addresses(&mut inside, previous, &found)?;
-    check_routes(&mut inside, previous, &found)
+impl Bridge {
+    /// Plugins later in the chain may have added to the result and to the container.
+    ///
+    /// # Errors
+    /// Something is not as in `previous`.
+    pub(crate) fn check(
+        &self,
+        sandbox: &Sandbox,
+        netns: &Netns,
+        previous: &AddResult,
+    ) -> Result<(), Error> {
+        host_local::check(&self.pool.location, &sandbox.attachment)?;
+        let mut host = open()?;
+        let bridge = check_bridge(&mut host, &self.settings, previous)?;
+        let path = sandbox.netns.to_string_lossy();
+        let name = &sandbox.attachment.interface;
+        let is_its = |one: &&Interface| one.name == *name && one.sandbox.as_deref() == Some(&*path);
+        let container = previous.interfaces.iter().find(is_its).ok_or_else(|| {
+            Error::failed(format!("prevResult has no interface {name} in {path}"))
+        })?;
+        let inside = netns.within(|| Socket::open(Protocol::Route))?;
+        let mut inside = inside.map_err(|error| wrong(name, &error))?;
+        let found = check_container(&mut inside, container)?;
+        check_port(&mut host, previous, &bridge, &found)?;
+        check_addresses(&mut inside, previous, &found)?;
+        check_routes(&mut inside, previous, &found)
+    }
 }
 
 fn check_bridge(
@@ -104,20 +110,17 @@ fn check_addresses(
     let name = &container.name;
     let all = inside.list(&address::list(), address::read);
     let all = all.map_err(|error| wrong(name, &error))?;
-    for added in &previous.addresses {
-        let is_there =
-            all.iter().any(|one| one.link == container.index && one.network == added.address);
-        if !is_there {
-            return Err(wrong(name, &format!("it does not have the address {}", added.address)));
-        }
-    }
-    Ok(())
+    let is_there = |it| all.iter().any(|one| one.link == container.index && one.network == it);
+    let mut added = previous.addresses.iter().map(|added| added.address);
+    added.find(|address| !is_there(*address)).map_or(Ok(()), |address| {
+        Err(wrong(name, &format!("it does not have the address {address}")))
+    })
 }
 
 fn check_routes(inside: &mut Socket, previous: &AddResult, container: &Link) -> Result<(), Error> {
     let name = &container.name;
     for added in &previous.routes {
-        let all = inside.list(&route::list(added.destination.ip()), route::read);
+        let all = inside.list(&route::list(Family::of(added.destination.ip()), 0), route::read);
         let all = all.map_err(|error| wrong(name, &error))?;
         let is_there = all.iter().any(|one| {
             let is_by = added.gateway.is_none() || one.gateway == added.gateway;

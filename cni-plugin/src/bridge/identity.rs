@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn an_alias_names_whom_it_was_made_for() {
+    fn an_alias_names_its_attachment() {
         let identity = identity("c1");
         assert_eq!(identity.alias(), "cni:cbr0/c1/eth0");
         assert_eq!(Identity::of_alias(&identity.alias()), Some(identity));
@@ -83,12 +83,12 @@ mod tests {
     }
 
     #[test]
-    fn the_alias_of_a_long_name_is_cut_to_what_the_kernel_takes() {
+    fn the_alias_of_a_long_name_is_cut_to_the_limit_of_the_kernel() {
         assert_eq!(identity(&"c".repeat(300)).alias().len(), LONGEST_ALIAS);
     }
 
     #[test]
-    fn it_is_the_beginning_of_sha_512() {
+    fn the_hash_is_the_beginning_of_sha_512() {
         assert_eq!(hex("abc", 16), "ddaf35a193617aba");
         assert_eq!(hex("", 6), "cf83e1");
     }

@@ -12,19 +12,23 @@ mod settings;
 mod teardown;
 
 use std::collections::HashSet;
+use std::io;
 
+use nix::errno::Errno;
+use tweed_netlink::mac::MacAddr;
 use tweed_netlink::rtnl::link::Link;
-use tweed_netlink::{Protocol, Socket};
+use tweed_netlink::{Message, Protocol, Socket};
 
 use crate::delegate;
 use crate::disk;
-use crate::host_local::{self, Allocation};
+use crate::host_local;
 use crate::netns::Netns;
 use crate::protocol::error::Error;
 use crate::protocol::json::Object;
 use crate::protocol::request::{Request, Sandbox};
 use crate::protocol::result::{AddResult, Interface};
 use crate::protocol::version::Version;
+use device::Device;
 pub(crate) use identity::Identity;
 use plan::Plan;
 use settings::Settings;
@@ -39,6 +43,7 @@ pub(crate) struct Bridge {
 
 /// A container that is about to be connected.
 struct Connection<'a> {
+    settings: &'a Settings,
     sandbox: &'a Sandbox,
     netns: &'a Netns,
     identity: Identity,
@@ -62,71 +67,29 @@ impl Bridge {
         })
     }
 
-    /// Gives the container its interface with the addresses of `allocation`; returns the result.
+    /// Gives the container its interface with what was `allocated`; returns the result.
     /// On an error, the link and rules that it made are removed, and no others.
     pub(crate) fn connect(
         &self,
         sandbox: &Sandbox,
         netns: &Netns,
-        allocation: Allocation,
+        allocated: AddResult,
         version: Version,
     ) -> Result<String, Error> {
-        let identity = Identity::new(&self.settings.network, &sandbox.attachment);
-        let plan = Plan::of(&self.settings, allocation);
-        let connection = Connection { sandbox, netns, identity, plan };
-        let mut host = open()?;
-        let bridge = device::ensure(&mut host, &self.settings)?;
-        device::ensure_gateways(&mut host, &self.settings, &bridge, &connection.plan)?;
-        let port = port::create(&mut host, &self.settings, &connection.identity, &bridge, netns)?;
-        let connected = self.configure(&mut host, &bridge, &port, &connection);
-        let rendered = connected.and_then(|outcome| outcome.render(version));
+        let settings = &self.settings;
+        let identity = Identity::new(&settings.network, &sandbox.attachment);
+        let plan = Plan::of(settings, allocated);
+        let connection = Connection { settings, sandbox, netns, identity, plan };
+        let mut device = Device::ensure(open()?, settings)?;
+        device.ensure_gateways(&connection.plan)?;
+        let port = port::create(&mut device, &connection)?;
+        let connected = connection.complete(&mut device, &port);
+        let rendered = connected.and_then(|result| result.render(version));
         if rendered.is_err() {
             // What cannot be taken back now is left to the runtime's DEL.
-            let _ = self.disconnect(&mut host, &port, &connection.identity);
+            let _ = connection.undo(&mut device.host, &port);
         }
         rendered
-    }
-
-    fn configure(
-        &self,
-        host: &mut Socket,
-        bridge: &Link,
-        port: &Link,
-        connection: &Connection<'_>,
-    ) -> Result<AddResult, Error> {
-        let Connection { sandbox, netns, identity, plan } = connection;
-        let inside = inside::configure(netns, identity, &self.settings, plan)?;
-        masquerade::ensure(&self.settings, identity, plan)?;
-        port::wait(host, port)?;
-        let mac = inside.wait()?;
-        let sandbox_path = sandbox.netns.to_string_lossy().into_owned();
-        let interface = |name: &str, mac: &str, sandbox| Interface {
-            name: name.to_owned(),
-            mac: mac.to_owned(),
-            sandbox,
-        };
-        Ok(plan.outcome(vec![
-            interface(&bridge.name, &bridge.mac.to_string(), None),
-            interface(&port.name, &port.mac.to_string(), None),
-            interface(&sandbox.attachment.interface, &mac.to_string(), Some(sandbox_path)),
-        ]))
-    }
-
-    fn disconnect(&self, host: &mut Socket, port: &Link, identity: &Identity) -> Result<(), Error> {
-        port::delete(host, port)?;
-        if self.settings.masquerade.is_none() { Ok(()) } else { masquerade::remove(identity) }
-    }
-
-    /// # Errors
-    /// Something is not as in `previous`.
-    pub(crate) fn check(
-        &self,
-        sandbox: &Sandbox,
-        netns: &Netns,
-        previous: &AddResult,
-    ) -> Result<(), Error> {
-        host_local::check(&self.pool.location, &sandbox.attachment)?;
-        check::check(&mut open()?, &self.settings, sandbox, netns, previous)
     }
 
     /// # Errors
@@ -137,10 +100,45 @@ impl Bridge {
     }
 }
 
+impl Connection<'_> {
+    fn complete(&self, device: &mut Device<'_>, port: &Link) -> Result<AddResult, Error> {
+        let Self { settings, sandbox, identity, plan, .. } = self;
+        let inside = inside::configure(self)?;
+        masquerade::ensure(settings, identity, plan)?;
+        port::wait(&mut device.host, port)?;
+        let mac = inside.wait(plan)?;
+        let interface = |name: &str, mac: MacAddr, sandbox| {
+            let (name, mac) = (name.to_owned(), mac.to_string());
+            Interface { name, mac, sandbox }
+        };
+        let sandbox_path = sandbox.netns.to_string_lossy().into_owned();
+        let interfaces = vec![
+            interface(&device.link.name, device.link.mac, None),
+            interface(&port.name, port.mac, None),
+            interface(&sandbox.attachment.interface, mac, Some(sandbox_path)),
+        ];
+        Ok(AddResult { interfaces, ..plan.result.clone() })
+    }
+
+    fn undo(&self, host: &mut Socket, port: &Link) -> Result<(), Error> {
+        port::delete(host, port)?;
+        self.settings.masquerade.map_or(Ok(()), |_| masquerade::remove(&self.identity))
+    }
+}
+
 /// The containers of all ports that were made here.
 pub(crate) fn connected() -> Result<HashSet<String>, Error> {
     port::identities(&mut open()?)
         .map(|all| all.into_iter().map(|identity| identity.attachment.container_id).collect())
+}
+
+/// Carries out `message`; false if the kernel refuses it with `expected`.
+fn carried_out(host: &mut Socket, message: Message, expected: Errno) -> io::Result<bool> {
+    match host.execute(vec![message])?.pop() {
+        None => Ok(true),
+        Some(refusal) if refusal.errno == expected => Ok(false),
+        Some(refusal) => Err(refusal.into()),
+    }
 }
 
 fn open() -> Result<Socket, Error> {

@@ -4,65 +4,54 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 use tweed_netlink::Family;
+use tweed_netlink::rtnl::route::Route;
 
 use super::settings::{Gateway, Settings};
-use crate::host_local::Allocation;
-use crate::protocol::result::{AddResult, Address, Dns, Interface, Route};
+use crate::protocol::result::AddResult;
 use crate::subnet_env;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Plan {
-    /// Of the container.
-    pub(super) addresses: Vec<Address>,
+    /// Addresses and routes of the container, before there are interfaces.
+    pub(super) result: AddResult,
     /// Of the bridge, each with the length of its subnet.
     pub(super) gateways: Vec<IpNetwork>,
-    /// In the container.
-    pub(super) routes: Vec<Route>,
-    dns: Dns,
 }
 
 /// Place of the container's interface in the result.
 const CONTAINER: usize = 2;
 
 impl Plan {
-    pub(super) fn of(settings: &Settings, allocation: Allocation) -> Self {
+    pub(super) fn of(settings: &Settings, allocated: AddResult) -> Self {
+        let mut result = allocated;
         let has_gateway = settings.gateway != Gateway::Absent;
-        let usual = |address| has_gateway.then(|| subnet_env::gateway(address).ip());
-        let addresses: Vec<_> = allocation
-            .addresses
-            .into_iter()
-            .map(|one| Address {
-                interface: Some(CONTAINER),
-                gateway: one.gateway.or_else(|| usual(one.address)),
-                ..one
-            })
-            .collect();
-        let on_bridge = addresses.iter().filter(|_| has_gateway);
+        for one in &mut result.addresses {
+            let usual = has_gateway.then(|| subnet_env::gateway(one.address).ip());
+            one.interface = Some(CONTAINER);
+            one.gateway = one.gateway.or(usual);
+        }
+        let on_bridge = result.addresses.iter().filter(|_| has_gateway);
         let gateways: Vec<_> = on_bridge
             .filter_map(|one| IpNetwork::new(one.gateway?, one.address.prefix()).ok())
             .collect();
-        let mut routes = allocation.routes;
         if settings.gateway == Gateway::Default {
-            add_defaults(&mut routes, &gateways);
+            add_defaults(&mut result.routes, &gateways);
         }
-        let dns = if settings.dns.is_empty() { allocation.dns } else { settings.dns.clone() };
-        Self { addresses, gateways, routes, dns }
+        if !settings.dns.is_empty() {
+            result.dns = settings.dns.clone();
+        }
+        Self { result, gateways }
     }
 
     /// Which gateway `route` goes by, if it has none of its own.
     pub(super) fn gateway_of(&self, route: &Route) -> Option<IpAddr> {
         let is_ipv4 = route.destination.is_ipv4();
-        let mut of_family = self.addresses.iter().filter_map(|one| one.gateway);
+        let mut of_family = self.result.addresses.iter().filter_map(|one| one.gateway);
         route.gateway.or_else(|| of_family.find(|gateway| gateway.is_ipv4() == is_ipv4))
     }
 
     pub(super) fn has_ipv6(&self) -> bool {
-        self.addresses.iter().any(|one| one.address.is_ipv6())
-    }
-
-    pub(super) fn outcome(&self, interfaces: Vec<Interface>) -> AddResult {
-        let Self { addresses, routes, dns, .. } = self.clone();
-        AddResult { interfaces, addresses, routes, dns }
+        self.result.addresses.iter().any(|one| one.address.is_ipv6())
     }
 }
 
@@ -83,6 +72,7 @@ fn add_defaults(routes: &mut Vec<Route>, gateways: &[IpNetwork]) {
 mod tests {
     use super::*;
     use crate::protocol::request::Request;
+    use crate::protocol::result::Address;
 
     fn plan(config: &str, addresses: &[(&str, Option<&str>)], routes: &[Route]) -> Plan {
         let variable = |name: &str| (name == "CNI_COMMAND").then(|| "VERSION".to_owned());
@@ -95,10 +85,10 @@ mod tests {
         };
         Plan::of(
             &Settings::parse(&config, &request).unwrap(),
-            Allocation {
+            AddResult {
                 addresses: addresses.iter().map(allocated).collect(),
                 routes: routes.to_vec(),
-                dns: Dns::default(),
+                ..AddResult::default()
             },
         )
     }
@@ -114,7 +104,7 @@ mod tests {
     fn without_gateway_the_bridge_gets_no_address() {
         let plan = plan(r#"{"name":"a"}"#, DUAL, &[]);
         assert_eq!(plan.gateways, []);
-        assert_eq!(plan.routes, []);
+        assert_eq!(plan.result.routes, []);
     }
 
     #[test]
@@ -123,31 +113,31 @@ mod tests {
         let gateways: Vec<_> = plan.gateways.iter().map(ToString::to_string).collect();
         assert_eq!(gateways, ["10.244.7.1/24", "fd00::1/64"]);
         let routes: Vec<_> =
-            plan.routes.iter().map(|route| route.destination.to_string()).collect();
+            plan.result.routes.iter().map(|route| route.destination.to_string()).collect();
         assert_eq!(routes, ["10.244.0.0/16", "0.0.0.0/0", "::/0"]);
-        assert_eq!(plan.routes[1].gateway, Some("10.244.7.1".parse().unwrap()));
+        assert_eq!(plan.result.routes[1].gateway, Some("10.244.7.1".parse().unwrap()));
     }
 
     #[test]
-    fn a_default_route_that_is_there_is_enough() {
+    fn an_existing_default_route_is_sufficient() {
         let plan = plan(r#"{"name":"a","isDefaultGateway":true}"#, DUAL, &[route("0.0.0.0/0")]);
-        assert_eq!(plan.routes.len(), 2);
-        assert_eq!(plan.gateway_of(&plan.routes[0]), Some("10.244.7.1".parse().unwrap()));
+        assert_eq!(plan.result.routes.len(), 2);
+        assert_eq!(plan.gateway_of(&plan.result.routes[0]), Some("10.244.7.1".parse().unwrap()));
     }
 
     #[test]
-    fn a_gateway_that_is_not_configured_is_the_first_address() {
+    fn the_default_gateway_is_the_first_address() {
         let plan = plan(r#"{"name":"a","isGateway":true}"#, &[("10.244.7.9/24", None)], &[]);
         assert_eq!(plan.gateways, ["10.244.7.1/24".parse().unwrap()]);
     }
 
     #[test]
-    fn a_route_goes_by_its_own_gateway_or_that_of_its_family() {
+    fn a_route_uses_its_own_gateway_or_that_of_its_family() {
         let mut by_other = route("192.168.0.0/16");
         by_other.gateway = Some("10.244.7.77".parse().unwrap());
         let plan =
             plan(r#"{"name":"a","isGateway":true}"#, DUAL, &[by_other, route("fd00:1::/32")]);
-        assert_eq!(plan.gateway_of(&plan.routes[0]), Some("10.244.7.77".parse().unwrap()));
-        assert_eq!(plan.gateway_of(&plan.routes[1]), Some("fd00::1".parse().unwrap()));
+        assert_eq!(plan.gateway_of(&plan.result.routes[0]), Some("10.244.7.77".parse().unwrap()));
+        assert_eq!(plan.gateway_of(&plan.result.routes[1]), Some("fd00::1".parse().unwrap()));
     }
 }

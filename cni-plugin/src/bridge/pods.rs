@@ -1,5 +1,6 @@
 //! Running pods as their node sees them: the ports of their bridge, under the runtime's names.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 use std::path::Path;
@@ -27,13 +28,8 @@ pub struct Pod {
 pub fn of_other_mtu(gateways: &[IpAddr], mtu: u32, results: &Path) -> io::Result<Vec<Pod>> {
     let mut host = Socket::open(Protocol::Route)?;
     let addresses = host.list(&address::list(), address::read)?;
-    let mut bridges: Vec<u32> = addresses
-        .iter()
-        .filter(|address| gateways.contains(&address.network.ip()))
-        .map(|address| address.link)
-        .collect();
-    bridges.sort_unstable();
-    bridges.dedup();
+    let gateways = addresses.iter().filter(|it| gateways.contains(&it.network.ip()));
+    let bridges: BTreeSet<u32> = gateways.map(|gateway| gateway.link).collect();
     let mut others = Vec::new();
     for bridge in bridges {
         let is_other = |port: &Link| port.master == Some(bridge) && port.mtu != mtu;
@@ -78,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_of_another_mtu_are_named_as_well_as_can_be() {
+    fn pods_with_another_mtu_are_named_with_all_that_is_known() {
         run(&[
             "link add pods0 type bridge",
             "address add 10.76.0.1/24 dev pods0",

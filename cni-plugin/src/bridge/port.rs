@@ -6,14 +6,14 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use nix::errno::Errno;
+use tweed_netlink::Socket;
 use tweed_netlink::rtnl::link::{self, Link, Pair};
-use tweed_netlink::{Refusal, Socket};
 
-use super::device;
+use super::device::{self, Device};
 use super::identity::Identity;
-use super::settings::Settings;
+use super::{Connection, carried_out};
 use crate::deadline::Deadline;
-use crate::netns::{self, Netns};
+use crate::netns;
 use crate::protocol::error::Error;
 use crate::protocol::request::Attachment;
 
@@ -30,81 +30,60 @@ const AT_ONCE: usize = 64;
 /// The group of links that are about to be removed: a number that no other program is likely to choose.
 const DOOMED: u32 = 0x7477_6364;
 
-/// Makes both ends or none: this one a port of `bridge` and up, the other in `netns` and down.
-pub(super) fn create(
-    host: &mut Socket,
-    settings: &Settings,
-    identity: &Identity,
-    bridge: &Link,
-    netns: &Netns,
-) -> Result<Link, Error> {
-    let name = create_pair(host, settings, identity, bridge, netns)?;
-    let port = bring_up(host, settings, identity, &name);
+/// Makes both ends or none: this one a port of the bridge and up, the other in the container and down.
+pub(super) fn create(device: &mut Device<'_>, connection: &Connection<'_>) -> Result<Link, Error> {
+    let name = create_pair(device, connection)?;
+    let port = bring_up(&mut device.host, connection, &name);
     if port.is_err() {
         // What cannot be taken back now is left to the runtime's DEL.
-        let _ = host.execute(vec![link::delete(&name)]);
+        let _ = device.host.execute(vec![link::delete(&name)]);
     }
     port
 }
 
 /// Removes what [`create`] has made.
 pub(super) fn delete(host: &mut Socket, port: &Link) -> Result<(), Error> {
-    let refusals = host.execute(vec![link::delete_index(port.index)]);
-    match refusals.map_err(|error| failure(&port.name, &error))?.first() {
-        None | Some(Refusal { errno: Errno::ENODEV, .. }) => Ok(()),
-        Some(refusal) => Err(failure(&port.name, refusal)),
-    }
+    let deleted = carried_out(host, link::delete_index(port.index), Errno::ENODEV);
+    deleted.map(drop).map_err(|error| failure(&port.name, &error))
 }
 
-fn bring_up(
-    host: &mut Socket,
-    settings: &Settings,
-    identity: &Identity,
-    name: &str,
-) -> Result<Link, Error> {
+fn bring_up(host: &mut Socket, connection: &Connection<'_>, name: &str) -> Result<Link, Error> {
     let port = device::find(host, name)?.ok_or_else(|| gone(name))?;
     let _ = netns::ensure_setting(&format!("ipv6/conf/{name}/accept_ra"), "0");
     let changes = vec![
-        link::set_up_with_alias(port.index, &identity.alias()),
-        link::set_port(port.index, settings.rules),
+        link::set_up_with_alias(port.index, &connection.identity.alias()),
+        link::set_port(port.index, connection.settings.rules),
     ];
     host.apply(changes).map_err(|error| failure(name, &error))?;
     Ok(port)
 }
 
 /// Returns the name of this end.
-fn create_pair(
-    host: &mut Socket,
-    settings: &Settings,
-    identity: &Identity,
-    bridge: &Link,
-    netns: &Netns,
-) -> Result<String, Error> {
+fn create_pair(device: &mut Device<'_>, connection: &Connection<'_>) -> Result<String, Error> {
+    let Connection { settings, netns, identity, .. } = connection;
+    let inner_name = &identity.attachment.interface;
     for attempt in 0..ATTEMPTS {
         let name = identity.port_name(attempt);
-        let pair = Pair {
+        let pair = link::create_pair(&Pair {
             name: &name,
-            master: bridge.index,
-            inner_name: &identity.attachment.interface,
+            master: device.link.index,
+            inner_name,
             inner_netns: netns.as_raw_fd(),
             inner_mac: settings.mac,
             mtu: settings.mtu,
-        };
-        let refusals = host.execute(vec![link::create_pair(&pair)]);
-        match refusals.map_err(|error| failure(&name, &error))?.first() {
-            None => return Ok(name),
-            Some(Refusal { errno: Errno::EEXIST, .. }) => {}
-            Some(refusal) => return Err(failure(&name, refusal)),
+        });
+        let created = carried_out(&mut device.host, pair, Errno::EEXIST);
+        if created.map_err(|error| failure(&name, &error))? {
+            return Ok(name);
         }
         // The kernel does not report which of the two names is taken.
-        if device::find(host, &name)?.is_none() {
-            let inner = &identity.attachment.interface;
+        if device::find(&mut device.host, &name)?.is_none() {
             return Err(Error::failed(format!(
-                "container veth name ({inner:?}) peer provided ({name:?}) already exists"
+                "container veth name ({inner_name:?}) peer provided ({name:?}) already exists"
             )));
         }
     }
-    Err(Error::failed(format!("there is no free name for a port of {}", bridge.name)))
+    Err(Error::failed(format!("there is no free name for a port of {}", device.link.name)))
 }
 
 /// Waits until frames pass: an ADD that has returned is a container that is connected.
@@ -113,18 +92,15 @@ pub(super) fn wait(host: &mut Socket, port: &Link) -> Result<(), Error> {
         return Ok(());
     }
     let deadline = Deadline::after(TIMEOUT);
-    let mut listener = Socket::listen().map_err(|error| failure(&port.name, &error))?;
+    let name = &port.name;
+    let mut listener = Socket::listen().map_err(|error| failure(name, &error))?;
     // Asked after listening, so that no change falls between the two.
     while !is_operational(host, port)? {
-        let is_notified =
-            deadline.readable(&listener).map_err(|errno| failure(&port.name, &errno))?;
-        if !is_notified {
-            let name = &port.name;
-            return Err(Error::failed(format!(
-                "bridge port in error state: {name} has no carrier"
-            )));
+        if !deadline.readable(&listener).map_err(|errno| failure(name, &errno))? {
+            let silent = format!("bridge port in error state: {name} has no carrier");
+            return Err(Error::failed(silent));
         }
-        listener.drain().map_err(|error| failure(&port.name, &error))?;
+        listener.drain().map_err(|error| failure(name, &error))?;
     }
     Ok(())
 }

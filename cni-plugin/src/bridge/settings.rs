@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn the_runtime_chooses_the_mac_before_the_operator_and_the_pod() {
+    fn the_mac_of_the_runtime_precedes_those_of_operator_and_pod() {
         let mac = |config: &str| {
             let settings = parse(config, "IgnoreUnknown=1;MAC=0a:00:00:00:00:03").unwrap();
             settings.mac.unwrap().to_string()
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_excludes_each_other_and_wrong_types_are_refused() {
+    fn conflicting_keys_and_wrong_types_are_refused() {
         for (config, word) in [
             (r#"{"hairpinMode":true,"promiscMode":true}"#, "hairpin"),
             (r#"{"hairpinMode":"true"}"#, "hairpinMode is \"true\""),
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn vlans_and_spoof_checks_are_left_to_the_plugin() {
+    fn vlans_and_spoof_checks_need_debians_plugin() {
         let beyond = |config: &str| is_beyond_us(&serde_json::from_str(config).unwrap());
         assert!(beyond(r#"{"vlan":7}"#));
         assert!(beyond(r#"{"vlanTrunk":[{"id":7}]}"#));

@@ -17,7 +17,6 @@ use crate::protocol::request::{Attachment, NetnsRule};
 /// The part of a config that removal needs: the config may be one that ADD does not accept here.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Teardown {
-    network: String,
     /// Whether the config asks for masquerading.
     has_rules: bool,
     location: Location,
@@ -28,11 +27,8 @@ impl Teardown {
     pub(crate) fn parse(config: &Object) -> Option<Self> {
         let location = Location::parse(config).ok()?;
         let masquerades = json::get(config, "ipMasq");
-        Some(Self {
-            network: location.network.clone(),
-            has_rules: masquerades.is_some_and(|value| *value != Value::Bool(false)),
-            location,
-        })
+        let has_rules = masquerades.is_some_and(|value| *value != Value::Bool(false));
+        Some(Self { has_rules, location })
     }
 
     /// Removes the interface, then its rules, then its addresses, so that no other container gets them
@@ -44,7 +40,7 @@ impl Teardown {
         netns: Option<&Path>,
         rule: NetnsRule,
     ) -> Result<(), Error> {
-        let identity = Identity::new(&self.network, attachment);
+        let identity = Identity::new(&self.location.network, attachment);
         let found = netns.map_or(Ok(Found::Gone), |path| Netns::find(path, rule))?;
         let was_inside = match found {
             Found::Foreign(netns) => inside::remove(&netns, &identity)?,
@@ -61,12 +57,12 @@ impl Teardown {
 
     /// Removes what belongs to none of `valid`. `stale` have a record, and perhaps a port without alias.
     pub(crate) fn gc(&self, valid: &[Attachment], stale: &[Attachment]) -> Result<(), Error> {
+        let network = &self.location.network;
         let lives: HashSet<_> = valid.iter().collect();
-        let stale = stale.iter().map(|attachment| Identity::new(&self.network, attachment));
-        let stale: Vec<_> = stale.collect();
-        port::collect(&mut open()?, &self.network, &lives, &stale)?;
+        let stale: Vec<_> = stale.iter().map(|it| Identity::new(network, it)).collect();
+        port::collect(&mut open()?, network, &lives, &stale)?;
         if self.has_rules {
-            masquerade::collect(&self.network, valid)?;
+            masquerade::collect(network, valid)?;
         }
         host_local::collect(&self.location, valid).map(drop)
     }
@@ -81,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_add_would_refuse_can_be_removed() {
+    fn a_config_that_an_add_refuses_can_be_removed() {
         for odd in [
             r#""mtu": -1, "ipMasq": true, "ipMasqBackend": "ebtables""#,
             r#""ipMasqBackend": "ipvs", "ipMasq": "true", "ipam": {"ranges": 7}"#,
@@ -89,7 +85,11 @@ mod tests {
             r#""hairpinMode": true, "promiscMode": true, "bridge": 3, "ipMasq": true"#,
         ] {
             let teardown = parse(&format!(r#"{{"name": "cbr0", {odd}}}"#)).unwrap();
-            assert_eq!((teardown.network.as_str(), teardown.has_rules), ("cbr0", true), "{odd}");
+            assert_eq!(
+                (teardown.location.network.as_str(), teardown.has_rules),
+                ("cbr0", true),
+                "{odd}"
+            );
             assert!(teardown.location.directory().ends_with("networks/cbr0"));
         }
         let elsewhere = parse(r#"{"name": "a", "ipam": {"dataDir": "/d"}, "ipMasq": false}"#);

@@ -115,7 +115,7 @@ impl From<Failure> for Error {
 }
 
 fn decode(answer: &Object) -> Option<Error> {
-    let text = |key| excerpt::sentence(json::text(answer, key).ok().flatten().unwrap_or_default());
+    let text = |key| excerpt::sentence(json::lenient_text(answer, key).unwrap_or_default());
     Some(Error {
         code: json::number(answer, "code").ok()??,
         msg: text("msg"),

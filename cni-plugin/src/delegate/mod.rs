@@ -3,11 +3,12 @@
 pub(crate) mod exec;
 
 use serde_json::{Value, json};
+use tweed_netlink::rtnl::route::Route;
 
 use crate::protocol::error::Error;
 use crate::protocol::json::{self, Object};
 use crate::protocol::network_config::NetworkConfig;
-use crate::protocol::result::{self, Route};
+use crate::protocol::result;
 use crate::subnet_env::{SubnetEnv, masked};
 
 /// The default delegate of flannel.
@@ -38,13 +39,13 @@ pub fn build_without_subnets(config: &NetworkConfig) -> Object {
 
 /// The program that does the delegate's work.
 pub fn kind(delegate: &Object) -> &str {
-    text(delegate, "type").unwrap_or(BRIDGE)
+    json::lenient_text(delegate, "type").unwrap_or(BRIDGE)
 }
 
 /// The program that manages addresses for it; none without one.
 pub fn ipam_kind(delegate: &Object) -> Option<&str> {
     let ipam = json::get(delegate, "ipam")?.as_object()?;
-    text(ipam, "type").filter(|kind| !kind.is_empty())
+    json::lenient_text(ipam, "type").filter(|kind| !kind.is_empty())
 }
 
 fn base(config: &NetworkConfig) -> Object {
@@ -86,24 +87,16 @@ fn ipam(config: &NetworkConfig, env: &SubnetEnv) -> Result<Object, Error> {
     let ranges: Vec<_> =
         env.subnets.iter().map(|subnet| json!([{"subnet": masked(*subnet).to_string()}])).collect();
     ipam.insert("ranges".into(), ranges.into());
-    let written = json::objects(&config.ipam, "routes")?.into_iter();
-    let written =
-        written.map(|route| Route::parse(route).map_err(|error| error.context("ipam.routes")));
-    let networks = env.networks.iter().map(|network| Ok(Route::to(*network)));
-    let routes: Vec<Value> = written
-        .chain(networks)
-        .map(|route| route.map(|route| result::to_object(&route).into()))
-        .collect::<Result<_, _>>()?;
-    ipam.insert("routes".into(), routes.into());
+    let written = json::objects(&config.ipam, "routes")?.into_iter().map(result::parse_route);
+    let mut routes: Vec<_> =
+        written.collect::<Result<_, _>>().map_err(|error: Error| error.context("ipam.routes"))?;
+    routes.extend(env.networks.iter().map(|network| Route::to(*network)));
+    ipam.insert("routes".into(), result::without_unset(result::list_routes(&routes)));
     Ok(ipam)
 }
 
 fn default(map: &mut Object, key: &str, value: impl Into<Value>) {
     map.entry(key).or_insert_with(|| value.into());
-}
-
-fn text<'a>(map: &'a Object, key: &str) -> Option<&'a str> {
-    json::get(map, key)?.as_str()
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Golden configs of delegates, as flannel builds them.
+//! Expected configs of delegates, as flannel builds them.
 
 use super::*;
 use crate::protocol::request::Command;
@@ -9,7 +9,7 @@ const DUAL: &str = "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.7.1/24\
                     FLANNEL_IPV6_NETWORK=fd00:10:244::/48\nFLANNEL_IPV6_SUBNET=fd00:10:244:7::1/64\n\
                     FLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n";
 
-/// What the delegate gets for the config `json` and the subnet.env `env`.
+/// The config of the delegate for the config `json` and the subnet.env `env`.
 fn built(json: &str, env: &str) -> Result<String, Error> {
     let config = NetworkConfig::parse(json.as_bytes(), Command::Add).unwrap();
     let delegate = build(&config, &SubnetEnv::parse(env).unwrap())?;
@@ -17,7 +17,7 @@ fn built(json: &str, env: &str) -> Result<String, Error> {
 }
 
 #[test]
-fn the_usual_config_becomes_what_flannel_makes_of_it() {
+fn the_usual_config_becomes_flannels_delegate_config() {
     let json = r#"{"cniVersion":"0.3.1","name":"cbr0","type":"flannel",
         "delegate":{"hairpinMode":true,"isDefaultGateway":true}}"#;
     assert_eq!(
@@ -44,7 +44,7 @@ fn without_a_version_the_delegate_gets_none() {
 }
 
 #[test]
-fn another_delegate_is_no_gateway() {
+fn another_delegate_gets_no_gateway_setting() {
     let json = r#"{"name":"a","delegate":{"type":"ipvlan","master":"eth0"}}"#;
     assert_eq!(
         built(json, V4).unwrap(),
@@ -53,7 +53,7 @@ fn another_delegate_is_no_gateway() {
 }
 
 #[test]
-fn what_the_operator_wrote_wins() {
+fn settings_of_the_operator_take_precedence() {
     let json = r#"{"name":"a",
         "delegate":{"mtu":1400,"bridge":"mynet0","ipMasq":true,"isGateway":false}}"#;
     let delegate = built(json, V4).unwrap();
@@ -82,14 +82,14 @@ fn two_networks_give_two_routes_and_one_range() {
 }
 
 #[test]
-fn what_the_runtime_passes_takes_the_place_of_what_was_written() {
+fn settings_of_the_runtime_replace_those_of_the_config() {
     let json =
         r#"{"name":"a","delegate":{"runtimeConfig":{"mac":"x"}},"runtimeConfig":{"ips":[]}}"#;
     assert!(built(json, V4).unwrap().contains(r#""runtimeConfig":{"ips":[]}"#));
 }
 
 #[test]
-fn what_only_flannel_sets_is_refused_from_the_operator() {
+fn keys_that_flannel_sets_are_refused_in_the_config() {
     let refusal = |delegate: &str| {
         let json = format!(r#"{{"name":"a","delegate":{delegate}}}"#);
         let error = built(&json, V4).unwrap_err();
@@ -110,7 +110,7 @@ fn what_only_flannel_sets_is_refused_from_the_operator() {
 }
 
 #[test]
-fn without_subnets_it_still_has_place_and_name() {
+fn without_subnets_location_and_name_are_known() {
     let json = r#"{"name":"cbr0","delegate":{"bridge":"br1"},"ipam":{"dataDir":"/d"}}"#;
     let config = NetworkConfig::parse(json.as_bytes(), Command::Del).unwrap();
     let delegate = build_without_subnets(&config);

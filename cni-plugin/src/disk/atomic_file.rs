@@ -10,14 +10,10 @@ use super::remove;
 
 const DIRECTORY_MODE: u32 = 0o755;
 
-/// Makes `bytes` the content of `path`, durably, with exactly `mode`; creates the directory.
-/// On an error, which names `path`, the old file is unchanged. There must be one writer per path.
-pub fn write(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
-    write_parts(path, &[bytes], mode)
-}
-
-/// As [`write()`], with the content in parts that follow each other.
-pub fn write_parts(path: &Path, parts: &[&[u8]], mode: u32) -> io::Result<()> {
+/// Makes `parts`, one after the other, the content of `path`, durably, with exactly `mode`; creates the
+/// directory. On an error, which names `path`, the old file is unchanged. There must be one writer per
+/// path.
+pub fn write(path: &Path, parts: &[&[u8]], mode: u32) -> io::Result<()> {
     replace(path, parts, mode)
         .map_err(|cause| io::Error::new(cause.kind(), format!("{}: {cause}", path.display())))
 }
@@ -77,7 +73,7 @@ mod tests {
     fn a_write_creates_the_parents_and_leaves_nothing_else() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("run/flannel/subnet.env");
-        write(&path, b"one", 0o644).unwrap();
+        write(&path, &[b"one"], 0o644).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"one");
         assert_eq!(mode_of(path.parent().unwrap()).unwrap(), 0o755);
         assert_eq!(names_in(path.parent().unwrap()).unwrap(), ["subnet.env"]);
@@ -89,7 +85,7 @@ mod tests {
         let path = home.path().join("state");
         // No usual umask lets the group and others write.
         for mode in [0o666, 0o600, 0o644] {
-            write(&path, b"x", mode).unwrap();
+            write(&path, &[b"x"], mode).unwrap();
             assert_eq!(mode_of(&path).unwrap(), mode);
         }
     }
@@ -98,20 +94,20 @@ mod tests {
     fn a_directory_that_exists_keeps_its_mode() {
         let home = tempfile::tempdir().unwrap();
         fs::set_permissions(home.path(), Permissions::from_mode(0o700)).unwrap();
-        write(&home.path().join("state"), b"x", 0o644).unwrap();
+        write(&home.path().join("state"), &[b"x"], 0o644).unwrap();
         assert_eq!(mode_of(home.path()).unwrap(), 0o700);
     }
 
     #[test]
-    fn what_a_crash_left_is_never_read_and_goes_with_the_next_write() {
+    fn remains_of_a_crash_are_never_read_and_the_next_write_removes_them() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("subnet.env");
-        write(&path, b"old", 0o644).unwrap();
+        write(&path, &[b"old"], 0o644).unwrap();
         fill(&temporary_path(&path).unwrap(), &[b"ne"], 0o644).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"old");
         assert_eq!(names_in(home.path()).unwrap().len(), 2);
 
-        write(&path, b"new", 0o644).unwrap();
+        write(&path, &[b"new"], 0o644).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"new");
         assert_eq!(names_in(home.path()).unwrap(), ["subnet.env"]);
     }
@@ -121,7 +117,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("subnet.env");
         fs::create_dir(&path).unwrap();
-        let error = write(&path, b"new", 0o644).unwrap_err();
+        let error = write(&path, &[b"new"], 0o644).unwrap_err();
         assert!(error.to_string().starts_with(&path.display().to_string()), "{error}");
         assert_eq!(names_in(home.path()).unwrap(), ["subnet.env"]);
     }
@@ -132,14 +128,14 @@ mod tests {
         let (path, victim) = (home.path().join("state"), home.path().join("victim"));
         fs::write(&victim, b"precious").unwrap();
         std::os::unix::fs::symlink(&victim, temporary_path(&path).unwrap()).unwrap();
-        write(&path, b"new", 0o600).unwrap();
+        write(&path, &[b"new"], 0o600).unwrap();
         assert_eq!(fs::read(&victim).unwrap(), b"precious");
     }
 
     #[test]
     fn a_path_without_a_file_name_is_refused() {
         assert_eq!(
-            write(Path::new("/"), b"", 0o644).unwrap_err().kind(),
+            write(Path::new("/"), &[b""], 0o644).unwrap_err().kind(),
             io::ErrorKind::InvalidFilename
         );
     }

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_is_handed_on_as_soon_as_it_is_free() {
+    fn a_released_lock_is_acquired_at_once() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("lock");
         let first = take(&path, Sharing::Exclusive, Duration::ZERO).unwrap();
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn many_share_a_lock_and_one_has_it_alone() {
+    fn many_hold_a_shared_lock_and_one_holds_an_exclusive_lock() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("lock");
         let shared = [(); 2].map(|()| take(&path, Sharing::Shared, Duration::ZERO).unwrap());
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_in_vain_names_the_holder_of_the_lock_and_may_be_repeated() {
+    fn a_timeout_names_the_holder_of_the_lock_and_may_be_repeated() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("lock");
         let first = take(&path, Sharing::Exclusive, Duration::ZERO).unwrap();
@@ -167,7 +167,7 @@ mod tests {
         assert!(error.msg.contains(&us), "{}", error.msg);
 
         drop(first);
-        // The thread that waited in vain may have got it in the meantime; it gives it back.
+        // The thread whose wait timed out may have got the lock since; it releases it.
         take(&path, Sharing::Exclusive, Duration::from_secs(60)).unwrap();
     }
 

@@ -21,12 +21,17 @@ pub(crate) fn remove(path: &Path) -> io::Result<()> {
     fs::remove_file(path).or_else(|error| if is_absent(&error) { Ok(()) } else { Err(error) })
 }
 
+/// None if `done` failed because there is no such file.
+pub(crate) fn if_present<T>(done: io::Result<T>) -> io::Result<Option<T>> {
+    match done {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        done => done.map(Some),
+    }
+}
+
 /// What a directory holds; nothing if there is none.
 pub(crate) fn names(directory: &Path) -> io::Result<Vec<String>> {
-    let entries = match fs::read_dir(directory) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries?,
-    };
+    let Some(entries) = if_present(fs::read_dir(directory))? else { return Ok(Vec::new()) };
     entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
 }
 

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_regular_file_of_a_sensible_length_is_read() {
+    fn only_a_regular_file_of_limited_length_is_read() {
         let home = tempfile::tempdir().unwrap();
         let place = |name: &str| home.path().join(name);
         fs::write(place("plain"), "0123456789").unwrap();

@@ -10,24 +10,15 @@ use super::store::{Entry, Store};
 use crate::disk::plain_file::{self, Symlink};
 use crate::protocol::error::Error;
 use crate::protocol::request::Attachment;
-use crate::protocol::result::{Address, Dns, Route};
+use crate::protocol::result::{AddResult, Address, Dns};
 
 /// In bytes.
 const LONGEST_RESOLV_CONF: u64 = 1 << 16;
 
-/// What an attachment gets.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Allocation {
-    /// In the order of the range sets.
-    pub addresses: Vec<Address>,
-    /// As configured.
-    pub routes: Vec<Route>,
-    pub dns: Dns,
-}
-
 type Chosen<'a> = (&'a Range, IpAddr);
 
-/// Reserves one address of each range set for `attachment`.
+/// Reserves one address of each range set for `attachment`; returns the addresses in the order of the
+/// sets, the configured routes and no interfaces.
 ///
 /// `recall` reads the addresses in its record, if any. `keep` writes the new ones there before they are
 /// reserved: a process that is killed leaves no reservation without a record. Both are called under
@@ -37,7 +28,7 @@ pub fn allocate(
     attachment: &Attachment,
     recall: impl FnOnce() -> Result<Option<Vec<IpAddr>>, Error>,
     keep: impl FnOnce(&[IpAddr]) -> Result<(), Error>,
-) -> Result<Allocation, Error> {
+) -> Result<AddResult, Error> {
     let requested = assign(config)?;
     let dns = read_dns(config)?;
     let (store, _lock) = Store::open(&config.location)?;
@@ -56,7 +47,7 @@ pub fn allocate(
         gateway: Some(range.gateway),
     };
     let addresses = chosen.into_iter().map(address).collect();
-    Ok(Allocation { addresses, routes: config.routes.clone(), dns })
+    Ok(AddResult { interfaces: Vec::new(), addresses, routes: config.routes.clone(), dns })
 }
 
 /// Which of the requested addresses comes from which range set.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tweed_netlink::Family;
+use tweed_netlink::rtnl::route::Route;
 
 use super::range::{Range, RangeSet};
 use crate::disk::lock::LOCK_WAIT;
@@ -13,7 +14,7 @@ use crate::excerpt;
 use crate::host_local::runtime_cache::RESULTS;
 use crate::protocol::error::Error;
 use crate::protocol::json::{self, Object};
-use crate::protocol::result::Route;
+use crate::protocol::result::parse_route;
 
 const DATA_DIR: &str = "/var/lib/cni/networks";
 
@@ -56,7 +57,7 @@ impl Config {
             requested: requested(config, runtime, ip)?,
             routes: json::objects(ipam, "routes")?
                 .into_iter()
-                .map(Route::parse)
+                .map(parse_route)
                 .collect::<Result<_, _>>()?,
             resolv_conf: path(ipam, "resolvConf")?,
         })

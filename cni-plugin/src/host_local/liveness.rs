@@ -12,6 +12,7 @@ use std::time::{Duration, SystemTime};
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, setns};
 
+use crate::disk;
 use crate::host_local::runtime_cache::{self, Cache};
 use crate::protocol::error::Error;
 
@@ -74,14 +75,9 @@ pub(super) fn booted(now: SystemTime) -> io::Result<SystemTime> {
 
 /// The directory in /proc of each process.
 fn processes() -> io::Result<Vec<PathBuf>> {
-    let mut processes = Vec::new();
-    for entry in fs::read_dir("/proc")? {
-        let entry = entry?;
-        if entry.file_name().to_string_lossy().bytes().all(|byte| byte.is_ascii_digit()) {
-            processes.push(entry.path());
-        }
-    }
-    Ok(processes)
+    let mut names = disk::names(Path::new("/proc"))?;
+    names.retain(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
+    Ok(names.iter().map(|name| Path::new("/proc").join(name)).collect())
 }
 
 /// The containers of all plugins that run, by the environment of their processes.

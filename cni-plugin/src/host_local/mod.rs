@@ -11,7 +11,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 
-pub use allocate::{Allocation, allocate};
+pub use allocate::allocate;
 pub use audit::{Classification, Finding, Kind, Repair, audit, networks};
 pub(crate) use audit::{alive, leaked};
 pub use config::{Config, Location};

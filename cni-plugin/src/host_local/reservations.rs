@@ -65,7 +65,7 @@ impl Store {
     fn readable_records(&self) -> Result<Vec<(Entry, Record)>, Error> {
         let mut records = Vec::new();
         for entry in self.entries()? {
-            match self.record_or_foreign(&entry) {
+            match self.record(&entry) {
                 Some(Record::Damaged) if self.free(&entry).is_ok() => {}
                 Some(record) => records.push((entry, record)),
                 None => {}
@@ -75,7 +75,7 @@ impl Store {
     }
 
     pub(super) fn is_of(&self, entry: &Entry, owner: &Attachment) -> bool {
-        matches!(self.record(entry), Ok(Some(record)) if record.is_of(owner))
+        self.record(entry).is_some_and(|record| record.is_of(owner))
     }
 
     /// `false` as well where the time of the boot or of the record is unknown.

@@ -29,14 +29,6 @@ pub(crate) struct Cached {
 }
 
 impl Cached {
-    #[cfg(test)]
-    pub(crate) fn of(network: &str, attachment: Attachment, addresses: &[IpAddr]) -> Self {
-        let Attachment { container_id, interface } = &attachment;
-        let file = format!("{network}-{container_id}-{interface}");
-        let (network, addresses) = (network.to_owned(), addresses.to_vec());
-        Self { network, attachment, addresses, links: Vec::new(), pod: None, file }
-    }
-
     /// All texts that may be its container ID: for old and damaged files, all runs of words in the name.
     fn containers(&self) -> Vec<String> {
         let known = &self.attachment.container_id;
@@ -73,11 +65,6 @@ impl Cache {
     pub(crate) fn knows_container(&self, container: &str) -> bool {
         self.containers.contains(container)
     }
-
-    #[cfg(test)]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.by_attachment.is_empty()
-    }
 }
 
 /// No result is longer, in bytes.
@@ -100,7 +87,7 @@ pub(crate) fn read(results: &Path) -> io::Result<Vec<Cached>> {
 /// What cannot be read still counts by the name of its file.
 fn parse(file: &str, content: &[u8]) -> Cached {
     let entry: Object = serde_json::from_slice(content).unwrap_or_default();
-    let text = |key| json::text(&entry, key).ok().flatten().unwrap_or_default().to_owned();
+    let text = |key| json::lenient_text(&entry, key).unwrap_or_default().to_owned();
     let result = json::object(&entry, "result").ok().flatten();
     Cached {
         network: text("networkName"),
@@ -115,17 +102,16 @@ fn parse(file: &str, content: &[u8]) -> Cached {
 /// Of a result of any version.
 fn addresses(result: &Object) -> Vec<IpAddr> {
     let ips = json::list(result, "ips").ok().flatten().into_iter().flatten();
-    let ips = ips.filter_map(Value::as_object).map(|ip| json::text(ip, "address"));
-    let old = ["ip4", "ip6"].map(|family| json::object(result, family).ok().flatten());
-    let old = old.into_iter().flatten().map(|ip| json::text(ip, "ip"));
-    let texts = ips.chain(old).filter_map(|text| text.ok().flatten());
-    texts.filter_map(|text| json::address(text.split('/').next()?)).collect()
+    let ips = ips.filter_map(Value::as_object).map(|ip| json::lenient_text(ip, "address"));
+    let old = ["ip4", "ip6"].into_iter().filter_map(|family| json::object(result, family).ok()?);
+    let texts = ips.chain(old.map(|ip| json::lenient_text(ip, "ip")));
+    texts.filter_map(|text| json::address(text?.split('/').next()?)).collect()
 }
 
 /// The interfaces of a result that are in no sandbox.
 fn host_links(result: &Object) -> Vec<String> {
     let interfaces = json::objects(result, "interfaces").unwrap_or_default().into_iter();
-    let text = |interface, key| json::text(interface, key).ok().flatten().unwrap_or_default();
+    let text = |interface, key| json::lenient_text(interface, key).unwrap_or_default();
     let on_host = interfaces.filter(|interface| text(interface, "sandbox").is_empty());
     on_host.map(|interface| text(interface, "name").to_owned()).collect()
 }
@@ -146,6 +132,21 @@ mod tests {
     use std::fs;
 
     use super::*;
+
+    impl Cached {
+        pub(crate) fn of(network: &str, attachment: Attachment, addresses: &[IpAddr]) -> Self {
+            let Attachment { container_id, interface } = &attachment;
+            let file = format!("{network}-{container_id}-{interface}");
+            let (network, addresses) = (network.to_owned(), addresses.to_vec());
+            Self { network, attachment, addresses, links: Vec::new(), pod: None, file }
+        }
+    }
+
+    impl Cache {
+        pub(crate) fn is_empty(&self) -> bool {
+            self.by_attachment.is_empty()
+        }
+    }
 
     const NEW: &str = r#"{"kind": "cniCacheV1", "containerId": "abc", "config": "e30=",
         "ifName": "eth0", "networkName": "cbr0", "netns": "/run/netns/x", "result": {
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_and_their_links_are_known_from_the_runtime() {
+    fn pods_and_their_links_are_read_from_the_runtime() {
         let cached = parse("cbr0-abc-eth0", NEW.as_bytes());
         assert_eq!(cached.links, ["cni0", "veth1"]);
         assert_eq!(cached.pod.as_deref(), Some("shop/web-0"));
@@ -192,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_counts_by_its_name_and_nothing_is_waited_for() {
+    fn anything_but_a_file_counts_by_its_name_without_blocking() {
         let home = tempfile::tempdir().unwrap();
         fs::create_dir(home.path().join("cbr0-abc-eth0")).unwrap();
         let pipe = home.path().join("cbr0-abd-eth0");
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_that_is_not_there_is_empty() {
+    fn an_absent_cache_is_empty() {
         let home = tempfile::tempdir().unwrap();
         assert_eq!(read(&home.path().join("results")).unwrap(), []);
         fs::write(home.path().join("cbr0-abc-eth0"), NEW).unwrap();

@@ -13,7 +13,7 @@ use nix::unistd::linkat;
 
 use crate::disk::lock::{Lock, Sharing, lockable};
 use crate::disk::plain_file::{self, Symlink, changed};
-use crate::disk::{names, remove};
+use crate::disk::{if_present, names, remove};
 use crate::protocol::error::Error;
 use crate::protocol::json;
 use crate::protocol::request::Attachment;
@@ -82,9 +82,6 @@ impl Store {
     }
 
     pub(super) fn create(&self) -> Result<(), Error> {
-        if self.directory.is_dir() {
-            return Ok(());
-        }
         let created =
             DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(&self.directory);
         created.map_err(|cause| self.unusable(&cause))
@@ -144,29 +141,16 @@ impl Store {
             .map_err(|cause| Error::failed(format!("removing {}: {cause}", path.display())))
     }
 
-    /// What is written about `address`; `None` if nothing is.
-    pub(super) fn record(&self, entry: &Entry) -> io::Result<Option<Record>> {
-        match read(&self.directory.join(&entry.name)) {
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            // A directory, a link, a pipe or a device with an address for a name.
-            Err(error) if error.kind() == ErrorKind::InvalidData => Ok(Some(Record::Foreign)),
-            read => read.map(Some),
-        }
-    }
-
-    /// The same; a record that cannot be read counts as held.
-    pub(super) fn record_or_foreign(&self, entry: &Entry) -> Option<Record> {
-        self.record(entry).unwrap_or(Some(Record::Foreign))
+    /// What is written about `address`; `None` if nothing is. What cannot be read counts as held: a
+    /// directory, a link, a pipe or a device with an address for a name, or a file of a broken disk.
+    pub(super) fn record(&self, entry: &Entry) -> Option<Record> {
+        if_present(read(&self.directory.join(&entry.name))).unwrap_or(Some(Record::Foreign))
     }
 
     /// When the record was last changed; `None` if it is removed.
     pub(super) fn changed(&self, entry: &Entry) -> Result<Option<SystemTime>, Error> {
-        match fs::symlink_metadata(self.directory.join(&entry.name)) {
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            metadata => {
-                metadata.map(|it| Some(changed(&it))).map_err(|cause| self.unusable(&cause))
-            }
-        }
+        let metadata = if_present(fs::symlink_metadata(self.directory.join(&entry.name)));
+        metadata.map(|it| it.as_ref().map(changed)).map_err(|cause| self.unusable(&cause))
     }
 
     /// The records whose last change `is_wanted`, in no order; the others are not even opened.
@@ -179,8 +163,7 @@ impl Store {
             let Some(changed) = self.changed(&entry)?.filter(|changed| is_wanted(*changed)) else {
                 continue;
             };
-            let record = self.record_or_foreign(&entry);
-            all.extend(record.map(|record| Reservation { entry, record, changed }));
+            all.extend(self.record(&entry).map(|record| Reservation { entry, record, changed }));
         }
         Ok(all)
     }
@@ -248,12 +231,12 @@ fn read(path: &Path) -> io::Result<Record> {
 
 impl Record {
     pub(super) fn parse(content: &[u8]) -> Self {
-        let Ok(text) = std::str::from_utf8(content) else { return Self::unreadable(content) };
-        let text = text.trim();
-        if text.is_empty() || text.contains('\0') {
+        if content.contains(&0) {
             return Self::Damaged;
         }
+        let Ok(text) = str::from_utf8(content).map(str::trim) else { return Self::Foreign };
         match text.split_once("\r\n") {
+            None if text.is_empty() => Self::Damaged,
             Some((id, interface)) if is_word(id) && is_name(interface) => Self::Of(Attachment {
                 container_id: id.to_owned(),
                 interface: interface.to_owned(),
@@ -261,10 +244,6 @@ impl Record {
             None if is_word(text) => Self::OfContainer(text.to_owned()),
             _ => Self::Foreign,
         }
-    }
-
-    fn unreadable(content: &[u8]) -> Self {
-        if content.contains(&0) { Self::Damaged } else { Self::Foreign }
     }
 
     pub(super) fn is_of(&self, attachment: &Attachment) -> bool {

@@ -13,6 +13,7 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use super::*;
+use crate::protocol::result::AddResult;
 
 struct Home {
     directory: tempfile::TempDir,
@@ -71,7 +72,7 @@ impl Home {
 }
 
 /// As a caller without records of attachments.
-fn allocate(config: &Config, attachment: &Attachment) -> Result<Allocation, Error> {
+fn allocate(config: &Config, attachment: &Attachment) -> Result<AddResult, Error> {
     super::allocate(config, attachment, || Ok(None), |_| Ok(()))
 }
 

@@ -1,6 +1,9 @@
 //! An error of the CNI protocol: a code that runtimes act on and a sentence that people read.
 
 use std::fmt;
+use std::io;
+
+use nix::errno::Errno;
 
 use crate::protocol::json::WrongType;
 
@@ -90,6 +93,20 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
+/// The caller adds what was being done.
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
+        Self::failed(error.to_string())
+    }
+}
+
+/// As from [`io::Error`].
+impl From<Errno> for Error {
+    fn from(errno: Errno) -> Self {
+        Self::failed(errno.to_string())
+    }
+}
+
 impl From<WrongType> for Error {
     fn from(error: WrongType) -> Self {
         Self::invalid_config(error.to_string())
@@ -101,14 +118,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn context_leads_the_sentence_and_keeps_the_code() {
+    fn context_precedes_the_text_and_keeps_the_code() {
         let error = Error::try_again_later("the store is locked").context("allocating for range 0");
         assert_eq!(error.code, 11);
         assert_eq!(error.to_string(), "allocating for range 0: the store is locked");
     }
 
     #[test]
-    fn details_follow_the_sentence() {
+    fn details_follow_the_text() {
         let error = Error::incompatible_version("config is \"1.0\"");
         assert_eq!(error.to_string(), "incompatible CNI versions; config is \"1.0\"");
     }

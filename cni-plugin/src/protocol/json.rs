@@ -30,7 +30,12 @@ pub fn contains(object: &Object, key: &str) -> bool {
 }
 
 pub fn text<'a>(object: &'a Object, key: &str) -> Result<Option<&'a str>, WrongType> {
-    typed(object, key, "a text", Value::as_str)
+    typed(get(object, key), key, "a text", Value::as_str)
+}
+
+/// A text; a value of another type counts as absent.
+pub fn lenient_text<'a>(object: &'a Object, key: &str) -> Option<&'a str> {
+    get(object, key)?.as_str()
 }
 
 /// A text that is not empty; Go's plugins treat an empty one as absent.
@@ -39,16 +44,16 @@ pub fn filled_text<'a>(object: &'a Object, key: &str) -> Result<Option<&'a str>,
 }
 
 pub fn flag(object: &Object, key: &str) -> Result<Option<bool>, WrongType> {
-    typed(object, key, "true or false", Value::as_bool)
+    typed(get(object, key), key, "true or false", Value::as_bool)
 }
 
 pub fn number(object: &Object, key: &str) -> Result<Option<u32>, WrongType> {
-    let whole = |value: &Value| value.as_u64().and_then(|number| u32::try_from(number).ok());
-    typed(object, key, "a whole number from 0 to 4294967295", whole)
+    let whole = |value: &Value| value.as_u64()?.try_into().ok();
+    typed(get(object, key), key, "a whole number from 0 to 4294967295", whole)
 }
 
 pub fn object<'a>(object: &'a Object, key: &str) -> Result<Option<&'a Object>, WrongType> {
-    typed(object, key, "an object", Value::as_object)
+    typed(get(object, key), key, "an object", Value::as_object)
 }
 
 /// What the operator passes to plugins in `args`.
@@ -57,7 +62,7 @@ pub fn cni_args(config: &Object) -> Result<Option<&Object>, WrongType> {
 }
 
 pub fn list<'a>(object: &'a Object, key: &str) -> Result<Option<&'a Vec<Value>>, WrongType> {
-    typed(object, key, "a list", Value::as_array)
+    typed(get(object, key), key, "a list", Value::as_array)
 }
 
 /// An address as Go reads it; `None` for anything else.
@@ -68,17 +73,18 @@ pub fn address(text: &str) -> Option<IpAddr> {
 /// Nothing for an absent list.
 pub fn objects<'a>(object: &'a Object, key: &str) -> Result<Vec<&'a Object>, WrongType> {
     let all = |value: &'a Value| value.as_array()?.iter().map(Value::as_object).collect();
-    typed(object, key, "a list of objects", all).map(Option::unwrap_or_default)
+    typed(get(object, key), key, "a list of objects", all).map(Option::unwrap_or_default)
 }
 
 /// Nothing for an absent list.
 pub fn texts<'a>(object: &'a Object, key: &str) -> Result<Vec<&'a str>, WrongType> {
     let all = |value: &'a Value| value.as_array()?.iter().map(Value::as_str).collect();
-    typed(object, key, "a list of texts", all).map(Option::unwrap_or_default)
+    typed(get(object, key), key, "a list of texts", all).map(Option::unwrap_or_default)
 }
 
-fn typed<'a, T>(
-    object: &'a Object,
+/// What `read` makes of the value that was `found` under `key`.
+pub fn typed<'a, T>(
+    found: Option<&'a Value>,
     key: &str,
     wanted: &'static str,
     read: impl FnOnce(&'a Value) -> Option<T>,
@@ -87,7 +93,7 @@ fn typed<'a, T>(
         let value = excerpt::value(&value.to_string());
         WrongType { key: key.to_owned(), value, wanted }
     };
-    get(object, key).map(|value| read(value).ok_or_else(|| wrong(value))).transpose()
+    found.map(|value| read(value).ok_or_else(|| wrong(value))).transpose()
 }
 
 #[cfg(test)]
@@ -126,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mapped_address_is_the_one_that_it_maps() {
+    fn a_mapped_address_is_read_as_ipv4() {
         assert_eq!(address("::ffff:10.0.0.1"), address("10.0.0.1"));
         assert_eq!(address("10.0.0.01"), None);
         assert_eq!(address("10.0.0.1/24"), None);

@@ -28,20 +28,13 @@ pub struct NetworkConfig {
     /// What the config of the delegate's address management starts from.
     pub ipam: Object,
     pub runtime_config: Option<Object>,
-    pub engine: Engine,
+    /// Whether this process does the work of a bridge with host-local addresses, where it can; else
+    /// the plugins of these names in `CNI_PATH` do it.
+    pub is_native: bool,
     /// The result of an earlier ADD.
     pub previous: Option<Object>,
     /// What GC may leave; none if the runtime sent no list.
     pub valid: Option<Vec<Attachment>>,
-}
-
-/// What does the work of a bridge with host-local addresses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Engine {
-    /// This process, where it can.
-    Native,
-    /// The plugins of these names in `CNI_PATH`.
-    Delegates,
 }
 
 impl NetworkConfig {
@@ -68,10 +61,7 @@ impl NetworkConfig {
             delegate: map_of(config, "delegate")?.unwrap_or_default(),
             ipam: map_of(config, "ipam")?.unwrap_or_default(),
             runtime_config: map_of(config, "runtimeConfig")?,
-            engine: match json::flag(config, "native")? {
-                Some(false) => Engine::Delegates,
-                Some(true) | None => Engine::Native,
-            },
+            is_native: json::flag(config, "native")?.unwrap_or(true),
             previous: map_of(config, "prevResult")?,
             valid: valid(config)?,
         })
@@ -138,7 +128,7 @@ mod tests {
         assert!(!config.has_version);
         assert_eq!(config.subnet_file.to_str(), Some("/run/flannel/subnet.env"));
         assert_eq!(config.data_dir.to_str(), Some("/var/lib/cni/flannel"));
-        assert_eq!(config.engine, Engine::Native);
+        assert!(config.is_native);
         assert_eq!(config.valid, None);
     }
 
@@ -147,7 +137,7 @@ mod tests {
         let json = r#"{"NAME":"cbr0","CniVersion":"1.0.0","DATADIR":"/d","Native":false}"#;
         let config = parse(json, Command::Add).unwrap();
         assert_eq!(config.data_dir.to_str(), Some("/d"));
-        assert_eq!(config.engine, Engine::Delegates);
+        assert!(!config.is_native);
     }
 
     #[test]
@@ -180,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absent_list_of_what_lives_is_not_an_empty_one() {
+    fn an_absent_list_of_attachments_differs_from_an_empty_one() {
         let with = |list: &str| {
             let json = format!(r#"{{"name":"a","cniVersion":"1.1.0"{list}}}"#);
             parse(&json, Command::Gc).map(|config| config.valid)

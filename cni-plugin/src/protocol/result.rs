@@ -3,9 +3,11 @@
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
-use serde::ser::{Serialize, Serializer};
+use serde::ser::Serialize;
 use serde_json::ser::PrettyFormatter;
 use serde_json::{Value, json};
+use tweed_netlink::Family;
+use tweed_netlink::rtnl::route::Route;
 
 use crate::excerpt;
 use crate::protocol::error::Error;
@@ -30,30 +32,13 @@ pub struct Interface {
     pub sandbox: Option<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     /// Place in the list of interfaces.
     pub interface: Option<usize>,
     /// With the length of its subnet.
-    #[serde(serialize_with = "as_text")]
     pub address: IpNetwork,
     pub gateway: Option<IpAddr>,
-}
-
-/// A route as configs and results hold it; what is `None` was not set.
-#[derive(Clone, Debug, Eq, PartialEq, serde::Serialize)]
-pub struct Route {
-    #[serde(rename = "dst", serialize_with = "as_text")]
-    pub destination: IpNetwork,
-    #[serde(rename = "gw")]
-    pub gateway: Option<IpAddr>,
-    /// In bytes.
-    pub mtu: Option<u32>,
-    /// In bytes.
-    pub advmss: Option<u32>,
-    pub priority: Option<u32>,
-    pub table: Option<u32>,
-    pub scope: Option<u32>,
 }
 
 /// Name resolution as configs and results hold it.
@@ -65,20 +50,12 @@ pub struct Dns {
     pub options: Vec<String>,
 }
 
-/// An error as it is printed for the runtime.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ErrorReport {
-    /// Of the config; the latest where no config was read.
-    pub version: Version,
-    pub error: Error,
-}
-
 impl AddResult {
     /// Reads a result of version 0.3.0 or later.
     pub fn parse(result: &Object) -> Result<Self, Error> {
         let interfaces = json::objects(result, "interfaces")?.into_iter().map(Interface::parse);
         let addresses = json::objects(result, "ips")?.into_iter().map(Address::parse);
-        let routes = json::objects(result, "routes")?.into_iter().map(Route::parse);
+        let routes = json::objects(result, "routes")?.into_iter().map(parse_route);
         Ok(Self {
             interfaces: interfaces.collect::<Result<_, _>>()?,
             addresses: addresses.collect::<Result<_, _>>()?,
@@ -89,51 +66,43 @@ impl AddResult {
 
     /// Fails if a result of `version` cannot hold it.
     pub fn render(&self, version: Version) -> Result<String, Error> {
-        Ok(indented(&self.to_json(version)?.into()))
+        Ok(indented(&self.to_json(version)?))
     }
 
-    fn to_json(&self, version: Version) -> Result<Object, Error> {
-        let mut result = Object::from_iter([("cniVersion".to_owned(), version.as_str().into())]);
-        if version < Version::V0_3_0 {
-            self.put_by_family(&mut result, version)?;
-        } else {
-            let addresses = self.addresses.iter().map(|address| address.to_json(version));
-            let lists = json!({
-                "interfaces": self.interfaces.iter().map(to_object).collect::<Vec<_>>(),
-                "ips": addresses.collect::<Vec<_>>(),
-                "routes": self.routes.iter().map(to_object).collect::<Vec<_>>(),
-            });
-            result.extend(to_object(&lists));
+    fn to_json(&self, version: Version) -> Result<Value, Error> {
+        let has_dns = version < Version::V1_0_0 || !self.dns.is_empty();
+        let dns = has_dns.then_some(&self.dns);
+        if version >= Version::V0_3_0 {
+            let ips = self.addresses.iter().map(|address| address.to_json(version));
+            return Ok(without_unset(json!({
+                "cniVersion": version.as_str(),
+                "interfaces": self.interfaces,
+                "ips": ips.collect::<Vec<_>>(),
+                "routes": list_routes(&self.routes),
+                "dns": dns,
+            })));
         }
-        if version < Version::V1_0_0 || !self.dns.is_empty() {
-            result.insert("dns".into(), to_object(&self.dns).into());
+        if self.addresses.is_empty() {
+            let refusal = format!("a result of version {} needs an address", version.as_str());
+            return Err(Error::incompatible_version(refusal));
         }
-        Ok(result)
+        let [ip4, ip6] = Family::ALL.map(|family| self.of_family(family));
+        let result = json!({"cniVersion": version.as_str(), "ip4": ip4, "ip6": ip6, "dns": dns});
+        Ok(without_unset(result))
     }
 
     /// Before 0.3.0: one address of each family at most, and no interfaces.
-    fn put_by_family(&self, result: &mut Object, version: Version) -> Result<(), Error> {
-        if self.addresses.is_empty() {
-            let refusal = format!("a result of version {version} needs an address");
-            return Err(Error::incompatible_version(refusal));
-        }
-        for (key, is_ipv4) in [("ip4", true), ("ip6", false)] {
-            let mut all = self.addresses.iter();
-            if let Some(first) = all.find(|one| one.address.is_ipv4() == is_ipv4) {
-                let routes =
-                    self.routes.iter().filter(|route| route.destination.is_ipv4() == is_ipv4);
-                // Only destination and gateway.
-                let routes = routes
-                    .map(|route| Route { gateway: route.gateway, ..Route::to(route.destination) });
-                let of_family = json!({
-                    "ip": first.address.to_string(),
-                    "gateway": first.gateway,
-                    "routes": routes.map(|route| to_object(&route)).collect::<Vec<_>>(),
-                });
-                result.insert(key.into(), to_object(&of_family).into());
-            }
-        }
-        Ok(())
+    fn of_family(&self, family: Family) -> Option<Value> {
+        let is_its = |network: IpNetwork| Family::of(network.ip()) == family;
+        let first = self.addresses.iter().find(|one| is_its(one.address))?;
+        let routes = self.routes.iter().filter(|route| is_its(route.destination));
+        // Only destination and gateway.
+        let routes = routes.map(|it| json!({"dst": it.destination.to_string(), "gw": it.gateway}));
+        Some(json!({
+            "ip": first.address.to_string(),
+            "gateway": first.gateway,
+            "routes": routes.collect::<Vec<_>>(),
+        }))
     }
 }
 
@@ -164,41 +133,13 @@ impl Address {
         })
     }
 
-    fn to_json(&self, version: Version) -> Object {
-        let mut entry = to_object(self);
-        if version < Version::V1_0_0 {
-            let family = if self.address.is_ipv4() { "4" } else { "6" };
-            entry.insert("version".into(), family.into());
-        }
-        entry
-    }
-}
-
-impl Route {
-    pub fn to(destination: IpNetwork) -> Self {
-        let (mtu, advmss, priority, table, scope) = (None, None, None, None, None);
-        Self { destination, gateway: None, mtu, advmss, priority, table, scope }
-    }
-
-    /// Reads an entry of `routes`; `dst` must be there, with a prefix length.
-    pub fn parse(route: &Object) -> Result<Self, Error> {
-        let wrong = |what: &str, text: &str, wanted: &str| {
-            let text = excerpt::quoted(text);
-            Error::invalid_config(format!("the {what} {text} of a route is not {wanted}"))
-        };
-        let written = json::text(route, "dst")?.unwrap_or_default();
-        let destination = written.contains('/').then(|| written.parse().ok()).flatten();
-        let destination = destination.ok_or_else(|| wrong("dst", written, "a network"))?;
-        let gateway = json::filled_text(route, "gw")?;
-        let gateway = gateway.map(|text| text.parse().map_err(|_| wrong("gw", text, "an address")));
-        Ok(Self {
-            gateway: gateway.transpose()?,
-            mtu: json::number(route, "mtu")?,
-            advmss: json::number(route, "advmss")?,
-            priority: json::number(route, "priority")?,
-            table: json::number(route, "table")?,
-            scope: json::number(route, "scope")?,
-            ..Self::to(destination)
+    fn to_json(&self, version: Version) -> Value {
+        let family = if self.address.is_ipv4() { "4" } else { "6" };
+        json!({
+            "interface": self.interface,
+            "address": self.address.to_string(),
+            "gateway": self.gateway,
+            "version": (version < Version::V1_0_0).then_some(family),
         })
     }
 }
@@ -237,43 +178,71 @@ impl Dns {
     }
 }
 
-impl ErrorReport {
-    pub fn to_json(&self) -> String {
-        let Error { code, msg, details } = &self.error;
-        let (msg, details) = (excerpt::answer(msg), excerpt::answer(details));
-        let mut report = json!({ "cniVersion": self.version.as_str(), "code": code, "msg": msg });
-        if let (Some(object), false) = (report.as_object_mut(), details.is_empty()) {
-            object.insert("details".to_owned(), details.into());
-        }
-        format!("{report}\n")
+/// An error as it is printed for the runtime. `version` is that of the config; the latest where no
+/// config was read.
+pub fn render_error(error: &Error, version: Version) -> String {
+    let (msg, details) = (excerpt::answer(&error.msg), excerpt::answer(&error.details));
+    let mut report = json!({ "cniVersion": version.as_str(), "code": error.code, "msg": msg });
+    if let (Some(object), false) = (report.as_object_mut(), details.is_empty()) {
+        object.insert("details".to_owned(), details.into());
     }
-}
-
-impl From<Error> for ErrorReport {
-    fn from(error: Error) -> Self {
-        Self { version: Version::V1_1_0, error }
-    }
+    format!("{report}\n")
 }
 
 /// As configs and results write it: a field that is empty or not set is absent.
-pub(crate) fn to_object(value: &impl Serialize) -> Object {
+pub(crate) fn without_unset(value: Value) -> Value {
     let is_set = |value: &Value| match value {
         Value::Null => false,
         Value::String(text) => !text.is_empty(),
         Value::Array(list) => !list.is_empty(),
         Value::Bool(_) | Value::Number(_) | Value::Object(_) => true,
     };
-    match serde_json::to_value(value) {
-        Ok(Value::Object(object)) => {
-            object.into_iter().filter(|(_, value)| is_set(value)).collect()
+    match value {
+        Value::Object(fields) => {
+            let set = fields.into_iter().filter(|(_, value)| is_set(value));
+            set.map(|(key, value)| (key, without_unset(value))).collect()
         }
-        // Structs alone are given, which become objects.
-        _ => Object::new(),
+        Value::Array(list) => list.into_iter().map(without_unset).collect(),
+        other => other,
     }
 }
 
-fn as_text<S: Serializer>(network: &IpNetwork, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(network)
+/// Reads an entry of `routes`; `dst` must be there, with a prefix length.
+pub(crate) fn parse_route(route: &Object) -> Result<Route, Error> {
+    let wrong = |what: &str, text: &str, wanted: &str| {
+        let text = excerpt::quoted(text);
+        Error::invalid_config(format!("the {what} {text} of a route is not {wanted}"))
+    };
+    let written = json::text(route, "dst")?.unwrap_or_default();
+    let destination = written.contains('/').then(|| written.parse().ok()).flatten();
+    let destination = destination.ok_or_else(|| wrong("dst", written, "a network"))?;
+    let gateway = json::filled_text(route, "gw")?;
+    let gateway = gateway.map(|text| text.parse().map_err(|_| wrong("gw", text, "an address")));
+    Ok(Route {
+        destination,
+        gateway: gateway.transpose()?,
+        mtu: json::number(route, "mtu")?,
+        advmss: json::number(route, "advmss")?,
+        priority: json::number(route, "priority")?,
+        table: json::number(route, "table")?,
+        scope: json::number(route, "scope")?,
+    })
+}
+
+/// Entries of `routes`; what is not set is `null`.
+pub(crate) fn list_routes(routes: &[Route]) -> Value {
+    let entry = |route: &Route| {
+        json!({
+            "dst": route.destination.to_string(),
+            "gw": route.gateway,
+            "mtu": route.mtu,
+            "advmss": route.advmss,
+            "priority": route.priority,
+            "table": route.table,
+            "scope": route.scope,
+        })
+    };
+    routes.iter().map(entry).collect()
 }
 
 /// By four spaces, as the protocol's own library writes.

@@ -1,7 +1,5 @@
 //! The versions of the protocol.
 
-use std::fmt;
-
 use serde_json::json;
 
 use crate::protocol::request::Command;
@@ -70,18 +68,12 @@ impl Version {
     }
 }
 
-impl fmt::Display for Version {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn what_is_listed_is_parsed_and_nothing_near_it() {
+    fn only_listed_versions_are_parsed() {
         for version in Version::ALL {
             assert_eq!(Version::parse(version.as_str()), Some(version));
         }

@@ -8,6 +8,7 @@ use std::time::SystemTime;
 
 use super::{Owner, States, StoredConfig};
 use crate::bridge;
+use crate::disk::if_present;
 use crate::disk::lock::Sharing;
 use crate::disk::plain_file::changed;
 use crate::excerpt;
@@ -85,10 +86,7 @@ impl Traces {
 
 /// Each store once.
 fn locations(all: &[(Owner, StoredConfig)], data_dir: &Path) -> io::Result<Vec<Location>> {
-    let networks = match host_local::networks(data_dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-        networks => networks?,
-    };
+    let networks = if_present(host_local::networks(data_dir))?.unwrap_or_default();
     let usual = networks.iter().filter_map(|network| Location::of(network).ok());
     let usual = usual.map(|location| Location { data_dir: data_dir.to_owned(), ..location });
     let named = all.iter().filter_map(|(_, record)| match record {
@@ -120,11 +118,9 @@ fn classify(container: &str, changed: SystemTime, traces: &Traces) -> Classifica
 }
 
 fn shown(owner: &Owner) -> String {
-    let owner = match &owner.interface {
-        Some(interface) => format!("{interface} of container {}", owner.container_id),
-        None => format!("container {}", owner.container_id),
-    };
-    excerpt::value(&owner)
+    let container = || format!("container {}", owner.container_id);
+    let attachment = owner.interface.as_ref().map(|_| owner.attachment().to_string());
+    excerpt::value(&attachment.unwrap_or_else(container))
 }
 
 #[cfg(test)]
@@ -146,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_no_trace_is_left_of_is_dead_and_not_before_it_has_settled() {
+    fn a_record_is_dead_only_without_any_trace_and_after_some_time() {
         let home = tempfile::tempdir().unwrap();
         fs::create_dir(home.path().join("results")).unwrap();
         fs::write(home.path().join("results/cbr0-known-eth0"), "").unwrap();
@@ -164,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_deleted_pod_left_is_removed_and_nothing_else() {
+    fn only_remains_of_deleted_pods_are_removed() {
         let home = tempfile::tempdir().unwrap();
         let directory = home.path().join("flannel");
         let states = States::at(&directory);
@@ -174,7 +170,7 @@ mod tests {
                 Attachment { container_id: container.into(), interface: "eth0".into() };
             states.keep(&attachment, config.as_object().unwrap()).unwrap();
         }
-        // As Go's plugin leaves it.
+        // The form in which Go's plugin leaves it.
         fs::write(directory.join("gone-too"), r#"{"name":"cbr0"}"#).unwrap();
         let later = traces(home.path(), SystemTime::now() + Duration::from_secs(601));
         let freed = |repair| {
@@ -189,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_held_by_a_reservation_in_the_store_that_it_names() {
+    fn a_reservation_in_the_named_store_keeps_a_record() {
         let home = tempfile::tempdir().unwrap();
         let place = |name: &str| home.path().join(name);
         let states = States::at(&place("flannel"));

@@ -89,7 +89,7 @@ impl States {
             metadata.is_ok_and(|metadata| changed(&metadata) > moment)
         };
         let newer = self.owners()?.into_iter().filter(is_newer);
-        Ok(newer.map(Owner::into_attachment).collect())
+        Ok(newer.map(|owner| owner.attachment()).collect())
     }
 
     /// Writes `delegate` for `attachment`, at once and unflushed: pods do not outlive the kernel.
@@ -139,11 +139,7 @@ impl States {
             None => self.is_foreign(&attachment.container_id),
         };
         let gone = [Some(own), Some(self.temporary(attachment)), is_its_own.then_some(flannels)];
-        for path in gone.into_iter().flatten() {
-            disk::remove(&path)
-                .map_err(|error| self.failure("removing the record of a container", &error))?;
-        }
-        Ok(())
+        gone.into_iter().flatten().try_for_each(|path| self.remove(&path))
     }
 
     /// Removes unfinished files of killed processes; no other process may be writing meanwhile.
@@ -159,10 +155,11 @@ impl States {
 
     /// Everything that is kept, each with its owner.
     pub fn all(&self) -> Result<Vec<(Owner, StoredConfig)>, Error> {
-        let owners = self.owners()?.into_iter();
-        owners
-            .map(|owner| Ok((owner.clone(), self.read(&self.directory.join(owner.file_name()))?)))
-            .collect()
+        let record = |owner: Owner| {
+            let record = self.read(&self.directory.join(owner.file_name()))?;
+            Ok((owner, record))
+        };
+        self.owners()?.into_iter().map(record).collect()
     }
 
     /// Each once, whatever names its record has.
@@ -176,19 +173,22 @@ impl States {
     /// As [`forget`](Self::forget), also for owners of which only the container is known.
     pub fn drop_record(&self, owner: &Owner) -> Result<(), Error> {
         if owner.interface.is_some() {
-            return self.forget(&owner.clone().into_attachment());
+            return self.forget(&owner.attachment());
         }
-        disk::remove(&self.flannels(&owner.container_id))
+        self.remove(&self.flannels(&owner.container_id))
+    }
+
+    fn remove(&self, path: &Path) -> Result<(), Error> {
+        disk::remove(path)
             .map_err(|error| self.failure("removing the record of a container", &error))
     }
 
     fn own(&self, attachment: &Attachment) -> PathBuf {
-        self.directory.join(name_of(&attachment.container_id, &attachment.interface))
+        self.directory.join(name_of(attachment))
     }
 
     fn temporary(&self, attachment: &Attachment) -> PathBuf {
-        let name = name_of(&attachment.container_id, &attachment.interface);
-        self.directory.join(format!(".{name}"))
+        self.directory.join(format!(".{}", name_of(attachment)))
     }
 
     fn flannels(&self, container_id: &str) -> PathBuf {
@@ -241,21 +241,19 @@ impl Owner {
     }
 
     /// Of a record that flannel's plugin wrote, with the interface that nearly all have.
-    pub fn into_attachment(self) -> Attachment {
-        let interface = self.interface.unwrap_or_else(|| USUAL_INTERFACE.to_owned());
-        Attachment { container_id: self.container_id, interface }
+    pub fn attachment(&self) -> Attachment {
+        let interface = self.interface.as_deref().unwrap_or(USUAL_INTERFACE).to_owned();
+        Attachment { container_id: self.container_id.clone(), interface }
     }
 
     fn file_name(&self) -> String {
-        match &self.interface {
-            Some(interface) => name_of(&self.container_id, interface),
-            None => self.container_id.clone(),
-        }
+        let is_own = self.interface.is_some();
+        if is_own { name_of(&self.attachment()) } else { self.container_id.clone() }
     }
 }
 
-fn name_of(container_id: &str, interface: &str) -> String {
-    format!("{container_id}:{interface}")
+fn name_of(attachment: &Attachment) -> String {
+    format!("{}:{}", attachment.container_id, attachment.interface)
 }
 
 fn inode(path: &Path) -> Option<u64> {

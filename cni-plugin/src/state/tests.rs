@@ -1,4 +1,4 @@
-//! Records as they are kept, found, damaged and forgotten.
+//! Records: kept, found, damaged and removed.
 
 use std::os::unix::fs::PermissionsExt;
 use std::sync::mpsc;
@@ -39,7 +39,7 @@ impl Home {
 }
 
 #[test]
-fn what_is_kept_is_recalled_and_stands_where_flannel_looks() {
+fn a_record_is_written_where_flannel_reads_it() {
     let home = Home::new();
     let eth0 = attachment("c1", "eth0");
     home.states.keep(&eth0, &config("a")).unwrap();
@@ -52,7 +52,7 @@ fn what_is_kept_is_recalled_and_stands_where_flannel_looks() {
 }
 
 #[test]
-fn what_is_kept_again_takes_the_place_of_the_former_under_both_names() {
+fn a_record_kept_again_replaces_the_former_under_both_names() {
     let home = Home::new();
     let (eth0, net1) = (attachment("c1", "eth0"), attachment("c1", "net1"));
     home.states.keep(&eth0, &config("a")).unwrap();
@@ -78,7 +78,7 @@ fn interfaces_of_a_container_do_not_share_a_record() {
 }
 
 #[test]
-fn the_record_of_one_interface_does_not_serve_another() {
+fn the_record_of_one_interface_is_not_used_for_another() {
     let home = Home::new();
     home.states.keep(&attachment("c1", "eth0"), &config("a")).unwrap();
     assert_eq!(home.states.recall(&attachment("c1", "net1")), Ok(StoredConfig::Absent));
@@ -87,7 +87,7 @@ fn the_record_of_one_interface_does_not_serve_another() {
 }
 
 #[test]
-fn a_record_of_flannels_plugin_serves_and_goes() {
+fn a_record_of_flannels_plugin_is_used_and_removed() {
     let home = Home::new();
     let eth0 = attachment("c1", "eth0");
     home.write_flannels("c1", r#"{"name":"cbr0","mark":"go"}"#);
@@ -98,7 +98,7 @@ fn a_record_of_flannels_plugin_serves_and_goes() {
 
 /// The name of an unfinished record is longer by one byte.
 #[test]
-fn a_record_with_the_longest_name_can_be_forgotten() {
+fn a_record_with_the_longest_name_can_be_removed() {
     let home = Home::new();
     let container_id = "c".repeat(250);
     home.write_flannels(&format!("{container_id}:eth0"), "{}");
@@ -107,7 +107,7 @@ fn a_record_with_the_longest_name_can_be_forgotten() {
 }
 
 #[test]
-fn a_damaged_record_differs_from_none() {
+fn a_damaged_record_differs_from_an_absent_one() {
     let home = Home::new();
     let eth0 = attachment("c1", "eth0");
     for text in ["", "{\"name\":", "[]"] {
@@ -118,10 +118,10 @@ fn a_damaged_record_differs_from_none() {
 }
 
 #[test]
-fn what_a_crash_left_half_done_is_taken_up() {
+fn unfinished_work_of_a_crashed_process_is_completed() {
     let home = Home::new();
     let eth0 = attachment("c1", "eth0");
-    // Before the renaming, and after the own name was removed.
+    // Two moments of a crash: before the renaming, and after the removal of the own name.
     let half = || fs::write(home.states.temporary(&eth0), "{\"na").unwrap();
     half();
     assert_eq!(home.states.recall(&eth0), Ok(StoredConfig::Absent));
@@ -165,7 +165,7 @@ fn all_records_are_listed_once_each_with_its_owner() {
 }
 
 #[test]
-fn what_is_no_file_is_a_damaged_record_and_nothing_is_written_through_it() {
+fn anything_but_a_file_is_a_damaged_record_and_is_not_written_to() {
     let home = Home::new();
     let eth0 = attachment("c1", "eth0");
     let victim = home.directory.path().join("victim");
@@ -191,11 +191,11 @@ fn what_is_no_file_is_a_damaged_record_and_nothing_is_written_through_it() {
 }
 
 #[test]
-fn records_of_after_a_moment_are_separated_from_earlier_ones() {
+fn records_after_a_moment_are_separated_from_earlier_ones() {
     let home = Home::new();
     home.states.keep(&attachment("c1", "eth0"), &config("a")).unwrap();
     let moment = home.states.now().unwrap();
-    // The clock of the files goes in steps.
+    // Timestamps of files advance in steps.
     while home.states.now().unwrap() == moment {}
     home.states.keep(&attachment("c2", "net1"), &config("b")).unwrap();
     home.write_flannels("c3", r#"{"name":"cbr0"}"#);
@@ -211,7 +211,7 @@ fn a_process_that_holds_all_records_for_too_long_is_named() {
     home.states.lock_wait = Duration::ZERO;
     let shared = [(); 2].map(|()| home.states.lock(Sharing::Shared).unwrap());
     let (enough, ended) = mpsc::channel::<()>();
-    // A wait without limit would end with the lock.
+    // A wait without a timeout would end only with the lock.
     let holder = thread::spawn(move || {
         let _ = ended.recv_timeout(Duration::from_secs(10));
         drop(shared);

@@ -57,8 +57,7 @@ fn sweep(
     native: &[(&Owner, Option<Remover<'_>>)],
     valid: &[Attachment],
 ) -> Result<(), Error> {
-    let stale: Vec<_> =
-        native.iter().map(|(owner, _)| (*owner).clone().into_attachment()).collect();
+    let stale: Vec<_> = native.iter().map(|(owner, _)| owner.attachment()).collect();
     let mut teardowns: Vec<&Teardown> = Vec::new();
     let by_whole = match whole {
         Some(Remover::Plugin(plugin)) => collect_by(plugin, valid),
@@ -92,11 +91,12 @@ fn stale(
     let containers: HashSet<_> = valid.iter().map(|one| one.container_id.as_str()).collect();
     let attachments: HashSet<_> = valid.iter().collect();
     let is_valid = |owner: &Owner| match owner.interface {
-        Some(_) => attachments.contains(&owner.clone().into_attachment()),
+        Some(_) => attachments.contains(&owner.attachment()),
         None => containers.contains(owner.container_id.as_str()),
     };
+    let is_its = |config: &Object| json::lenient_text(config, "name") == Some(network);
     let kept = states.all()?.into_iter().filter_map(|(owner, record)| match record {
-        StoredConfig::Config(config) if is_of(network, &config) && !is_valid(&owner) => {
+        StoredConfig::Config(config) if is_its(&config) && !is_valid(&owner) => {
             Some((owner, config))
         }
         // A damaged record does not name its owner: it stays for the DEL of its attachment.
@@ -105,13 +105,9 @@ fn stale(
     Ok(kept.collect())
 }
 
-fn is_of(network: &str, config: &Object) -> bool {
-    json::get(config, "name").and_then(Value::as_str) == Some(network)
-}
-
 /// As a DEL whose namespace is gone.
 fn collect(call: &Call<'_>, owner: &Owner, remover: Remover<'_>) -> Result<(), Error> {
-    let attachment = owner.clone().into_attachment();
+    let attachment = owner.attachment();
     let gone = Deletion { call, attachment: &attachment, netns: None, reserved: None };
     gone.by(remover).map_err(|error| error.context(&attachment))
 }

@@ -6,40 +6,36 @@ mod del;
 mod gc;
 mod status;
 
-use std::io::{self, Read};
-use std::path::PathBuf;
+use std::io::Read;
 
 use crate::bridge::{self, Bridge, Teardown};
 use crate::delegate;
 use crate::delegate::exec::Delegate;
 use crate::protocol::error::Error;
 use crate::protocol::json::Object;
-use crate::protocol::network_config::{Engine, NetworkConfig};
+use crate::protocol::network_config::NetworkConfig;
 use crate::protocol::request::{Request, Verb};
-use crate::protocol::result::ErrorReport;
+use crate::protocol::result::render_error;
 use crate::protocol::version::Version;
 use crate::state::States;
 
 /// Carries out `request` by the config that `stdin` holds; returns what is to be printed.
-pub fn carry_out(request: &Request, stdin: impl Read) -> Result<String, ErrorReport> {
+pub fn carry_out(request: &Request, stdin: impl Read) -> Result<String, String> {
     if request.verb == Verb::Version {
         return Ok(Version::report());
     }
-    let config = NetworkConfig::parse(&read(stdin)?, request.verb.command())?;
+    let config = read(stdin).and_then(|json| NetworkConfig::parse(&json, request.verb.command()));
+    let config = config.map_err(|error| render_error(&error, Version::V1_1_0))?;
     let version = config.version;
-    let call = Call { request, config };
-    call.answer().map_err(|error| ErrorReport { version, error })
+    Call { request, config }.answer().map_err(|error| render_error(&error, version))
 }
 
 fn read(mut stdin: impl Read) -> Result<Vec<u8>, Error> {
     let mut json = Vec::new();
-    let read = stdin.read_to_end(&mut json);
-    read.map_err(|error: io::Error| Error::io(format!("error reading from stdin: {error}")))?;
+    stdin
+        .read_to_end(&mut json)
+        .map_err(|error| Error::io(format!("error reading from stdin: {error}")))?;
     Ok(json)
-}
-
-fn silently((): ()) -> String {
-    String::new()
 }
 
 /// A request and the config that came with it.
@@ -60,24 +56,18 @@ type Remover<'a> = Worker<'a, Teardown>;
 impl Call<'_> {
     fn answer(&self) -> Result<String, Error> {
         match &self.request.verb {
-            Verb::Add(sandbox) => add::add(self, sandbox),
-            Verb::Check(sandbox) => check::check(self, sandbox).map(silently),
-            Verb::Del { attachment, netns } => {
-                del::del(self, attachment, netns.as_deref()).map(silently)
-            }
-            Verb::Gc => gc::gc(self).map(silently),
-            Verb::Status => status::status(self).map(silently),
-            Verb::Version => Ok(Version::report()),
+            Verb::Add(sandbox) => return add::add(self, sandbox),
+            Verb::Check(sandbox) => check::check(self, sandbox)?,
+            Verb::Del { attachment, netns } => del::del(self, attachment, netns.as_deref())?,
+            Verb::Gc => gc::gc(self)?,
+            Verb::Status => status::status(self)?,
+            Verb::Version => return Ok(Version::report()),
         }
+        Ok(String::new())
     }
 
     fn states(&self) -> States {
         States::at(&self.config.data_dir)
-    }
-
-    /// The control socket of the daemon is next to the file that it writes.
-    fn daemon(&self) -> PathBuf {
-        self.config.subnet_file.with_extension("sock")
     }
 
     fn worker<'a>(&'a self, config: &'a Object) -> Result<Worker<'a>, Error> {
@@ -96,7 +86,7 @@ impl Call<'_> {
     }
 
     fn is_native(&self, config: &Object) -> bool {
-        self.config.engine == Engine::Native && bridge::is_native(config)
+        self.config.is_native && bridge::is_native(config)
     }
 
     fn plugin<'a>(&'a self, config: &'a Object) -> Delegate<'a> {

@@ -1,14 +1,14 @@
 //! STATUS: whether an ADD would be served.
 
 use super::{Call, Worker};
-use crate::daemon::{self, Heartbeat};
+use crate::daemon;
 use crate::delegate;
 use crate::disk;
 use crate::protocol::error::Error;
 use crate::protocol::request::Command;
 
 pub(super) fn status(call: &Call<'_>) -> Result<(), Error> {
-    if let Heartbeat::Stuck(words) = daemon::heartbeat(&call.daemon()) {
+    if let Some(words) = daemon::stuck(&call.config.subnet_file) {
         return Err(Error::not_available_and_limited(words));
     }
     let unavailable = |error: Error| Error { code: 50, ..error };

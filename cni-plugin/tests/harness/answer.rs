@@ -1,4 +1,4 @@
-//! What a plugin printed.
+//! The output of a plugin.
 
 use std::process::Child;
 

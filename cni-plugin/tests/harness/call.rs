@@ -9,11 +9,11 @@ use serde_json::Value;
 
 use super::{Answer, Node, PLUGINS, Pod};
 
-/// Whose program does the work.
+/// Whose program is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Plugin {
     Ours,
-    /// Debian's bridge, with the config that flannel hands to it.
+    /// Debian's bridge, with the config that flannel passes to it.
     Debian,
 }
 
@@ -45,7 +45,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Sets a variable of the environment; an empty one is as good as none.
+    /// Sets a variable of the environment; an empty one counts as none.
     pub(crate) fn with(mut self, name: &str, value: &str) -> Self {
         self.environment.insert(name.to_owned(), value.to_owned());
         self
@@ -60,13 +60,13 @@ impl<'a> Call<'a> {
         self.with("CNI_IFNAME", name)
     }
 
-    /// Another program instead of ours.
+    /// Another program instead of tweed's.
     pub(crate) fn program(mut self, program: &Path) -> Self {
         self.program = program.into();
         self
     }
 
-    /// What the program gets on standard input, be it JSON or not.
+    /// The text on standard input, which need not be JSON.
     pub(crate) fn stdin(mut self, text: &str) -> Self {
         text.clone_into(&mut self.config);
         self

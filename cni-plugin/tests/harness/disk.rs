@@ -1,4 +1,4 @@
-//! A small disk of a node's own, which can be full or read-only.
+//! A small disk of one node, which can be full or read-only.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -10,7 +10,7 @@ use super::kernel::run;
 pub(crate) struct Disk(PathBuf);
 
 impl Disk {
-    /// In the place of what is at `path` until it is dropped.
+    /// Replaces the content of `path` until it is dropped.
     pub(crate) fn at(path: &Path) -> Self {
         let mount = ["-t", "tmpfs", "-o", "size=512k", "tmpfs"];
         run(Command::new("mount").args(mount).arg(path));

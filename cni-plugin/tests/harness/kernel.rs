@@ -7,11 +7,11 @@ use tweed_lab::{Namespace, eventually};
 
 use super::{Node, Pod, TIMEOUT};
 
-/// Somewhere with interfaces.
+/// A network namespace.
 pub(crate) trait Place {
     fn namespace(&self) -> &Namespace;
 
-    /// `ip` with the words of `arguments`, of which the last may be empty, in here.
+    /// Runs `ip` with the words of `arguments`, of which the last may be empty, in this namespace.
     fn ip(&self, arguments: &str) -> String {
         self.namespace().run("ip", &arguments.split(' ').collect::<Vec<_>>()).unwrap()
     }
@@ -28,7 +28,8 @@ pub(crate) trait Place {
         names.filter(|name| name != "lo").collect()
     }
 
-    /// A program with its arguments, in here; whether it succeeds, and what it prints.
+    /// Runs a program with its arguments in this namespace; returns whether it succeeds, and its
+    /// output.
     fn exec(&self, line: &str) -> (bool, String) {
         let mut words = line.split(' ');
         let program = words.next().unwrap();
@@ -36,7 +37,7 @@ pub(crate) trait Place {
         (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Whether `address` answers, which a busy machine may take long for.
+    /// Whether `address` answers; on a busy machine, this may take long.
     fn pings(&self, address: &str) -> bool {
         self.exec(&format!("ping -n -c 1 -W 10 {address}")).0
     }
@@ -44,7 +45,8 @@ pub(crate) trait Place {
     /// Waits until frames pass the link `name`.
     fn is_operational(&self, name: &str) {
         eventually(TIMEOUT, || self.ip(&format!("link show {name}")).contains("state UP")).unwrap();
-        // The kernel holds a lock until it is done with what it shows; this takes the same one.
+        // The kernel holds a lock until it has applied the state that it shows; this request takes
+        // the same lock.
         self.ip("link set lo up");
     }
 
@@ -65,7 +67,7 @@ impl Place for Pod {
     }
 }
 
-/// Runs a program that has to succeed; returns what it prints.
+/// Runs a program that must succeed; returns its output.
 #[track_caller]
 pub(crate) fn run(command: &mut Command) -> String {
     let output = command.output().unwrap();

@@ -23,13 +23,13 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tweed_lab::Namespace;
 
-/// Whatever does not happen by then does not happen: longer than a busy machine takes.
+/// Longer than any step takes on a busy machine.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Where Debian's CNI plugins are.
+/// The folder of Debian's CNI plugins.
 pub(crate) const PLUGINS: &str = "/usr/lib/cni";
 
-/// One family, masqueraded by the daemon: what most nodes have.
+/// One family, masqueraded by the daemon, as on most nodes.
 pub(crate) const IPV4: &str = "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.7.1/24\n\
                         FLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n";
 
@@ -64,7 +64,7 @@ impl Node {
         node
     }
 
-    /// In one step, as the daemon does: a plugin may be waiting for it.
+    /// Replaces the file in one step, as the daemon does: a plugin may be waiting for it.
     pub(crate) fn write_subnet_env(&self, env: &str) {
         let new = self.home.path().join("subnet.env.new");
         fs::write(&new, env).unwrap();
@@ -75,12 +75,12 @@ impl Node {
         self.home.path().join("subnet.env")
     }
 
-    /// A container that has nothing yet.
+    /// A new container without interfaces.
     pub(crate) fn pod(&self) -> Pod {
         let number = self.pods.get();
         self.pods.set(number + 1);
         let namespace = Namespace::create(&format!("{}pod{number}", self.netns())).unwrap();
-        // As long as the identifiers of containerd.
+        // As long as the ids of containerd.
         let id = format!("{:0>64}", format!("{}c{number}", self.netns()));
         Pod { id, namespace }
     }
@@ -106,12 +106,12 @@ impl Node {
         self.home.path().join("networks/cbr0")
     }
 
-    /// Names of the records of attachments.
+    /// The names of the records of attachments.
     pub(crate) fn states(&self) -> Vec<String> {
         files_in(&self.state_dir()).into_iter().filter(|name| name != ".lock").collect()
     }
 
-    /// Addresses that are reserved, each with its owner.
+    /// The reserved addresses, each with its owner.
     pub(crate) fn reservations(&self) -> Vec<(String, String)> {
         let is_record = |name: &String| name != "lock" && !name.starts_with("last_reserved_ip.");
         files_in(&self.store())
@@ -125,7 +125,7 @@ impl Node {
         self.namespace.name()
     }
 
-    /// A call as containerd makes it, of our plugin by default.
+    /// A call as containerd makes it, of tweed's plugin by default.
     pub(crate) fn call(&self, command: &str, pod: &Pod, config: &Value) -> Call<'_> {
         Call::new(self, command, pod, config)
     }
@@ -153,21 +153,20 @@ impl Pod {
         self.namespace.name()
     }
 
-    /// As a runtime passes it.
+    /// The path of the namespace, as a runtime passes it.
     pub(crate) fn path(&self) -> String {
         format!("/run/netns/{}", self.netns())
     }
 
-    /// The namespace is gone, as after a crash of the runtime.
+    /// Removes the namespace, as a crash of the runtime does.
     pub(crate) fn lose_netns(&self) {
         self.namespace.delete().unwrap();
     }
 }
 
-/// A program of its own text at `path`.
-///
-/// Another process writes it: a file that this one has open for writing is open in whatever the other
-/// tests are starting too, and the kernel runs no such file.
+/// Writes an executable script with this text to `path`. Another process writes it: a file that
+/// this process has open for writing is open in every process that other tests start, and the
+/// kernel executes no such file.
 pub(crate) fn write_program(path: &Path, text: &str) {
     let mut install = Command::new("install")
         .args(["-m", "755", "/dev/stdin"])
@@ -179,7 +178,7 @@ pub(crate) fn write_program(path: &Path, text: &str) {
     assert!(install.wait().unwrap().success());
 }
 
-/// Sorted; none if there is no such directory.
+/// The sorted names of files; none if there is no such directory.
 pub(crate) fn files_in(directory: &Path) -> Vec<String> {
     let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
     let mut names: Vec<_> =

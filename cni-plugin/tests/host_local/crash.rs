@@ -1,4 +1,5 @@
-//! Processes that are killed at any moment leave nothing that cannot be freed, and nothing double.
+//! Processes that are killed at any moment leave nothing that cannot be freed, and no address
+//! twice.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -14,16 +15,16 @@ use super::network::{Network, Program};
 
 const WORKERS: usize = 4;
 
-/// How many processes are killed: `TWEED_KILLS`, or enough to see that it works.
+/// The number of processes to kill: `TWEED_KILLS`, or a few by default.
 fn kills() -> usize {
     env::var("TWEED_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(250)
 }
 
-/// Which network a worker is to use, and who it is.
+/// The network and the identity of a worker.
 const CONFIG: &str = "CRASH_TEST_CONFIG";
 const WORKER: &str = "CRASH_TEST_WORKER";
 
-/// No other process may free what it holds.
+/// A container whose addresses no other process may free.
 const SURVIVOR: &str = "survivor";
 
 /// Ids that a worker uses.
@@ -31,7 +32,7 @@ fn ids(worker: usize) -> [String; 3] {
     [0, 1, 2].map(|id| format!("worker{worker}-{id}"))
 }
 
-/// What the killed processes do; as a test of its own it has nothing to do.
+/// The work of the processes that are killed; run as a test, it does nothing.
 #[test]
 fn a_worker_allocates_and_frees_until_it_is_killed() {
     let (Ok(config), Ok(worker)) = (env::var(CONFIG), env::var(WORKER)) else { return };
@@ -56,7 +57,7 @@ fn start(network: &Network, worker: usize) -> Child {
         .args(["--exact", "crash::a_worker_allocates_and_frees_until_it_is_killed", "--nocapture"])
         .env(CONFIG, network.config.to_string())
         .env(WORKER, worker.to_string())
-        // What it makes for itself stays behind when it is killed; this goes with the test.
+        // A killed worker leaves its temporary files; this folder is removed with the test.
         .env("TMPDIR", network.home.path())
         .stdout(Stdio::piped())
         .spawn()
@@ -66,13 +67,13 @@ fn start(network: &Network, worker: usize) -> Child {
     child
 }
 
-/// A few milliseconds, another number each time.
+/// A few milliseconds, different in each call.
 fn moment(seed: &mut u64) -> Duration {
     *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     Duration::from_micros((*seed >> 33) % 3000)
 }
 
-/// No record is half-written, no owner has two, no other file is left.
+/// Checks that no record is half-written, no owner has two, and no other file is left.
 fn assert_whole(network: &Network) {
     let location = network.parse().unwrap().location;
     let mut owners = BTreeSet::new();
@@ -87,7 +88,7 @@ fn assert_whole(network: &Network) {
 }
 
 #[test]
-fn killed_processes_leave_nothing_leaked_and_nothing_double() {
+fn killed_processes_leak_no_address_and_duplicate_none() {
     let network = Network::with(&json!({"subnet": "10.1.0.0/27"}));
     network.add(Program::Ours, SURVIVOR, "eth0").unwrap();
     let held: Vec<_> = network.held().into_keys().collect();

@@ -1,4 +1,4 @@
-//! Many at once: every address goes to one container at a time.
+//! Many processes at once: every address has one container at a time.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Mutex;
@@ -32,7 +32,7 @@ fn two_hundred_at_once_get_two_hundred_addresses() {
     assert!(network.held().is_empty());
 }
 
-/// The holder of an address notes it here; no other may have it noted.
+/// The holder of each address; no address may have two.
 #[derive(Default)]
 struct Book(Mutex<HashMap<String, String>>);
 
@@ -47,7 +47,7 @@ impl Book {
     }
 }
 
-/// Allocates again and again, holds a few, and frees the oldest by the other program.
+/// Allocates repeatedly, holds a few addresses, and frees the oldest by the other program.
 fn churn(network: &Network, book: &Book, worker: usize, rounds: usize) {
     let mut held = VecDeque::new();
     let program =
@@ -71,7 +71,7 @@ fn churn(network: &Network, book: &Book, worker: usize, rounds: usize) {
 }
 
 #[test]
-fn ten_thousand_allocations_by_both_programs_are_never_double() {
+fn ten_thousand_allocations_by_both_programs_are_never_duplicate() {
     let network = Network::with(&json!({"subnet": "10.1.0.0/25"}));
     let (network, book) = (&network, &Book::default());
     thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Whatever one program begins, the other goes on with.
+//! Each program continues the work of the other.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -7,8 +7,9 @@ use serde_json::{Value, json};
 
 use super::network::{BOTH, Network, Program};
 
-/// Where more than one set is small, the first is the smallest: if another fails, Go's program goes
-/// on from an address that no container got, and ours from the last one that a container got.
+/// Where more than one set is small, the first is the smallest: if another set fails, Go's program
+/// continues after an address that no container got, and tweed's after the last one that a
+/// container got.
 fn pools() -> [Value; 5] {
     [
         json!({"subnet": "10.1.0.0/24"}),
@@ -23,7 +24,7 @@ fn pools() -> [Value; 5] {
     ]
 }
 
-/// Adds and deletes until the pool has been run through, by the program of each turn.
+/// Adds and deletes until every address has been used once, with the program of each turn.
 fn history(network: &Network, program: impl Fn(usize) -> Program) -> Vec<Value> {
     let mut answers = Vec::new();
     for turn in 0..24 {
@@ -63,7 +64,7 @@ fn the_same_history_gives_the_same_results_and_the_same_files() {
 }
 
 #[test]
-fn what_one_added_the_other_checks_and_deletes() {
+fn each_program_checks_and_deletes_additions_of_the_other() {
     for pool in pools() {
         for (adder, other) in [(Program::Go, Program::Ours), (Program::Ours, Program::Go)] {
             let network = Network::with(&pool);
@@ -109,7 +110,7 @@ fn the_same_requests_get_the_same_answers() {
 }
 
 #[test]
-fn the_same_configs_are_refused_in_the_same_words() {
+fn the_same_configs_are_refused_with_the_same_errors() {
     let configs = [
         json!({}),
         json!({"ranges": [[]]}),

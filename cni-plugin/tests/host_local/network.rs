@@ -1,4 +1,4 @@
-//! A network with a store of its own, and the two programs that may use it.
+//! A network with its own store, and the two programs that use it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,11 +9,12 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tweed_cni::host_local::{self, Allocation, Config};
+use tweed_cni::host_local::{self, Config};
 use tweed_cni::protocol::request::Attachment;
-use tweed_cni::protocol::result::Route;
+use tweed_cni::protocol::result::AddResult;
+use tweed_netlink::rtnl::route::Route;
 
-/// Debian's, of the package containernetworking-plugins.
+/// Debian's program, of the package containernetworking-plugins.
 const HOST_LOCAL: &str = "/usr/lib/cni/host-local";
 
 pub(crate) struct Network {
@@ -21,7 +22,7 @@ pub(crate) struct Network {
     pub(crate) config: Value,
 }
 
-/// The answer to an ADD: the result of CNI 1.0.0, or the sentence of the error.
+/// The answer to an ADD: the result of CNI 1.0.0, or the text of the error.
 pub(crate) type Answer = Result<Value, String>;
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -85,7 +86,7 @@ impl Network {
         }
     }
 
-    /// Frees what none of `containers` holds.
+    /// Frees all addresses that none of `containers` holds.
     pub(crate) fn collect(&self, containers: &[String]) {
         let valid: Vec<_> = containers.iter().map(|id| attachment(id, "eth0")).collect();
         drop(host_local::collect(&self.parse().unwrap().location, &valid).unwrap());
@@ -118,7 +119,7 @@ impl Network {
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
     }
 
-    /// Every file with its content, while no process changes any.
+    /// Every file with its content; no process may change them meanwhile.
     pub(crate) fn files(&self) -> BTreeMap<String, String> {
         let read = |name: String| {
             let text = fs::read_to_string(self.directory().join(&name)).unwrap();
@@ -127,7 +128,7 @@ impl Network {
         self.names().into_iter().map(read).collect()
     }
 
-    /// Every address that is held, and by whom.
+    /// Every reserved address with its holder.
     pub(crate) fn held(&self) -> BTreeMap<IpAddr, String> {
         let files = self.files().into_iter();
         files.filter_map(|(name, owner)| Some((name.parse().ok()?, owner))).collect()
@@ -138,8 +139,8 @@ pub(crate) fn attachment(container: &str, interface: &str) -> Attachment {
     Attachment { container_id: container.into(), interface: interface.into() }
 }
 
-/// As host-local prints it.
-fn result(allocation: &Allocation) -> Value {
+/// The result in the form of host-local.
+fn result(allocation: &AddResult) -> Value {
     let ips: Vec<_> = allocation
         .addresses
         .iter()

@@ -1,4 +1,4 @@
-//! The native path: what ADD makes, CHECK sees and DEL takes away.
+//! The native path: ADD creates, CHECK compares, DEL removes.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -83,7 +83,7 @@ fn the_rules_are_those_of_the_go_plugins() {
     let pod = node.pod();
     let _ = node.add(&pod, &node.config("1.0.0")).result();
     let (_, listed) = node.exec("nft list ruleset");
-    // The comment is cut where the identifier of a container is long.
+    // The comment is truncated if the id of a container is long.
     let masked: Vec<_> = listed.lines().map(|line| line.split(", net:").next().unwrap()).collect();
     let keys = masked.join("\n").replace('\t', " ");
     let comment = keys.split("comment \"cb6e746fae1a4d6c-").nth(1).unwrap();
@@ -109,7 +109,7 @@ fn the_rules_are_those_of_the_go_plugins() {
 }
 
 #[test]
-fn a_pod_that_is_masqueraded_is_seen_as_the_node() {
+fn packets_of_a_masqueraded_pod_have_the_address_of_the_node() {
     let node = Node::new(&masquerading(IPV4));
     let (pod, outside) = (node.pod(), node.pod());
     let _ = node.add(&pod, &node.config("1.0.0")).result();
@@ -120,12 +120,12 @@ fn a_pod_that_is_masqueraded_is_seen_as_the_node() {
     outside.ip("link set eth9 up");
     node.is_operational("uplink");
     outside.is_operational("eth9");
-    // The outside knows no way to the pods: only what comes from the node is answered.
+    // The outside has no route to pods: it can only answer packets with the address of the node.
     assert!(pod.pings("192.0.2.2"));
 }
 
 #[test]
-fn a_del_of_what_never_was_succeeds() {
+fn a_del_of_an_unknown_pod_succeeds() {
     let node = Node::new(IPV4);
     let pod = node.pod();
     node.del(&pod, &node.config("0.3.1")).is_silent();
@@ -135,14 +135,14 @@ fn a_del_of_what_never_was_succeeds() {
 }
 
 #[test]
-fn a_del_without_a_namespace_takes_everything() {
+fn a_del_without_a_namespace_removes_everything() {
     let node = Node::new(&masquerading(IPV4));
     let (unnamed, gone) = (node.pod(), node.pod());
     let config = node.config("0.3.1");
     for pod in [&unnamed, &gone] {
         let _ = node.add(pod, &config).result();
     }
-    // It is still there, but the runtime does not name it.
+    // The namespace still exists, but the runtime does not name it.
     node.call("DEL", &unnamed, &config).with("CNI_NETNS", "").run().is_silent();
     assert_eq!(unnamed.links(), Vec::<String>::new());
     gone.lose_netns();
@@ -151,7 +151,7 @@ fn a_del_without_a_namespace_takes_everything() {
 }
 
 #[test]
-fn a_del_without_record_or_with_a_damaged_one_takes_everything() {
+fn a_del_without_record_or_with_a_damaged_one_removes_everything() {
     let node = Node::new(&masquerading(DUAL));
     let config = node.config("0.3.1");
     for damage in [None, Some(""), Some("{\"type\":")] {
@@ -170,7 +170,7 @@ fn a_del_without_record_or_with_a_damaged_one_takes_everything() {
 }
 
 #[test]
-fn a_record_names_the_addresses_and_a_del_trusts_it_only_where_the_store_confirms_it() {
+fn a_del_uses_the_addresses_of_a_record_only_if_the_store_confirms_them() {
     let node = Node::new(DUAL);
     let config = node.config("1.0.0");
     for wrong in [None, Some(json!(["10.244.7.99"])), Some(json!([])), Some(json!("nonsense"))] {
@@ -206,7 +206,7 @@ fn a_del_without_record_and_subnet_file_still_frees_the_address() {
 }
 
 #[test]
-fn two_interfaces_of_one_container_come_and_go_on_their_own() {
+fn two_interfaces_of_one_container_are_independent() {
     let node = Node::new(IPV4);
     let pod = node.pod();
     let config = node.config("1.0.0");
@@ -225,7 +225,7 @@ fn two_interfaces_of_one_container_come_and_go_on_their_own() {
 }
 
 #[test]
-fn an_interface_that_is_there_already_is_left_alone() {
+fn an_existing_interface_is_not_changed() {
     let node = Node::new(&masquerading(IPV4));
     let pod = node.pod();
     pod.ip("link add eth0 type bridge");
@@ -238,7 +238,7 @@ fn an_interface_that_is_there_already_is_left_alone() {
 }
 
 #[test]
-fn a_second_add_takes_nothing_from_the_first() {
+fn a_second_add_removes_nothing_of_the_first() {
     let node = Node::new(&masquerading(IPV4));
     let pod = node.pod();
     let config = node.config("1.0.0");
@@ -251,7 +251,7 @@ fn a_second_add_takes_nothing_from_the_first() {
 }
 
 #[test]
-fn an_add_that_fails_late_takes_everything_back() {
+fn an_add_that_fails_late_removes_everything() {
     let node = Node::new(&masquerading(IPV4));
     let pod = node.pod();
     let mut config = node.config("1.0.0");
@@ -264,7 +264,7 @@ fn an_add_that_fails_late_takes_everything_back() {
 }
 
 #[test]
-fn a_default_route_of_the_operator_and_a_default_gateway_go_together() {
+fn a_default_route_of_the_operator_is_compatible_with_a_default_gateway() {
     let node = Node::new(IPV4);
     let pod = node.pod();
     let mut config = node.config("1.0.0");
@@ -274,7 +274,7 @@ fn a_default_route_of_the_operator_and_a_default_gateway_go_together() {
 }
 
 #[test]
-fn a_full_subnet_refuses_until_a_pod_goes() {
+fn a_full_subnet_refuses_until_a_pod_is_deleted() {
     let node = Node::new(&IPV4.replace("10.244.7.1/24", "10.244.7.1/29"));
     let config = node.config("1.0.0");
     let pods: Vec<_> = (0..5).map(|_| node.pod()).collect();
@@ -294,7 +294,7 @@ fn a_full_subnet_refuses_until_a_pod_goes() {
 }
 
 #[test]
-fn what_is_no_bridge_is_not_used_as_one() {
+fn another_kind_of_link_is_not_used_as_bridge() {
     let node = Node::new(IPV4);
     node.ip("link add cni0 type veth peer name other");
     let (_, error) = node.add(&node.pod(), &node.config("1.0.0")).error();
@@ -303,7 +303,7 @@ fn what_is_no_bridge_is_not_used_as_one() {
 }
 
 #[test]
-fn the_macs_of_ports_do_not_change_that_of_the_bridge() {
+fn macs_of_ports_do_not_change_the_mac_of_the_bridge() {
     let node = Node::new(IPV4);
     let config = node.config("1.0.0");
     let mac = |node: &Node| node.ip_json("link show cni0")[0]["address"].clone();
@@ -379,7 +379,7 @@ fn check_passes_after_add_and_names_what_is_wrong() {
 }
 
 #[test]
-fn gc_takes_what_the_runtime_does_not_know_and_nothing_else() {
+fn gc_removes_only_what_the_runtime_does_not_know() {
     let node = Node::new(&masquerading(DUAL));
     let mut config = node.config("1.1.0");
     let pods: Vec<_> = (0..4).map(|_| node.pod()).collect();
@@ -396,7 +396,7 @@ fn gc_takes_what_the_runtime_does_not_know_and_nothing_else() {
     );
     let _ = node.add(&foreign, &other).result();
     node.write_subnet_env(&masquerading(DUAL));
-    // The namespace of one is gone, that of another is not.
+    // The namespace of one pod is gone, that of another is not.
     pods[1].lose_netns();
 
     let gc = |config: &Value| node.call("GC", &pods[0], config).run();
@@ -421,7 +421,7 @@ fn gc_takes_what_the_runtime_does_not_know_and_nothing_else() {
 }
 
 #[test]
-fn a_gc_whose_list_is_null_takes_everything() {
+fn a_gc_with_a_null_list_removes_everything() {
     let node = Node::new(&masquerading(DUAL));
     let mut config = node.config("1.1.0");
     let pod = node.pod();
@@ -432,7 +432,7 @@ fn a_gc_whose_list_is_null_takes_everything() {
     assert_eq!(pod.links(), Vec::<String>::new());
 }
 
-/// What other plugins accept, and an ADD here does not.
+/// A network that other plugins accept, and an ADD of this one does not.
 fn with_odd_records(node: &Node) -> Pod {
     let pod = node.pod();
     let _ = node.add(&pod, &node.config("1.1.0")).result();
@@ -449,7 +449,7 @@ fn with_odd_records(node: &Node) -> Pod {
 }
 
 #[test]
-fn what_an_add_would_refuse_can_be_deleted_and_collected() {
+fn records_that_an_add_refuses_can_be_deleted_and_collected() {
     let node = Node::new(&masquerading(DUAL));
     let mut config = node.config("1.1.0");
     config["cni.dev/valid-attachments"] = json!([]);
@@ -462,7 +462,7 @@ fn what_an_add_would_refuse_can_be_deleted_and_collected() {
 }
 
 #[test]
-fn a_gc_leaves_what_was_added_after_the_runtime_made_its_list() {
+fn a_gc_keeps_pods_added_after_the_runtime_made_its_list() {
     let node = Node::new(IPV4);
     let mut config = node.config("1.1.0");
     let (stale, late) = (node.pod(), node.pod());
@@ -473,12 +473,12 @@ fn a_gc_leaves_what_was_added_after_the_runtime_made_its_list() {
         (metadata.ctime(), metadata.ctime_nsec())
     };
     let before = time(&path);
-    // An ADD that works holds up the GC.
+    // A running ADD delays the GC.
     let adding = Flock::lock(File::open(&path).unwrap(), FlockArg::LockShared).unwrap();
     config["cni.dev/valid-attachments"] = json!([]);
     let gc = node.call("GC", &stale, &config).start();
     while time(&path) == before {}
-    // The clock of the files goes in steps: the next one has begun.
+    // Timestamps of files advance in steps: wait for the next one.
     let probe = node.home.path().join("probe");
     fs::write(&probe, "").unwrap();
     while time(&probe) <= time(&path) {
@@ -503,7 +503,7 @@ fn a_read_only_or_full_disk_is_reported_by_status_and_keeps_no_container() {
         let pods = [node.pod(), node.pod()];
         let config = node.config("1.1.0");
         let _ = node.add(&pods[0], &config).result();
-        // The records are moved to a disk of their own.
+        // Moves the records to a disk of their own.
         let records: Vec<_> = node.states().into_iter().collect();
         let record = fs::read(node.state_dir().join(&records[0])).unwrap();
         let disk = Disk::at(&node.state_dir());
@@ -558,7 +558,7 @@ fn an_error_without_ipv6_on_the_host_names_the_fix() {
 }
 
 #[test]
-fn a_del_takes_nothing_of_a_later_container_at_the_same_path() {
+fn a_del_removes_nothing_of_a_later_container_at_the_same_path() {
     let node = Node::new(&masquerading(DUAL));
     let config = node.config("1.0.0");
     let (former, later) = (node.pod(), node.pod());
@@ -571,7 +571,7 @@ fn a_del_takes_nothing_of_a_later_container_at_the_same_path() {
 }
 
 #[test]
-fn a_pipe_in_place_of_a_file_holds_up_nothing() {
+fn a_pipe_in_place_of_a_file_delays_nothing() {
     let node = Node::new(IPV4);
     let config = node.config("1.1.0");
     let pod = node.pod();

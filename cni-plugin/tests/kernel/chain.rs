@@ -1,4 +1,4 @@
-//! Debian's plugins behind ours in a chain, each given the result of the one before.
+//! Debian's plugins after tweed's in a chain; each gets the result of the one before.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ fn behind(node: &Node, command: &str, pod: &Pod, plugin: &str, config: &Value) -
     node.call(command, pod, config).program(program.as_ref()).run()
 }
 
-/// What comes behind flannel, given `previous`.
+/// The config of a plugin after flannel, with the result `previous`.
 fn chained(plugin: &str, previous: &Value, more: Value) -> Value {
     let mut config = json!({
         "cniVersion": "1.0.0", "name": "cbr0", "type": plugin, "prevResult": previous,
@@ -21,7 +21,7 @@ fn chained(plugin: &str, previous: &Value, more: Value) -> Value {
 }
 
 #[test]
-fn portmap_leads_a_port_of_the_host_to_the_pod() {
+fn portmap_forwards_a_port_of_the_host_to_the_pod() {
     let node = Node::new(IPV4);
     let pod = node.pod();
     let result = node.add(&pod, &node.config("1.0.0")).result();

@@ -1,4 +1,4 @@
-//! Other plugins, run for delegates and address management that are not done here.
+//! Calls of other plugins, as delegates and for address management.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use tweed_lab::eventually;
 use crate::harness::kernel::Place;
 use crate::harness::{Answer, DUAL, IPV4, Node, PLUGINS, Pod, TIMEOUT, write_program};
 
-/// A plugin that writes down how it was called; `script` is what it does then.
+/// A plugin that records its calls, and then runs `script`.
 fn fake(node: &Node, name: &str, script: &str) {
     let home = node.home.path();
     let (path, log) = (home.join(name), home.join("log"));
@@ -20,7 +20,7 @@ fn fake(node: &Node, name: &str, script: &str) {
     write_program(&path, &text);
 }
 
-/// The calls of a fake, each as command and the config that it got.
+/// The recorded calls: command and config.
 fn calls(node: &Node) -> Vec<(String, Value)> {
     let log = fs::read_to_string(node.home.path().join("log")).unwrap_or_default();
     log.lines()
@@ -46,7 +46,7 @@ fn run(node: &Node, command: &str, pod: &Pod, config: &Value) -> Answer {
 }
 
 #[test]
-fn a_delegate_gets_flannels_config_and_its_words_are_passed_on() {
+fn a_delegate_gets_flannels_config_and_its_output_is_passed_on() {
     let node = Node::new(DUAL);
     let pod = node.pod();
     fake(&node, "mine", r#"echo '{"cniVersion":"1.1.0","ips":[{"address":"10.244.7.9/24"}]}'"#);
@@ -73,7 +73,7 @@ fn a_delegate_gets_flannels_config_and_its_words_are_passed_on() {
 }
 
 #[test]
-fn what_was_kept_is_what_flannel_keeps_and_what_del_goes_by() {
+fn the_record_equals_flannels_and_del_uses_it() {
     let node = Node::new(IPV4);
     let pod = node.pod();
     fake(&node, "mine", "");
@@ -92,7 +92,7 @@ fn what_was_kept_is_what_flannel_keeps_and_what_del_goes_by() {
 }
 
 #[test]
-fn a_del_that_failed_is_not_forgotten() {
+fn a_failed_del_keeps_the_record() {
     let node = Node::new(IPV4);
     let pod = node.pod();
     let config = config_of(&node, "mine");
@@ -109,7 +109,7 @@ fn a_del_that_failed_is_not_forgotten() {
 }
 
 #[test]
-fn a_plugin_that_dies_without_a_word_is_named() {
+fn a_plugin_that_dies_without_output_is_named() {
     let node = Node::new(IPV4);
     let pod = node.pod();
     fake(&node, "mine", "exit 3");
@@ -119,7 +119,7 @@ fn a_plugin_that_dies_without_a_word_is_named() {
 }
 
 #[test]
-fn a_plugin_that_is_not_installed_is_named_with_where_it_was_looked_for() {
+fn a_missing_plugin_is_named_with_the_searched_folders() {
     let node = Node::new(IPV4);
     let pod = node.pod();
     let (_, error) = run(&node, "ADD", &pod, &config_of(&node, "nowhere")).error();
@@ -131,7 +131,7 @@ fn a_plugin_that_is_not_installed_is_named_with_where_it_was_looked_for() {
 }
 
 #[test]
-fn what_a_plugin_made_that_is_not_installed_any_more_is_removed_without_it() {
+fn pods_of_an_uninstalled_plugin_are_removed_without_it() {
     let node = Node::new(IPV4);
     let (one, two) = (node.pod(), node.pod());
     let mut config = node.config("1.0.0");
@@ -139,7 +139,7 @@ fn what_a_plugin_made_that_is_not_installed_any_more_is_removed_without_it() {
     for pod in [&one, &two] {
         let _ = node.add(pod, &config).result();
     }
-    // One is absent, the other is of another machine.
+    // One does not exist, the other is a program for another machine.
     let other = node.home.path().join("ptp");
     write_program(&other, "no program");
     node.call("DEL", &one, &config).with("CNI_PATH", "/none").run().is_silent();
@@ -152,7 +152,7 @@ fn what_a_plugin_made_that_is_not_installed_any_more_is_removed_without_it() {
 }
 
 #[test]
-fn a_damaged_record_does_not_make_a_refusal_a_success() {
+fn a_damaged_record_does_not_turn_a_refusal_into_a_success() {
     let node = Node::new(IPV4);
     let pod = node.pod();
     fake(&node, "mine", "");
@@ -169,7 +169,7 @@ fn a_damaged_record_does_not_make_a_refusal_a_success() {
 }
 
 #[test]
-fn words_of_another_plugin_are_cut_and_escaped() {
+fn output_of_another_plugin_is_cut_and_escaped() {
     let node = Node::new(IPV4);
     let pod = node.pod();
     let long = r#"printf '{"code":7,"msg":"\\u009b2J'; head -c 60000 /dev/zero | tr '\0' a; echo '"}'; exit 1"#;
@@ -180,7 +180,7 @@ fn words_of_another_plugin_are_cut_and_escaped() {
 }
 
 #[test]
-fn what_the_operator_may_not_set_is_refused_and_nothing_is_kept() {
+fn keys_that_the_operator_may_not_set_are_refused_and_nothing_is_kept() {
     let node = Node::new(IPV4);
     let pod = node.pod();
     for delegate in [json!({"name": "x"}), json!({"ipam": {}}), json!({"type": 1})] {
@@ -219,7 +219,7 @@ fn check_status_and_gc_reach_the_delegate() {
 fn an_add_does_not_wait_for_another_plugin_that_a_gc_calls() {
     let node = Node::new(IPV4);
     let (stale, pod) = (node.pod(), node.pod());
-    // Its GC and DEL last until there is a file.
+    // Its GC and DEL wait until a file exists.
     let wait =
         "case $CNI_COMMAND in GC|DEL) until [ -e ${0%/*}/added ]; do sleep 0.05; done;; esac";
     fake(&node, "mine", wait);
@@ -238,7 +238,7 @@ fn an_add_does_not_wait_for_another_plugin_that_a_gc_calls() {
 }
 
 #[test]
-fn native_false_has_debians_plugins_do_it() {
+fn native_false_calls_debians_plugins() {
     let node = Node::new(IPV4);
     let pod = node.pod();
     let mut config = node.config("1.0.0");
@@ -268,7 +268,7 @@ fn other_delegates_and_other_address_management_work() {
 }
 
 #[test]
-fn what_only_the_plugin_bridge_can_do_is_left_to_it() {
+fn features_of_the_plugin_bridge_alone_are_delegated_to_it() {
     let node = Node::new(IPV4);
     let pod = node.pod();
     let mut config = node.config("1.0.0");

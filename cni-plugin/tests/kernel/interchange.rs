@@ -1,4 +1,4 @@
-//! Ours and Debian's plugins make the same, and each can go on with what the other made.
+//! tweed's and Debian's plugins create the same, and each can continue with pods of the other.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,14 +9,14 @@ use tweed_lab::eventually;
 use crate::harness::kernel::Place;
 use crate::harness::{Answer, DUAL, IPV4, Node, Plugin, Pod, TIMEOUT, files_in};
 
-/// What a pod looks like, in lines, without the names and numbers that differ from pod to pod.
+/// The state of a pod, in lines, without names and numbers that differ from pod to pod.
 type Picture = BTreeSet<String>;
 
 fn masquerading(env: &str) -> String {
     env.replace("FLANNEL_IPMASQ=true", "FLANNEL_IPMASQ=false")
 }
 
-/// The config with which both are run; flannel's own part is known to be the same.
+/// The config for both; flannel's own part is tested elsewhere.
 fn config(node: &Node, version: &str) -> Value {
     let mut config = node.config(version);
     config["delegate"]["ipMasqBackend"] = json!("iptables");
@@ -36,7 +36,7 @@ impl Plugin {
     }
 }
 
-/// What flannel hands to the bridge.
+/// The config that flannel passes to the bridge.
 fn delegate(node: &Node, config: &Value) -> Value {
     let env = std::fs::read_to_string(node.subnet_file()).unwrap();
     let value = |key: &str| {
@@ -126,7 +126,7 @@ fn store(node: &Node, pod: &Pod) -> BTreeMap<String, String> {
     files.map(|name| (name.clone(), content(&name).replace(&pod.id, "POD"))).collect()
 }
 
-/// What is random, or counts time and traffic, and what ours does differently by docs/cni.md.
+/// Masks random values, times and counters, and the differences of tweed's plugin in docs/cni.md.
 fn mask(value: &Value, node: &Node, pod: &Pod) -> Value {
     const VOLATILE: &[&str] = &[
         "ifindex",
@@ -152,7 +152,7 @@ fn mask(value: &Value, node: &Node, pod: &Pod) -> Value {
         "cacheinfo",
         "valid_life_time",
         "preferred_life_time",
-        // Debian's leaves it at zero, later ones at what the kernel sets.
+        // Debian's version leaves it at zero, later ones at the kernel's default.
         "txqlen",
         "expires",
         "tentative",
@@ -162,7 +162,7 @@ fn mask(value: &Value, node: &Node, pod: &Pod) -> Value {
         Value::Object(object) => object
             .iter()
             .filter(|(key, value)| {
-                // Addresses of the protocol are distinguished; those of hardware are random.
+                // IP addresses are distinguished; hardware addresses are random.
                 let is_hardware = value.as_str().is_some_and(|text| text.matches(':').count() == 5);
                 !VOLATILE.contains(&key.as_str()) || (*key == "address" && !is_hardware)
             })
@@ -180,12 +180,12 @@ fn mask(value: &Value, node: &Node, pod: &Pod) -> Value {
     }
 }
 
-/// Whether it is an address that the kernel makes of a random MAC.
+/// Whether it is an address that the kernel derives from a random MAC.
 fn is_random(value: &Value) -> bool {
     value.get("local").and_then(Value::as_str).is_some_and(|local| local.starts_with("fe80"))
 }
 
-/// A pod that was added to a node of its own.
+/// A pod on its own node, after an ADD.
 struct Made {
     node: Node,
     pod: Pod,
@@ -202,7 +202,7 @@ impl Made {
         Self { node, pod, answer }
     }
 
-    /// Without the addresses that links give themselves, and what leads to them.
+    /// Without link-local addresses, and without routes to them.
     fn picture(&self) -> Picture {
         let mut picture = picture(&self.node, &self.pod, &self.answer);
         picture.retain(|line| !line.contains("fe80") && !line.contains("ff00"));
@@ -214,7 +214,7 @@ impl Made {
 fn are_alike(env: &str, version: &str, change: impl Fn(&mut Value)) {
     let ours = Made::by(Plugin::Ours, env, version, &change);
     let debians = Made::by(Plugin::Debian, env, version, &change);
-    // The kernel goes on for a while after either.
+    // The kernel may apply further changes for a while after both.
     eventually(TIMEOUT, || {
         let (ours, debians) = (ours.picture(), debians.picture());
         assert!(ours.len() > 100);
@@ -226,28 +226,28 @@ fn are_alike(env: &str, version: &str, change: impl Fn(&mut Value)) {
 }
 
 #[test]
-fn one_family_is_made_alike() {
+fn one_family_is_set_up_the_same() {
     are_alike(IPV4, "0.3.1", |_| {});
 }
 
 #[test]
-fn both_families_are_made_alike() {
+fn both_families_are_set_up_the_same() {
     are_alike(DUAL, "1.0.0", |_| {});
 }
 
 #[test]
-fn the_first_version_is_answered_alike() {
+fn the_first_version_gets_the_same_answer() {
     are_alike(DUAL, "0.2.0", |_| {});
 }
 
 #[test]
-fn a_bridge_without_hairpin_default_route_or_gateway_is_made_alike() {
+fn a_bridge_without_hairpin_default_route_or_gateway_is_set_up_the_same() {
     are_alike(IPV4, "0.4.0", |config| config["delegate"] = json!({"mtu": 1300}));
     are_alike(DUAL, "1.0.0", |config| config["delegate"] = json!({"promiscMode": true}));
 }
 
 #[test]
-fn what_the_runtime_asks_for_is_made_alike() {
+fn requests_of_the_runtime_are_set_up_the_same() {
     are_alike(IPV4, "1.0.0", |config| {
         config["delegate"]["runtimeConfig"] =
             json!({"mac": "0a:00:00:00:00:07", "ips": ["10.244.7.99"]});
@@ -256,7 +256,7 @@ fn what_the_runtime_asks_for_is_made_alike() {
 }
 
 #[test]
-fn rules_of_iptables_are_made_alike() {
+fn rules_of_iptables_are_the_same() {
     let rules = [Plugin::Ours, Plugin::Debian].map(|plugin| {
         let node = Node::new(&masquerading(DUAL));
         let pod = node.pod();
@@ -264,7 +264,7 @@ fn rules_of_iptables_are_made_alike() {
         ["iptables", "ip6tables"].map(|program| {
             let (done, rules) = node.exec(&format!("{program} -t nat -S"));
             assert!(done);
-            // The names of chains are derived from that of the pod.
+            // Names of chains are derived from the id of the pod.
             let words = rules.replace(&pod.id, "POD");
             let mut lines: Vec<_> = words.lines().map(without_chain_names).collect();
             lines.sort();
@@ -280,7 +280,7 @@ fn without_chain_names(rule: &str) -> String {
     masked.collect::<Vec<_>>().join(" ")
 }
 
-/// One makes a pod, the other checks and removes it, and makes the next.
+/// One plugin adds a pod, the other checks and removes it, and adds the next.
 #[track_caller]
 fn swap(env: &str, from: Plugin, to: Plugin) {
     let node = Node::new(env);
@@ -312,7 +312,7 @@ fn swap(env: &str, from: Plugin, to: Plugin) {
     assert_eq!(node.links(), ["cni0"]);
 }
 
-/// Debian's CHECK finds no route without a gateway in the result, not even its own.
+/// Debian's CHECK finds no route without a gateway in a result, not even in its own.
 fn debian_judges_alike(node: &Node, ours: &Pod, config: &Value, its: &Pod, its_answer: &Answer) {
     let mut its_config = config.clone();
     its_config["prevResult"] = its_answer.result();
@@ -326,28 +326,28 @@ fn rules(node: &Node) -> String {
     ["iptables -t nat -S", "ip6tables -t nat -S"].map(|line| node.exec(line).1).concat()
 }
 
-/// Debian has no flannel of its own: its record is written here.
+/// Debian has no flannel plugin: this writes its record.
 fn keep_as_flannel_does(node: &Node, pod: &Pod, config: &Value) {
     std::fs::create_dir_all(node.state_dir()).unwrap();
     std::fs::write(node.state_dir().join(&pod.id), delegate(node, config).to_string()).unwrap();
 }
 
 #[test]
-fn debians_plugins_go_on_with_our_pods() {
+fn debians_plugins_continue_with_pods_of_tweed() {
     swap(IPV4, Plugin::Ours, Plugin::Debian);
     swap(DUAL, Plugin::Ours, Plugin::Debian);
     swap(&masquerading(DUAL), Plugin::Ours, Plugin::Debian);
 }
 
 #[test]
-fn we_go_on_with_pods_of_debians_plugins() {
+fn tweed_continues_with_pods_of_debians_plugins() {
     swap(IPV4, Plugin::Debian, Plugin::Ours);
     swap(DUAL, Plugin::Debian, Plugin::Ours);
     swap(&masquerading(DUAL), Plugin::Debian, Plugin::Ours);
 }
 
 #[test]
-fn rules_that_debians_plugins_made_go_without_the_pods_namespace() {
+fn rules_of_debians_plugins_are_removed_without_the_pods_namespace() {
     let node = Node::new(&masquerading(DUAL));
     let pod = node.pod();
     let mut config = node.config("1.0.0");

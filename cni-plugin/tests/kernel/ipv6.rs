@@ -11,8 +11,8 @@ use crate::harness::{Answer, DUAL, Node, Pod, write_program};
 /// become usable.
 const PODS: usize = 24;
 
-/// Whether the kernel delivers packets for `address` in `pod`, and answers who asks for its MAC: it has
-/// the local route, and has joined the group of neighbour solicitations.
+/// Whether the kernel delivers packets for `address` in `pod`, and answers requests for its MAC: it
+/// has the local route, and has joined the group of neighbour solicitations.
 fn is_usable(pod: &Pod, address: Ipv6Addr) -> bool {
     let list =
         |name: &'static str| move || fs::read_to_string(format!("/proc/thread-self/net/{name}"));
@@ -46,7 +46,7 @@ fn a_pod_can_use_its_ipv6_address_as_soon_as_its_add_has_returned() {
 fn a_pod_gets_ipv6_where_settings_are_read_only() {
     let node = Node::new(DUAL);
     let config = node.config("1.1.0");
-    // It has forwarding set.
+    // The first ADD enables forwarding.
     let _ = node.add(&node.pod(), &config).result();
     let program = node.home.path().join("read-only");
     let plugin = env!("CARGO_BIN_EXE_flannel");

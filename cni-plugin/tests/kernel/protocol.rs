@@ -43,7 +43,7 @@ fn errors_are_one_json_object_of_the_configs_version() {
 }
 
 #[test]
-fn what_is_missing_or_malformed_has_a_code_of_its_own() {
+fn missing_and_malformed_input_have_their_own_codes() {
     let node = Node::new(IPV4);
     let pod = node.pod();
     let add = |config: &Value| node.call("ADD", &pod, config);
@@ -64,13 +64,13 @@ fn what_is_missing_or_malformed_has_a_code_of_its_own() {
 }
 
 #[test]
-fn a_name_that_cannot_be_shown_is_refused_and_whatever_has_it_is_removed() {
+fn a_name_that_cannot_be_shown_is_refused_by_add_and_accepted_by_del() {
     let node = Node::new(IPV4);
     let pod = node.pod();
     let config = node.config("1.0.0");
     let (code, error) = node.call("ADD", &pod, &config).interface("eth\u{1}").run().error();
     assert_eq!((code, error.as_str()), (4, "CNI_IFNAME \"eth\\u{1}\" is not printable"));
-    // As another plugin may have added it.
+    // Another plugin may have added it under this name.
     let added = node.add(&pod, &config).result();
     let port = added["interfaces"][1]["name"].as_str().unwrap();
     node.ip(&format!("link set {port} alias "));
@@ -85,7 +85,7 @@ fn a_name_that_cannot_be_shown_is_refused_and_whatever_has_it_is_removed() {
 }
 
 #[test]
-fn the_plugins_own_namespace_is_refused_before_anything_is_made() {
+fn the_plugins_own_namespace_is_refused_before_any_change() {
     let node = Node::new(IPV4);
     let pod = node.pod();
     let own = format!("/run/netns/{}", node.netns());
@@ -117,7 +117,7 @@ fn keys_match_in_any_case() {
 }
 
 #[test]
-fn each_version_gets_the_result_in_its_own_shape() {
+fn each_version_gets_the_result_in_its_own_form() {
     for version in ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"] {
         let node = Node::new(IPV4);
         let pod = node.pod();
@@ -139,7 +139,7 @@ fn each_version_gets_the_result_in_its_own_shape() {
 }
 
 #[test]
-fn a_node_whose_daemon_has_not_spoken_is_to_be_tried_again() {
+fn without_a_subnet_file_the_error_asks_to_try_again() {
     let node = Node::new(IPV4);
     let pod = node.pod();
     std::fs::remove_file(node.subnet_file()).unwrap();
@@ -150,7 +150,7 @@ fn a_node_whose_daemon_has_not_spoken_is_to_be_tried_again() {
     assert_eq!(code, 50);
 }
 
-/// A daemon of ours that answers every request with `answer`, for as long as the test runs.
+/// A daemon that answers every request with `answer` during the test.
 fn daemon(node: &Node, answer: &'static str) {
     let listener = UnixListener::bind(node.home.path().join("subnet.sock")).unwrap();
     thread::spawn(move || {
@@ -174,7 +174,7 @@ fn the_reasons_of_the_daemon_are_passed_on() {
 }
 
 #[test]
-fn a_daemon_that_is_stuck_makes_the_node_limited() {
+fn a_stuck_daemon_makes_the_node_limited() {
     let node = Node::new(IPV4);
     daemon(&node, "503 x\r\n\r\nthe loop has been stuck for 40 s\n");
     let (code, error) = node.call("STATUS", &node.pod(), &node.config("1.1.0")).run().error();
@@ -182,7 +182,7 @@ fn a_daemon_that_is_stuck_makes_the_node_limited() {
 }
 
 #[test]
-fn a_daemon_that_speaks_meanwhile_is_waited_for() {
+fn a_subnet_file_that_appears_meanwhile_is_waited_for() {
     let node = Node::new(IPV4);
     let pod = node.pod();
     std::fs::remove_file(node.subnet_file()).unwrap();
@@ -193,7 +193,7 @@ fn a_daemon_that_speaks_meanwhile_is_waited_for() {
 }
 
 #[test]
-fn a_subnet_file_that_cannot_be_used_is_named_with_what_is_wrong() {
+fn an_invalid_subnet_file_is_named_with_the_reason() {
     let node = Node::new("FLANNEL_MTU=1450\n");
     let pod = node.pod();
     let (code, error) = node.add(&pod, &node.config("1.0.0")).error();
@@ -207,7 +207,7 @@ fn a_subnet_file_that_cannot_be_used_is_named_with_what_is_wrong() {
 }
 
 #[test]
-fn status_reports_whether_an_add_would_be_served() {
+fn status_reports_whether_an_add_would_succeed() {
     let node = Node::new(IPV4);
     let pod = node.pod();
     node.call("STATUS", &pod, &node.config("1.1.0")).run().is_silent();

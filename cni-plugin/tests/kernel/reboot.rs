@@ -1,4 +1,4 @@
-//! Containers that a runtime adds again after a boot, without having deleted them.
+//! Containers that a runtime adds again after a boot, without a DEL before.
 
 use std::fs;
 use std::path::PathBuf;
@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use crate::harness::kernel::Place;
 use crate::harness::{DUAL, Node, write_program};
 
-/// The plugin on a machine that was booted a moment ago.
+/// The plugin, as if the machine had just been booted.
 fn just_booted(node: &Node) -> PathBuf {
     let (uptime, script) = (node.home.path().join("uptime"), node.home.path().join("just-booted"));
     fs::write(&uptime, "0.00 0.00\n").unwrap();
-    // The namespace of its mounts is its own.
+    // It has its own mount namespace.
     let text = format!(
         "#!/bin/sh\nmount --bind {} /proc/uptime && exec {}\n",
         uptime.display(),
@@ -47,13 +47,13 @@ fn a_container_from_before_the_boot_is_added_again() {
 }
 
 #[test]
-fn a_clock_that_was_set_forward_takes_nothing_from_a_running_container() {
+fn a_clock_set_forward_removes_nothing_of_a_running_container() {
     let node = Node::new(DUAL);
     let pod = node.pod();
     let config = node.config("1.0.0");
     let _ = node.add(&pod, &config).result();
     let before = (node.states(), node.reservations(), node.links());
-    // The record looks as if it were from before the boot.
+    // The record appears older than the boot.
     let again = node.call("ADD", &pod, &config).program(&just_booted(&node)).run();
     let (_, error) = again.error();
     assert!(error.contains("duplicate allocation is not allowed"), "{error}");
@@ -62,7 +62,7 @@ fn a_clock_that_was_set_forward_takes_nothing_from_a_running_container() {
 }
 
 #[test]
-fn an_add_that_fails_takes_nothing_from_a_container_whose_reservation_was_lost() {
+fn a_failed_add_removes_nothing_of_a_container_whose_reservation_was_lost() {
     let node = Node::new(&DUAL.replace("FLANNEL_IPMASQ=true", "FLANNEL_IPMASQ=false"));
     let pod = node.pod();
     let config = node.config("1.0.0");

@@ -1,4 +1,5 @@
-//! Many at once, and killed at any moment: nothing is handed out twice, nothing stays behind.
+//! Many processes at once, killed at any moment: no address is allocated twice, and nothing
+//! remains.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -22,11 +23,12 @@ use crate::harness::{Answer, DUAL, Disk, IPV4, Node, Pod, TIMEOUT};
 const POD_STORM: usize = 200;
 /// The number of these pods that one GC removes.
 const STALE: usize = 150;
-/// The least number of pods that GC removes in one batch, for which the kernel waits only once: one by
-/// one, each of them would take as long as the batch, and every ADD would wait for all of them.
+/// The smallest number of pods that GC must remove in one batch, for which the kernel waits only
+/// once. Removed singly, each pod would take as long as the batch, and every ADD would wait for all
+/// of them.
 const BATCH: usize = 50;
 
-/// How many processes are killed: `TWEED_KILLS`, or enough to see that it works.
+/// The number of processes to kill: `TWEED_KILLS`, or a few by default.
 fn kills() -> usize {
     env::var("TWEED_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(90)
 }
@@ -37,7 +39,7 @@ fn all_at_once(node: &Node, command: &str, pods: &[Pod], config: &Value) -> Vec<
 }
 
 #[test]
-fn two_hundred_pods_come_and_go_at_once() {
+fn two_hundred_pods_are_added_and_deleted_at_once() {
     let node = Node::new(&DUAL.replace("FLANNEL_IPMASQ=true", "FLANNEL_IPMASQ=false"));
     let mut config = node.config("1.1.0");
     let pods: Vec<_> = (0..POD_STORM).map(|_| node.pod()).collect();
@@ -64,8 +66,8 @@ fn two_hundred_pods_come_and_go_at_once() {
     assert!(!node.exec("nft list table inet cni_plugins_masquerade").1.contains("net: cbr0"));
 }
 
-/// The names of links that have been set down before the first of `ports` was removed, by the messages
-/// to `listener`.
+/// The names of the links that were set down before the first of `ports` was removed, by the
+/// messages to `listener`.
 fn down_before_the_first_removal(listener: &mut Socket) -> BTreeSet<String> {
     const REMOVED: u16 = 17;
     let (mut down, mut is_over) = (BTreeSet::new(), false);
@@ -93,10 +95,10 @@ fn are_waiting(count: usize, path: &Path) {
 }
 
 #[test]
-fn of_two_adds_of_one_attachment_the_second_fails_and_takes_nothing_from_the_first() {
+fn the_second_of_two_adds_of_one_attachment_fails_and_removes_nothing_of_the_first() {
     let node = Node::new(IPV4);
     let config = node.config("1.1.0");
-    // It creates the store.
+    // The first ADD creates the store.
     let other = node.pod();
     let _ = node.add(&other, &config).result();
     node.del(&other, &config).is_silent();
@@ -125,9 +127,9 @@ fn of_two_adds_of_one_attachment_the_second_fails_and_takes_nothing_from_the_fir
     assert_eq!(node.states(), Vec::<String>::new());
 }
 
-/// Kills the plugin after about so many microseconds of its life.
+/// Kills the plugin about this number of microseconds after its start.
 fn kill_after(mut child: Child, microseconds: u64) -> bool {
-    // A short wait that does not give up the processor: what is to be hit is short too.
+    // A short wait that does not yield the processor, because the targeted steps are short too.
     let pause = std::time::Duration::from_micros(microseconds);
     let waited = thread::spawn(move || thread::park_timeout(pause));
     let _ = waited.join();
@@ -135,13 +137,13 @@ fn kill_after(mut child: Child, microseconds: u64) -> bool {
     child.wait().unwrap().signal().is_some()
 }
 
-/// A moment within a call, another one each time, and the same in each run.
+/// A moment within a call, different in each round, and the same in each run.
 fn moment(round: usize) -> u64 {
     let step = u64::try_from(round).unwrap().wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (step >> 32) % 40_000
 }
 
-/// What else goes wrong in a round.
+/// A further fault in a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     Nothing,
@@ -176,7 +178,7 @@ impl Fault {
         }
     }
 
-    /// Damages what is left of `pod`.
+    /// Damages the remains of `pod`.
     fn damage(self, node: &Node, pod: &Pod) {
         let damaged = match self {
             Self::DamagedRecord => {
@@ -197,7 +199,7 @@ impl Fault {
 }
 
 #[test]
-fn whatever_is_killed_leaves_nothing_that_del_or_gc_does_not_take() {
+fn remains_of_killed_processes_are_removed_by_del_or_gc() {
     let env = DUAL.replace("FLANNEL_IPMASQ=true", "FLANNEL_IPMASQ=false");
     let node = Node::new(&env);
     let disk = Disk::at(node.home.path());
@@ -219,7 +221,7 @@ fn whatever_is_killed_leaves_nothing_that_del_or_gc_does_not_take() {
         let child = node.call(command, &pod, &config).start();
         killed += usize::from(kill_after(child, moment(round)));
         let deleted = node.del(&pod, &config);
-        // A reservation on a disk that cannot be written is all that a DEL may leave.
+        // A DEL may leave only a reservation on a disk that cannot be written.
         assert!(
             deleted.status == 0 || fault == Fault::ReadOnlyDisk,
             "{round} {fault:?} {deleted:?}"
@@ -238,7 +240,7 @@ fn whatever_is_killed_leaves_nothing_that_del_or_gc_does_not_take() {
     assert!(live.pings("10.244.7.1"));
 }
 
-/// Nothing is left of `gone`, and everything of `live`.
+/// Checks that nothing of `gone` is left, and everything of `live`.
 #[track_caller]
 fn is_clean_but_for(node: &Node, live: &Pod, gone: &Pod, round: usize) {
     let owners: Vec<_> = node.reservations().into_iter().map(|(_, owner)| owner).collect();

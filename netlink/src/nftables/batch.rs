@@ -9,9 +9,9 @@ use nix::libc::{
     NFT_MSG_NEWCHAIN, NFT_MSG_NEWRULE, NFT_MSG_NEWTABLE, NLM_F_APPEND, NLM_F_CREATE,
 };
 
-use super::expression::Expression;
-use super::family::TableFamily;
+use super::family::{Table, TableFamily};
 use super::nfta;
+use super::rule::Rule;
 use crate::frame::Refusal;
 use crate::message::{Message, word};
 use crate::socket::Socket;
@@ -57,8 +57,8 @@ pub(super) const HEADER: usize = 4;
 const LONGEST_COMMENT: usize = 128;
 
 impl Batch {
-    pub fn of(family: TableFamily, table: &str) -> Self {
-        Self { family, table: table.to_owned(), messages: Vec::new() }
+    pub fn of(table: Table<'_>) -> Self {
+        Self { family: table.family, table: table.name.to_owned(), messages: Vec::new() }
     }
 
     /// There is this table from now on.
@@ -105,13 +105,10 @@ impl Batch {
     }
 
     /// Adds a rule behind the others.
-    pub fn rule(self, chain: &str, expressions: &[Expression], comment: Option<&str>) -> Self {
-        let family = self.family;
+    pub fn rule(self, chain: &str, rule: &Rule, comment: Option<&str>) -> Self {
         let message = self
             .about_rule(NFT_MSG_NEWRULE, NLM_F_CREATE | NLM_F_APPEND, chain)
-            .nest(nfta::RULE_EXPRESSIONS, |rule| {
-                expressions.iter().fold(rule, |rule, expression| expression.append(rule, family))
-            })
+            .nest(nfta::RULE_EXPRESSIONS, |message| rule.append(message, self.family))
             .with(comment, |rule, comment| rule.bytes(nfta::RULE_USERDATA, &user_data(comment)));
         self.and(message)
     }

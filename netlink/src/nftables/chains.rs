@@ -1,16 +1,17 @@
 //! All chains of this host, as far as it takes to know what they let through.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io;
 
 use nix::libc::{NF_ACCEPT, NF_INET_FORWARD, NFT_META_NFPROTO, NFT_MSG_GETCHAIN};
 
 use super::batch::{HEADER, request};
-use super::contents::rules_of;
-use super::decode::{self, RuleVerdict, outcome};
-use super::expression::{Expression, register};
-use super::family::TableFamily;
+use super::contents::comment_of_iptables;
+use super::decode::{self, outcome};
+use super::expression::register;
+use super::family::{Table, TableFamily};
 use super::nfta;
+use super::rule::{Rule, Verdict};
 use crate::Family;
 use crate::attributes::Attributes;
 use crate::frame::Frame;
@@ -23,16 +24,9 @@ pub struct FilterChain {
     pub table: String,
     pub name: String,
     /// What becomes of forwarded packets at its end; none if they do not come here by themselves.
-    pub policy: Option<RuleVerdict>,
-    /// Those that are understood.
-    pub rules: Vec<FilterRule>,
-}
-
-/// What becomes of packets of which all `tests` are true.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FilterRule {
-    pub tests: Vec<Expression>,
-    pub outcome: RuleVerdict,
+    pub policy: Option<Verdict>,
+    /// Those that are understood. One that rejects drops.
+    pub rules: Vec<Rule>,
 }
 
 /// All chains of all families; with rules if they are in a table that forwarded packets come to.
@@ -43,9 +37,11 @@ pub fn filter_chains(socket: &mut Socket) -> io::Result<Vec<FilterChain>> {
         let filtering = chains.iter().filter(|chain| chain.policy.is_some());
         let tables: BTreeSet<String> = filtering.map(|chain| chain.table.clone()).collect();
         for table in tables {
-            let mut rules = rules(socket, family, &table)?;
+            let mut rules =
+                Table { family, name: &table }.rules_by_chain(socket, |one| rule(one, family))?;
             for chain in chains.iter_mut().filter(|chain| chain.table == table) {
-                chain.rules = rules.remove(&chain.name).unwrap_or_default();
+                let rules = rules.remove(&chain.name).unwrap_or_default();
+                chain.rules = rules.into_iter().flatten().collect();
             }
         }
         found.extend(chains);
@@ -67,29 +63,12 @@ fn chains(socket: &mut Socket, family: TableFamily) -> io::Result<Vec<FilterChai
 }
 
 /// Of a chain that forwarded packets come to.
-fn policy(chain: Attributes<'_>) -> Option<RuleVerdict> {
+fn policy(chain: Attributes<'_>) -> Option<Verdict> {
     let number = chain.nested(nfta::CHAIN_HOOK)?.be32(nfta::HOOK_HOOKNUM)?;
     let filters = chain.text(nfta::CHAIN_TYPE)? == "filter";
     let policy = chain.be32(nfta::CHAIN_POLICY)?.cast_signed();
-    let drops = if policy == NF_ACCEPT { RuleVerdict::Accept } else { RuleVerdict::Drop };
+    let drops = if policy == NF_ACCEPT { Verdict::Accept } else { Verdict::Drop };
     (filters && number == NF_INET_FORWARD.cast_unsigned()).then_some(drops)
-}
-
-/// By the names of their chains.
-fn rules(
-    socket: &mut Socket,
-    family: TableFamily,
-    table: &str,
-) -> io::Result<BTreeMap<String, Vec<FilterRule>>> {
-    let listed = rules_of(socket, family, table, None, |all| {
-        let rule = rule(all.nested(nfta::RULE_EXPRESSIONS)?, family)?;
-        Some((all.text(nfta::RULE_CHAIN)?.to_owned(), rule))
-    })?;
-    let mut rules: BTreeMap<String, Vec<FilterRule>> = BTreeMap::new();
-    for (chain, rule) in listed {
-        rules.entry(chain).or_default().push(rule);
-    }
-    Ok(rules)
 }
 
 fn of_family<'a>(frame: &Frame<'a>, family: TableFamily) -> Option<Attributes<'a>> {
@@ -98,15 +77,15 @@ fn of_family<'a>(frame: &Frame<'a>, family: TableFamily) -> Option<Attributes<'a
 }
 
 /// None if anything of it is not known here.
-fn rule(elements: Attributes<'_>, family: TableFamily) -> Option<FilterRule> {
-    let elements = elements.into_iter().filter(|(kind, _)| *kind == nfta::LIST_ELEM);
+fn rule(elements: Attributes<'_>, family: TableFamily) -> Option<Rule> {
+    let elements = elements.iter().filter(|(kind, _)| *kind == nfta::LIST_ELEM);
     let mut tests: Vec<_> = elements.filter(|(_, element)| !is_silent(element)).collect();
-    let outcome = outcome(tests.pop()?.1)?;
+    let verdict = outcome(tests.pop()?.1)?;
     let family = match family {
         TableFamily::Only(family) => family,
         TableFamily::Both => shortened(&mut tests)?,
     };
-    Some(FilterRule { tests: decode::expressions(tests, family)?, outcome })
+    Some(Rule { conditions: decode::conditions(tests, family)?, verdict })
 }
 
 /// Removes the first two elements if they test the family, and returns it.
@@ -124,11 +103,6 @@ fn shortened(tests: &mut Vec<(u16, &[u8])>) -> Option<Family> {
 
 /// Whether it neither tests nor decides anything.
 fn is_silent(element: &[u8]) -> bool {
-    let element = Attributes::of(element);
-    let extension = || element.nested(nfta::EXPR_DATA).and_then(|data| data.text(nfta::MATCH_NAME));
-    match element.text(nfta::EXPR_NAME) {
-        Some("counter" | "log") => true,
-        Some("match") => extension() == Some("comment"),
-        _ => false,
-    }
+    let name = Attributes::of(element).text(nfta::EXPR_NAME);
+    matches!(name, Some("counter" | "log")) || comment_of_iptables(element).is_some()
 }

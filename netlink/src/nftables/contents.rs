@@ -1,5 +1,6 @@
 //! What tables and chains hold, those of other programs too, and what of them changes.
 
+use std::collections::BTreeMap;
 use std::io;
 
 use nix::errno::Errno;
@@ -10,23 +11,23 @@ use nix::libc::{
 };
 
 use super::batch::{HEADER, Hook, request};
-use super::decode::{self, RuleVerdict, outcome};
-use super::expression::Expression;
-use super::family::TableFamily;
+use super::decode::{self, outcome};
+use super::family::{Table, TableFamily};
 use super::nfta;
+use super::rule::{Rule, Verdict};
 use crate::Family;
 use crate::attributes::Attributes;
-use crate::frame::Frame;
+use crate::frame::{Frame, Refusal};
 use crate::socket::Socket;
 
-/// A table for one family, as the kernel has it.
+/// What a table holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contents {
     /// A table owned by tweed has none.
     pub flags: u32,
     /// How many chains, sets and other objects there are.
     pub objects: u32,
-    /// Those that have rules.
+    /// Those that have rules, by name.
     pub chains: Vec<Rules>,
 }
 
@@ -36,144 +37,148 @@ pub struct Rules {
     pub chain: String,
     /// None for a chain that a [`super::Chain`] with a hook does not make.
     pub hook: Option<Hook>,
-    /// None for a rule with an expression that is not known here.
-    pub rules: Vec<Option<Vec<Expression>>>,
+    /// None for a rule with anything that is not known here.
+    pub rules: Vec<Option<Rule>>,
 }
 
 /// A rule of any chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rule {
+pub struct ListedRule {
     pub handle: u64,
     /// As `nft(8)` or as iptables-nft notes it.
     pub comment: Option<String>,
-    /// Without comment and counter; none if one of them is not known here.
-    pub expressions: Option<Vec<Expression>>,
+    /// Without comment and counter; none if it has anything else that is not known here.
+    pub rule: Option<Rule>,
     /// The chain that it leads to, by a jump or for good.
     pub leads_to: Option<String>,
 }
 
-/// What `table` holds; none if there is no such table. Fails if the kernel has no nftables.
-pub fn read(socket: &mut Socket, family: Family, table: &str) -> io::Result<Option<Contents>> {
-    let question = request(TableFamily::Only(family), NFT_MSG_GETTABLE, 0);
-    let answer = socket.get(question.text(nfta::TABLE_NAME, table), |frame| {
-        let table = frame.attributes(HEADER)?;
-        Some((table.be32(nfta::TABLE_FLAGS).unwrap_or(0), table.be32(nfta::TABLE_USE)?))
-    })?;
-    let found = match answer {
-        Err(refusal) if refusal.errno == Errno::ENOENT => None,
-        answer => answer.map_err(|refusal| io::Error::from(refusal.errno))?,
-    };
-    let Some((flags, objects)) = found else { return Ok(None) };
-    let mut chains = rules(socket, family, table)?;
-    for chain in &mut chains {
-        chain.hook = hook(socket, family, table, &chain.chain)?;
+impl Table<'_> {
+    /// What it holds; none if there is no such table. Fails if the kernel has no nftables.
+    pub fn read(self, socket: &mut Socket) -> io::Result<Option<Contents>> {
+        let question = request(self.family, NFT_MSG_GETTABLE, 0).text(nfta::TABLE_NAME, self.name);
+        let answer = socket.get(question, |frame| {
+            let table = frame.attributes(HEADER)?;
+            Some((table.be32(nfta::TABLE_FLAGS).unwrap_or(0), table.be32(nfta::TABLE_USE)?))
+        })?;
+        let found = match answer {
+            Err(Refusal { errno: Errno::ENOENT, .. }) => None,
+            answer => answer.map_err(|refusal| refusal.errno)?,
+        };
+        let Some((flags, objects)) = found else { return Ok(None) };
+        let rule = |expressions: Attributes<'_>| decode::rule(expressions.iter(), self.family);
+        let listed = self.rules_by_chain(socket, rule)?.into_iter();
+        let chains = listed
+            .map(|(chain, rules)| Ok(Rules { hook: self.hook(socket, &chain)?, chain, rules }))
+            .collect::<io::Result<_>>()?;
+        Ok(Some(Contents { flags, objects, chains }))
     }
-    Ok(Some(Contents { flags, objects, chains }))
-}
 
-fn rules(socket: &mut Socket, family: Family, table: &str) -> io::Result<Vec<Rules>> {
-    let listed = rules_of(socket, TableFamily::Only(family), table, None, |rule| {
-        let expressions = rule.nested(nfta::RULE_EXPRESSIONS).unwrap_or(Attributes::of(&[]));
-        let chain = rule.text(nfta::RULE_CHAIN)?.to_owned();
-        Some((chain, decode::expressions(expressions, family)))
-    })?;
-    let mut chains: Vec<Rules> = Vec::new();
-    for (chain, rule) in listed {
-        match chains.last_mut().filter(|last| last.chain == chain) {
-            Some(last) => last.rules.push(rule),
-            None => chains.push(Rules { chain, hook: None, rules: vec![rule] }),
+    /// The rules of `chain`; none if there is no such chain.
+    pub fn rules(self, socket: &mut Socket, chain: &str) -> io::Result<Vec<ListedRule>> {
+        self.list(socket, Some(chain), |all| listed(all, self.family))
+    }
+
+    /// Whether it has this chain. Fails if the kernel has no nftables.
+    pub fn has_chain(self, socket: &mut Socket, chain: &str) -> io::Result<bool> {
+        Ok(self.ask_chain(socket, chain, |_| Some(()))?.is_some())
+    }
+
+    /// Whether it has this chain, and the chain drops what comes to its end.
+    pub fn drops(self, socket: &mut Socket, chain: &str) -> io::Result<bool> {
+        let policy = |chain: Attributes<'_>| chain.be32(nfta::CHAIN_POLICY).map(u32::cast_signed);
+        Ok(self.ask_chain(socket, chain, policy)? == Some(NF_DROP))
+    }
+
+    /// What `read` makes of the expressions of each rule, by the names of the chains.
+    pub(super) fn rules_by_chain<T>(
+        self,
+        socket: &mut Socket,
+        read: impl Fn(Attributes<'_>) -> T,
+    ) -> io::Result<BTreeMap<String, Vec<T>>> {
+        let listed = self.list(socket, None, |rule| {
+            let chain = rule.text(nfta::RULE_CHAIN)?.to_owned();
+            Some((chain, read(rule.nested(nfta::RULE_EXPRESSIONS).unwrap_or_default())))
+        })?;
+        let mut chains: BTreeMap<String, Vec<T>> = BTreeMap::new();
+        for (chain, rule) in listed {
+            chains.entry(chain).or_default().push(rule);
         }
+        Ok(chains)
     }
-    Ok(chains)
+
+    /// By what packets come to `chain`, and are let through at its end.
+    fn hook(self, socket: &mut Socket, chain: &str) -> io::Result<Option<Hook>> {
+        self.ask_chain(socket, chain, |chain| {
+            let place = chain.nested(nfta::CHAIN_HOOK)?;
+            let number = place.be32(nfta::HOOK_HOOKNUM)?;
+            let found = (number, place.be32(nfta::HOOK_PRIORITY)?, chain.text(nfta::CHAIN_TYPE)?);
+            let is_open = chain.be32(nfta::CHAIN_POLICY)?.cast_signed() == NF_ACCEPT;
+            Hook::ALL.into_iter().find(|hook| is_open && hook.place() == found)
+        })
+    }
+
+    /// What `read` finds in this chain; none if there is no such chain.
+    fn ask_chain<T>(
+        self,
+        socket: &mut Socket,
+        chain: &str,
+        read: impl Fn(Attributes<'_>) -> Option<T>,
+    ) -> io::Result<Option<T>> {
+        let question = request(self.family, NFT_MSG_GETCHAIN, 0)
+            .text(nfta::CHAIN_TABLE, self.name)
+            .text(nfta::CHAIN_NAME, chain);
+        let answer = socket.get(question, |frame| read(frame.attributes(HEADER)?))?;
+        Ok(answer.ok().flatten())
+    }
+
+    /// What `read` finds in all rules, or in those of one chain; none if there is no such chain.
+    fn list<T>(
+        self,
+        socket: &mut Socket,
+        chain: Option<&str>,
+        read: impl Fn(Attributes<'_>) -> Option<T>,
+    ) -> io::Result<Vec<T>> {
+        let question = request(self.family, NFT_MSG_GETRULE, 0)
+            .text(nfta::RULE_TABLE, self.name)
+            .with(chain, |question, chain| question.text(nfta::RULE_CHAIN, chain));
+        socket.list(&question, |frame| {
+            let all = frame.attributes(HEADER)?;
+            // An older kernel lists more than it is asked for.
+            let is_asked_for = *frame.payload.first()? == self.family.number()
+                && all.text(nfta::RULE_TABLE) == Some(self.name)
+                && chain.is_none_or(|chain| all.text(nfta::RULE_CHAIN) == Some(chain));
+            is_asked_for.then(|| read(all)).flatten()
+        })
+    }
 }
 
-/// By what packets come to `chain`, and are let through at its end.
-fn hook(socket: &mut Socket, family: Family, table: &str, chain: &str) -> io::Result<Option<Hook>> {
-    ask_chain(socket, family, table, chain, |chain| {
-        let place = chain.nested(nfta::CHAIN_HOOK)?;
-        let number = place.be32(nfta::HOOK_HOOKNUM)?;
-        let found = (number, place.be32(nfta::HOOK_PRIORITY)?, chain.text(nfta::CHAIN_TYPE)?);
-        let is_open = chain.be32(nfta::CHAIN_POLICY)?.cast_signed() == NF_ACCEPT;
-        Hook::ALL.into_iter().find(|hook| is_open && hook.place() == found)
-    })
-}
-
-/// What `read` finds in this chain; none if there is no such chain.
-fn ask_chain<T>(
-    socket: &mut Socket,
-    family: Family,
-    table: &str,
-    chain: &str,
-    read: impl Fn(Attributes<'_>) -> Option<T>,
-) -> io::Result<Option<T>> {
-    let question = request(TableFamily::Only(family), NFT_MSG_GETCHAIN, 0)
-        .text(nfta::CHAIN_TABLE, table)
-        .text(nfta::CHAIN_NAME, chain);
-    let answer = socket.get(question, |frame| read(frame.attributes(HEADER)?))?;
-    Ok(answer.ok().flatten())
-}
-
-/// What `read` finds in the rules of `table`, or of one chain of it; none if there is no such chain.
-pub(super) fn rules_of<T>(
-    socket: &mut Socket,
-    family: TableFamily,
-    table: &str,
-    chain: Option<&str>,
-    read: impl Fn(Attributes<'_>) -> Option<T>,
-) -> io::Result<Vec<T>> {
-    let question = request(family, NFT_MSG_GETRULE, 0)
-        .text(nfta::RULE_TABLE, table)
-        .with(chain, |question, chain| question.text(nfta::RULE_CHAIN, chain));
-    socket.list(&question, |frame| {
-        let all = frame.attributes(HEADER)?;
-        // An older kernel lists more than it is asked for.
-        let is_asked_for = *frame.payload.first()? == family.number()
-            && all.text(nfta::RULE_TABLE) == Some(table)
-            && chain.is_none_or(|chain| all.text(nfta::RULE_CHAIN) == Some(chain));
-        is_asked_for.then(|| read(all)).flatten()
-    })
-}
-
-/// The rules of `chain` in `table`; none if there is no such chain.
-pub fn list(
-    socket: &mut Socket,
-    family: TableFamily,
-    table: &str,
-    chain: &str,
-) -> io::Result<Vec<Rule>> {
-    rules_of(socket, family, table, Some(chain), |all| rule(all, family))
-}
-
-fn rule(all: Attributes<'_>, family: TableFamily) -> Option<Rule> {
+fn listed(all: Attributes<'_>, family: TableFamily) -> Option<ListedRule> {
     let handle = all.get(nfta::RULE_HANDLE)?.try_into().ok().map(u64::from_be_bytes)?;
-    let elements = all.nested(nfta::RULE_EXPRESSIONS).unwrap_or(Attributes::of(&[]));
-    let noted = || elements.into_iter().find_map(|(_, element)| comment_of_iptables(element));
+    let elements = all.nested(nfta::RULE_EXPRESSIONS).unwrap_or_default();
+    let noted = || elements.iter().find_map(|(_, element)| comment_of_iptables(element));
     let comment = all.get(nfta::RULE_USERDATA).and_then(comment).or_else(noted);
     let counts = |(_, element): &(u16, &[u8])| {
         let is_counter = Attributes::of(element).text(nfta::EXPR_NAME) == Some("counter");
         is_counter || comment_of_iptables(element).is_some()
     };
-    let family = match family {
-        TableFamily::Only(family) => family,
-        TableFamily::Both => Family::V4,
-    };
-    let expressions =
-        decode::expressions(elements.into_iter().filter(|element| !counts(element)), family);
-    let last = elements.into_iter().filter(|(kind, _)| *kind == nfta::LIST_ELEM).last();
+    let rule = decode::rule(elements.iter().filter(|element| !counts(element)), family);
+    let last = elements.iter().filter(|(kind, _)| *kind == nfta::LIST_ELEM).last();
     let leads_to = match last.and_then(|(_, element)| outcome(element)) {
-        Some(RuleVerdict::Jump(chain) | RuleVerdict::Goto(chain)) => Some(chain),
-        Some(RuleVerdict::Accept | RuleVerdict::Drop | RuleVerdict::Return) | None => None,
+        Some(Verdict::Jump(chain) | Verdict::Goto(chain)) => Some(chain),
+        _ => None,
     };
-    Some(Rule { handle, comment, expressions, leads_to })
+    Some(ListedRule { handle, comment, rule, leads_to })
 }
 
 /// The text of a match `comment`; none for anything else.
-fn comment_of_iptables(element: &[u8]) -> Option<String> {
+pub(super) fn comment_of_iptables(element: &[u8]) -> Option<String> {
     let element = Attributes::of(element);
     let data = element.nested(nfta::EXPR_DATA)?;
     let is_comment =
         element.text(nfta::EXPR_NAME)? == "match" && data.text(nfta::MATCH_NAME)? == "comment";
-    is_comment.then(|| data.text(nfta::MATCH_INFO).map(str::to_owned)).flatten()
+    let text = data.get(nfta::MATCH_INFO)?.split(|byte| *byte == 0).next()?;
+    is_comment.then(|| String::from_utf8_lossy(text).into_owned())
 }
 
 fn comment(mut data: &[u8]) -> Option<String> {
@@ -189,28 +194,12 @@ fn comment(mut data: &[u8]) -> Option<String> {
     None
 }
 
-/// Whether `table` has this chain. Fails if the kernel has no nftables.
-pub fn has_chain(
-    socket: &mut Socket,
-    family: Family,
-    table: &str,
-    chain: &str,
-) -> io::Result<bool> {
-    Ok(ask_chain(socket, family, table, chain, |_| Some(()))?.is_some())
-}
-
-/// Whether `table` has this chain, and it drops what comes to its end.
-pub fn drops(socket: &mut Socket, family: Family, table: &str, chain: &str) -> io::Result<bool> {
-    let policy = |chain: Attributes<'_>| chain.be32(nfta::CHAIN_POLICY).map(u32::cast_signed);
-    Ok(ask_chain(socket, family, table, chain, policy)? == Some(NF_DROP))
-}
-
 /// The number of the rule set, which every change of any table changes.
 pub fn generation(socket: &mut Socket) -> io::Result<u32> {
     let question = request(TableFamily::Only(Family::V4), NFT_MSG_GETGEN, 0);
     let number = |frame: &Frame<'_>| frame.attributes(HEADER)?.be32(nfta::GEN_ID);
     let generation = socket.get(question, number)?.map_err(|refusal| refusal.errno)?;
-    generation.ok_or_else(|| Errno::ENODATA.into())
+    Ok(generation.ok_or(Errno::ENODATA)?)
 }
 
 /// The table that changed, by a `frame` that the kernel sends to listeners.

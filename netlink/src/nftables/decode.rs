@@ -13,26 +13,16 @@ use nix::libc::{
 };
 
 use super::expression::{
-    BACK_BY_INPUT, Expression, MAP_ADDRESSES, MISSING, Match, PORT, PRESENT, Place, Ports,
-    ROUTE_DEVICE, UDP, VNI, register,
+    BACK_BY_INPUT, MAP_ADDRESSES, MISSING, PORT, PRESENT, ROUTE_DEVICE, UDP, VNI, register,
 };
+use super::family::TableFamily;
 use super::nfta;
+use super::rule::{Condition, Match, Ports, Rule, Side, Verdict};
 use crate::Family;
 use crate::attributes::{Attributes, ip};
 use crate::message::octets;
 
-/// What becomes of a packet at the end of a rule, or of a chain.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RuleVerdict {
-    Accept,
-    /// With or without an error to the sender.
-    Drop,
-    Return,
-    Jump(String),
-    Goto(String),
-}
-
-/// One thing that the kernel does with a packet; several are one [`Expression`].
+/// One thing that the kernel does with a packet; several are one condition or verdict.
 enum Step<'a> {
     LoadMark,
     StoreMark,
@@ -43,7 +33,7 @@ enum Step<'a> {
     /// Whether the source is routed by the interface that the packet came by.
     LoadRouted,
     /// The first bytes of the address: this many.
-    LoadAddress(Place, usize),
+    LoadAddress(Side, usize),
     LoadValue(IpAddr),
     Mask(&'a [u8]),
     Compare(Match, &'a [u8]),
@@ -51,47 +41,71 @@ enum Step<'a> {
     LookUp(Match, &'a str),
     /// The source becomes the value that was loaded.
     SourceNat(Ports),
-    End(Expression),
+    End(Verdict),
 }
 
-impl From<RuleVerdict> for Expression {
-    fn from(outcome: RuleVerdict) -> Self {
-        match outcome {
-            RuleVerdict::Accept => Self::Accept,
-            RuleVerdict::Drop => Self::Drop,
-            RuleVerdict::Return => Self::Return,
-            RuleVerdict::Jump(chain) => Self::Jump(chain),
-            RuleVerdict::Goto(chain) => Self::Goto(chain),
+/// Of a rule in a table for `family`; none if it has anything that [`Rule`] does not know, such as
+/// the test of the family in front of addresses in a table for both.
+pub(super) fn rule<'a>(
+    elements: impl IntoIterator<Item = (u16, &'a [u8])>,
+    family: TableFamily,
+) -> Option<Rule> {
+    let family = match family {
+        TableFamily::Only(family) => family,
+        TableFamily::Both => Family::V4,
+    };
+    let steps = steps(elements, family)?;
+    let (conditions, rest) = leading_conditions(&steps, family);
+    let verdict = match rest {
+        [Step::LoadMark, Step::Mask(kept), Step::StoreMark] => Verdict::Unmark(!mark(kept)?),
+        [Step::LoadValue(to), Step::SourceNat(ports)] => {
+            Verdict::SourceNat { to: *to, ports: *ports }
         }
-    }
+        [Step::End(verdict)] => verdict.clone(),
+        _ => return None,
+    };
+    Some(Rule { conditions, verdict })
 }
 
-/// Of a rule in a table for `family`; none if it has one that [`Expression`] does not know.
-pub(super) fn expressions<'a>(
+/// Likewise, of elements that only test packets of `family`.
+pub(super) fn conditions<'a>(
     elements: impl IntoIterator<Item = (u16, &'a [u8])>,
     family: Family,
-) -> Option<Vec<Expression>> {
-    let steps = elements
-        .into_iter()
-        .map(|(kind, element)| (kind == nfta::LIST_ELEM).then(|| step(element, family)).flatten())
-        .collect::<Option<Vec<_>>>()?;
-    let (mut expressions, mut rest) = (Vec::new(), steps.as_slice());
-    while !rest.is_empty() {
-        let (expression, behind) = first(rest, family)?;
-        expressions.push(expression);
-        rest = behind;
+) -> Option<Vec<Condition>> {
+    let steps = steps(elements, family)?;
+    let (conditions, rest) = leading_conditions(&steps, family);
+    rest.is_empty().then_some(conditions)
+}
+
+fn steps<'a>(
+    elements: impl IntoIterator<Item = (u16, &'a [u8])>,
+    family: Family,
+) -> Option<Vec<Step<'a>>> {
+    let elements = elements.into_iter();
+    elements.map(|(kind, one)| step((kind == nfta::LIST_ELEM).then_some(one)?, family)).collect()
+}
+
+/// The conditions, and the steps behind them.
+fn leading_conditions<'a, 'b>(
+    mut steps: &'b [Step<'a>],
+    family: Family,
+) -> (Vec<Condition>, &'b [Step<'a>]) {
+    let mut conditions = Vec::new();
+    while let Some((condition, rest)) = condition(steps, family) {
+        conditions.push(condition);
+        steps = rest;
     }
-    Some(expressions)
+    (conditions, steps)
 }
 
 /// None for an element that decides nothing, or is not known here.
-pub(super) fn outcome(element: &[u8]) -> Option<RuleVerdict> {
+pub(super) fn outcome(element: &[u8]) -> Option<Verdict> {
     let element = Attributes::of(element);
     let data = element.nested(nfta::EXPR_DATA);
     match element.text(nfta::EXPR_NAME)? {
-        "reject" => Some(RuleVerdict::Drop),
+        "reject" => Some(Verdict::Drop),
         // iptables-nft has REJECT as one of its own.
-        "target" if data?.text(nfta::MATCH_NAME)? == "REJECT" => Some(RuleVerdict::Drop),
+        "target" if data?.text(nfta::MATCH_NAME)? == "REJECT" => Some(Verdict::Drop),
         "immediate" => verdict(data?),
         _ => None,
     }
@@ -105,88 +119,75 @@ pub(super) fn compared_byte(element: &[u8]) -> Option<u8> {
     }
 }
 
-fn first<'a, 'b>(steps: &'b [Step<'a>], family: Family) -> Option<(Expression, &'b [Step<'a>])> {
-    match steps {
-        [Step::LoadMark, Step::Mask(mask), Step::Compare(rule_for, value), rest @ ..] => {
-            let bits = u32::from_ne_bytes((*value).try_into().ok()?);
-            (mask == value).then_some((Expression::Marked(*rule_for, bits), rest))
+fn condition<'a, 'b>(steps: &'b [Step<'a>], family: Family) -> Option<(Condition, &'b [Step<'a>])> {
+    Some(match steps {
+        [Step::LoadMark, Step::Mask(bits), Step::Compare(test, value), rest @ ..]
+            if bits == value =>
+        {
+            (Condition::Marked(*test, mark(value)?), rest)
         }
-        [Step::LoadMark, Step::Mask(mask), Step::StoreMark, rest @ ..] => {
-            let kept = u32::from_ne_bytes((*mask).try_into().ok()?);
-            Some((Expression::Unmark(!kept), rest))
-        }
-        [Step::LoadValue(to), Step::SourceNat(ports), rest @ ..] => {
-            Some((Expression::SourceNat(*to, *ports), rest))
-        }
-        [
-            Step::LoadAddress(place, _),
-            Step::Mask(mask),
-            Step::Compare(rule_for, base),
-            rest @ ..,
-        ] => {
+        [Step::LoadAddress(side, _), Step::Mask(mask), Step::Compare(test, base), rest @ ..] => {
             let network = IpNetwork::with_netmask(ip(base)?, ip(mask)?).ok()?;
-            Some((compared(*place, *rule_for, network), rest))
+            (Condition::Address(*side, *test, network), rest)
         }
         // nft(8) loads no more than the bytes that count.
-        [Step::LoadAddress(place, length), Step::Compare(rule_for, base), rest @ ..] => {
+        [Step::LoadAddress(side, length), Step::Compare(test, base), rest @ ..] => {
             let prefix_len = u8::try_from(length * 8).ok().filter(|_| base.len() == *length)?;
             let network = IpNetwork::new(padded(base, family)?, prefix_len).ok()?;
-            Some((compared(*place, *rule_for, network), rest))
+            (Condition::Address(*side, *test, network), rest)
         }
-        [Step::LoadAddress(place, length), Step::LookUp(rule_for, set), rest @ ..] => {
-            let is_whole = u32::try_from(*length).ok()? == place.in_header(family).1;
-            let (rule_for, set) = (*rule_for, (*set).to_owned());
-            let looked_up = match place {
-                Place::Source => Expression::SourceIn(rule_for, set, family),
-                Place::Destination => Expression::DestinationIn(rule_for, set, family),
-            };
-            is_whole.then_some((looked_up, rest))
+        [Step::LoadAddress(side, length), Step::LookUp(test, set), rest @ ..] => {
+            let is_whole = u32::try_from(*length).ok()? == side.in_header(family).1;
+            let set = is_whole.then(|| (*set).to_owned())?;
+            (Condition::AddressIn(*side, *test, set, family), rest)
         }
-        [Step::End(expression), rest @ ..] => Some((expression.clone(), rest)),
-        steps => of_tunnel(steps),
-    }
+        [Step::LoadProtocol, Step::LookUp(test, set), rest @ ..] => {
+            (Condition::ProtocolIn(*test, (*set).to_owned()), rest)
+        }
+        [Step::LoadLink, Step::Compare(Match::Is, name), rest @ ..] => {
+            let end = name.iter().position(|byte| *byte == 0)?;
+            let name = str::from_utf8(name.get(..end)?).ok()?;
+            (Condition::InputInterface(name.to_owned()), rest)
+        }
+        steps => return of_tunnel(steps),
+    })
 }
 
-fn of_tunnel<'a, 'b>(steps: &'b [Step<'a>]) -> Option<(Expression, &'b [Step<'a>])> {
-    match steps {
+fn of_tunnel<'a, 'b>(steps: &'b [Step<'a>]) -> Option<(Condition, &'b [Step<'a>])> {
+    Some(match steps {
         [
             Step::LoadProtocol,
             Step::Compare(Match::Is, protocol),
             Step::LoadPort,
             Step::Compare(Match::Is, port),
             rest @ ..,
-        ] => {
-            let port = u16::from_be_bytes((*port).try_into().ok()?);
-            (**protocol == UDP).then_some((Expression::UdpTo(port), rest))
+        ] if **protocol == UDP => {
+            (Condition::UdpTo(u16::from_be_bytes((*port).try_into().ok()?)), rest)
         }
-        [Step::LoadProtocol, Step::LookUp(rule_for, set), rest @ ..] => {
-            Some((Expression::ProtocolIn(*rule_for, (*set).to_owned()), rest))
-        }
-        [Step::LoadVni, Step::Compare(rule_for, number), rest @ ..] => {
+        [Step::LoadVni, Step::Compare(test, number), rest @ ..] => {
             let [high, middle, low] = (*number).try_into().ok()?;
-            let vni = u32::from_be_bytes([0, high, middle, low]);
-            Some((Expression::Vni(*rule_for, vni), rest))
-        }
-        [Step::LoadLink, Step::Compare(Match::Is, name), rest @ ..] => {
-            let end = name.iter().position(|byte| *byte == 0)?;
-            let name = str::from_utf8(name.get(..end)?).ok()?;
-            Some((Expression::InputInterface(name.to_owned()), rest))
+            (Condition::Vni(*test, u32::from_be_bytes([0, high, middle, low])), rest)
         }
         // nft(8) compares more bytes than count.
         [Step::LoadRouted, Step::Compare(Match::Is, found), rest @ ..] => {
-            let came = |value, rule_for| Some((found.strip_prefix(value)?, rule_for));
-            let (padding, rule_for) =
+            let came = |value, test| Some((found.strip_prefix(value)?, test));
+            let (padding, test) =
                 came(PRESENT, Match::Is).or_else(|| came(MISSING, Match::IsNot))?;
-            let came = Expression::ReversePath(rule_for);
-            padding.iter().all(|byte| *byte == 0).then_some((came, rest))
+            let is_known = padding.iter().all(|byte| *byte == 0);
+            (is_known.then_some(Condition::ReversePath(test))?, rest)
         }
-        _ => None,
-    }
+        _ => return None,
+    })
+}
+
+/// The kernel has marks in the order of the machine.
+fn mark(bytes: &[u8]) -> Option<u32> {
+    bytes.try_into().ok().map(u32::from_ne_bytes)
 }
 
 fn step(element: &[u8], family: Family) -> Option<Step<'_>> {
     let element = Attributes::of(element);
-    let data = element.nested(nfta::EXPR_DATA).unwrap_or(Attributes::of(&[]));
+    let data = element.nested(nfta::EXPR_DATA).unwrap_or_default();
     match element.text(nfta::EXPR_NAME)? {
         "meta" => match data.be32(nfta::META_KEY)?.cast_signed() {
             NFT_META_MARK if data.get(nfta::META_SREG).is_some() => Some(Step::StoreMark),
@@ -201,14 +202,14 @@ fn step(element: &[u8], family: Family) -> Option<Step<'_>> {
             (asked == (ROUTE_DEVICE, BACK_BY_INPUT)).then_some(Step::LoadRouted)
         }
         "lookup" => {
-            let rule_for = match data.be32(nfta::LOOKUP_FLAGS).unwrap_or(0).cast_signed() {
+            let test = match data.be32(nfta::LOOKUP_FLAGS).unwrap_or(0).cast_signed() {
                 0 => Match::Is,
                 NFT_LOOKUP_F_INV => Match::IsNot,
                 _ => return None,
             };
-            Some(Step::LookUp(rule_for, data.text(nfta::LOOKUP_SET)?))
+            Some(Step::LookUp(test, data.text(nfta::LOOKUP_SET)?))
         }
-        "notrack" => Some(Step::End(Expression::Untrack)),
+        "notrack" => Some(Step::End(Verdict::Untrack)),
         "bitwise" => {
             let flipped = data.nested(nfta::BITWISE_XOR)?.get(nfta::DATA_VALUE)?;
             let mask = data.nested(nfta::BITWISE_MASK)?.get(nfta::DATA_VALUE)?;
@@ -224,9 +225,9 @@ fn step(element: &[u8], family: Family) -> Option<Step<'_>> {
         }
         "immediate" => {
             let loaded = || loaded(data).map(Step::LoadValue);
-            verdict(data).map(Expression::from).map(Step::End).or_else(loaded)
+            verdict(data).map(Step::End).or_else(loaded)
         }
-        "masq" => masqueraded(data).map(Expression::Masquerade).map(Step::End),
+        "masq" => masqueraded(data).map(Verdict::Masquerade).map(Step::End),
         "nat" => translated(data, family).map(Step::SourceNat),
         _ => None,
     }
@@ -235,11 +236,11 @@ fn step(element: &[u8], family: Family) -> Option<Step<'_>> {
 fn address(data: Attributes<'_>, family: Family) -> Option<Step<'static>> {
     let is_of_network = data.be32(nfta::PAYLOAD_BASE)? == register(NFT_PAYLOAD_NETWORK_HEADER);
     let (offset, length) = (data.be32(nfta::PAYLOAD_OFFSET)?, data.be32(nfta::PAYLOAD_LEN)?);
-    let place = [Place::Source, Place::Destination].into_iter().find(|place| {
-        let (begin, whole) = place.in_header(family);
+    let side = [Side::Source, Side::Destination].into_iter().find(|side| {
+        let (begin, whole) = side.in_header(family);
         is_of_network && begin == offset && length <= whole
     })?;
-    Some(Step::LoadAddress(place, usize::try_from(length).ok()?))
+    Some(Step::LoadAddress(side, usize::try_from(length).ok()?))
 }
 
 /// Of the headers behind that of the network.
@@ -252,41 +253,34 @@ fn field(data: Attributes<'_>) -> Option<Step<'static>> {
     }
 }
 
-fn compared(place: Place, rule_for: Match, network: IpNetwork) -> Expression {
-    match place {
-        Place::Source => Expression::Source(rule_for, network),
-        Place::Destination => Expression::Destination(rule_for, network),
-    }
-}
-
 fn padded(bytes: &[u8], family: Family) -> Option<IpAddr> {
     let whole = octets(family.unspecified());
     ip(&[bytes, whole.get(bytes.len()..)?].concat())
 }
 
-fn verdict(data: Attributes<'_>) -> Option<RuleVerdict> {
+fn verdict(data: Attributes<'_>) -> Option<Verdict> {
     let verdict = data.nested(nfta::IMMEDIATE_DATA)?.nested(nfta::DATA_VERDICT)?;
     let chain = || verdict.text(nfta::VERDICT_CHAIN).map(str::to_owned);
     match verdict.be32(nfta::VERDICT_CODE)?.cast_signed() {
-        NF_ACCEPT => Some(RuleVerdict::Accept),
-        NF_DROP => Some(RuleVerdict::Drop),
-        NFT_RETURN => Some(RuleVerdict::Return),
-        NFT_JUMP => chain().map(RuleVerdict::Jump),
-        NFT_GOTO => chain().map(RuleVerdict::Goto),
+        NF_ACCEPT => Some(Verdict::Accept),
+        NF_DROP => Some(Verdict::Drop),
+        NFT_RETURN => Some(Verdict::Return),
+        NFT_JUMP => chain().map(Verdict::Jump),
+        NFT_GOTO => chain().map(Verdict::Goto),
         _ => None,
     }
 }
 
 /// The ports of a masquerading expression; none for one with anything that is never written here.
 fn masqueraded(data: Attributes<'_>) -> Option<Ports> {
-    let is_alone = data.into_iter().all(|(kind, _)| kind == nfta::MASQ_FLAGS);
+    let is_alone = data.iter().all(|(kind, _)| kind == nfta::MASQ_FLAGS);
     Ports::of(data.be32(nfta::MASQ_FLAGS).unwrap_or(0)).filter(|_| is_alone)
 }
 
 /// Likewise, of an expression that gives a packet the loaded address of `family` as its source.
 fn translated(data: Attributes<'_>, family: Family) -> Option<Ports> {
     let loaded = register(NFT_REG_1);
-    let is_known = data.into_iter().all(|(kind, _)| match kind {
+    let is_known = data.iter().all(|(kind, _)| match kind {
         nfta::NAT_TYPE => data.be32(kind) == Some(register(NFT_NAT_SNAT)),
         nfta::NAT_FAMILY => data.be32(kind) == Some(family.protocol().into()),
         nfta::NAT_REG_ADDR_MIN | nfta::NAT_REG_ADDR_MAX => data.be32(kind) == Some(loaded),

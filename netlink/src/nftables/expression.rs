@@ -1,4 +1,4 @@
-//! What a rule consists of: it loads, compares, and decides.
+//! Rules as the expressions of the kernel: they load, compare, and decide.
 
 use std::net::IpAddr;
 
@@ -9,81 +9,12 @@ use nix::libc::{
     NFT_NAT_SNAT, NFT_PAYLOAD_NETWORK_HEADER, NFT_PAYLOAD_TRANSPORT_HEADER, NFT_REG_1,
     NFT_REG_VERDICT, NFT_RETURN,
 };
-use serde::{Deserialize, Serialize};
 
 use super::family::TableFamily;
 use super::nfta;
+use super::rule::{Condition, Match, Ports, Rule, Side, Verdict};
 use crate::Family;
 use crate::message::{Message, octets};
-
-/// In the order in which a rule has them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Expression {
-    /// Goes on for packets whose source is, or is not, in a network.
-    Source(Match, IpNetwork),
-    /// The same for the destination.
-    Destination(Match, IpNetwork),
-    /// Goes on for packets whose source is, or is not, in the set of this name and family.
-    SourceIn(Match, String, Family),
-    /// The same for the destination.
-    DestinationIn(Match, String, Family),
-    /// Goes on for packets whose protocol above IP is, or is not, in the set of this name.
-    ProtocolIn(Match, String),
-    /// Goes on for packets that have, or have not, all bits of this mark, whatever others they have.
-    Marked(Match, u32),
-    /// Goes on for UDP packets to this port.
-    UdpTo(u16),
-    /// Goes on for packets whose VXLAN header has, or has not, this VNI; never for those without one.
-    Vni(Match, u32),
-    /// Goes on for packets that came by the interface of this name.
-    InputInterface(String),
-    /// Goes on for packets whose source is, or is not, routed by the interface that they came by.
-    ReversePath(Match),
-    /// Counts packets and bytes; goes on.
-    Counter,
-    /// The connection that the packet belongs to is not taken note of; goes on.
-    Untrack,
-    /// The packet is dropped without an error to the sender.
-    Drop,
-    /// No rule behind this one is asked.
-    Accept,
-    /// Back to the chain that came here.
-    Return,
-    /// To another chain, and back from its end.
-    Jump(String),
-    /// To another chain, and from its end to where this one came from.
-    Goto(String),
-    /// The packet loses these bits of its mark; goes on.
-    Unmark(u32),
-    /// The source becomes the address of the interface that the packet leaves by.
-    Masquerade(Ports),
-    /// The source becomes this address.
-    SourceNat(IpAddr, Ports),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Match {
-    Is,
-    IsNot,
-}
-
-/// Which of the two addresses in an IP header.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Place {
-    Source,
-    Destination,
-}
-
-/// What becomes of source ports under a new source address.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Ports {
-    /// They stay as they are, unless another connection has them.
-    #[default]
-    Kept,
-    /// Chosen at random, so that two that choose at once hardly choose the same.
-    FullyRandom,
-}
 
 /// Offset and length in the header of UDP, in bytes.
 pub(super) const PORT: (u32, u32) = (2, 2);
@@ -112,53 +43,63 @@ pub(super) const MAP_ADDRESSES: u32 = 1;
 /// `NF_NAT_RANGE_PROTO_RANDOM_FULLY` of `linux/netfilter/nf_nat.h`.
 const FULLY_RANDOM: u32 = 1 << 4;
 
-impl Expression {
-    /// Adds it to a rule in a table for `table`.
-    pub(super) fn append(&self, rule: Message, table: TableFamily) -> Message {
+impl Rule {
+    /// Adds its expressions to `message`, for a table of `family`.
+    pub(super) fn append(&self, message: Message, family: TableFamily) -> Message {
+        let conditions = self.conditions.iter();
+        self.verdict.append(conditions.fold(message, |rule, one| one.append(rule, family)))
+    }
+}
+
+impl Condition {
+    fn append(&self, rule: Message, table: TableFamily) -> Message {
         match self {
-            Self::Source(rule_for, network) => {
-                let loaded = load(rule, table, Place::Source, Family::of(network.ip()));
-                compare(loaded, *rule_for, *network)
+            Self::Address(side, test, network) => {
+                compare(load(rule, table, *side, Family::of(network.ip())), *test, *network)
             }
-            Self::Destination(rule_for, network) => {
-                let loaded = load(rule, table, Place::Destination, Family::of(network.ip()));
-                compare(loaded, *rule_for, *network)
+            Self::AddressIn(side, test, set, family) => {
+                look_up(load(rule, table, *side, *family), *test, set)
             }
-            Self::SourceIn(rule_for, set, family) => {
-                look_up(load(rule, table, Place::Source, *family), *rule_for, set)
+            Self::ProtocolIn(test, set) => look_up(meta(rule, NFT_META_L4PROTO), *test, set),
+            // The kernel has marks in the order of the machine.
+            Self::Marked(test, mark) => {
+                let masked = with_mask(meta(rule, NFT_META_MARK), &mark.to_ne_bytes());
+                compare_with(masked, test.operation(), &mark.to_ne_bytes())
             }
-            Self::DestinationIn(rule_for, set, family) => {
-                look_up(load(rule, table, Place::Destination, *family), *rule_for, set)
-            }
-            Self::ProtocolIn(rule_for, set) => {
-                look_up(meta(rule, NFT_META_L4PROTO), *rule_for, set)
-            }
-            Self::Marked(rule_for, mark) => marked(rule, *rule_for, *mark),
             Self::UdpTo(port) => udp_to(rule, *port),
-            Self::Vni(rule_for, vni) => with_vni(rule, rule_for.operation(), *vni),
-            Self::InputInterface(link) => came_by(rule, link),
-            Self::ReversePath(rule_for) => came_as_routed(rule, *rule_for),
+            Self::Vni(test, vni) => with_vni(rule, test.operation(), *vni),
+            Self::InputInterface(link) => {
+                compare_with(meta(rule, NFT_META_IIFNAME), NFT_CMP_EQ, &name(link))
+            }
+            Self::ReversePath(test) => came_as_routed(rule, *test),
             Self::Counter => expression(rule, "counter", |data| data),
+        }
+    }
+}
+
+impl Verdict {
+    fn append(&self, rule: Message) -> Message {
+        match self {
+            Self::Accept => end(rule, NF_ACCEPT, None),
+            Self::Drop => end(rule, NF_DROP, None),
+            Self::Return => end(rule, NFT_RETURN, None),
+            Self::Jump(chain) => end(rule, NFT_JUMP, Some(chain)),
+            Self::Goto(chain) => end(rule, NFT_GOTO, Some(chain)),
             Self::Untrack => expression(rule, "notrack", |data| data),
-            Self::Drop => verdict(rule, NF_DROP, None),
-            Self::Accept => verdict(rule, NF_ACCEPT, None),
-            Self::Jump(chain) => verdict(rule, NFT_JUMP, Some(chain)),
-            Self::Return => verdict(rule, NFT_RETURN, None),
-            Self::Goto(chain) => verdict(rule, NFT_GOTO, Some(chain)),
             Self::Unmark(mark) => unmark(rule, *mark),
             Self::Masquerade(ports) => masquerade(rule, *ports),
-            Self::SourceNat(to, ports) => source_nat(rule, *to, *ports),
+            Self::SourceNat { to, ports } => source_nat(rule, *to, *ports),
         }
     }
 }
 
 /// In a table for both families, an address has a meaning only in packets of its own.
-fn load(rule: Message, table: TableFamily, place: Place, family: Family) -> Message {
+fn load(rule: Message, table: TableFamily, side: Side, family: Family) -> Message {
     let rule = match table {
         TableFamily::Both => of_family(rule, family),
         TableFamily::Only(_) => rule,
     };
-    load_payload(rule, NFT_PAYLOAD_NETWORK_HEADER, place.in_header(family))
+    load_payload(rule, NFT_PAYLOAD_NETWORK_HEADER, side.in_header(family))
 }
 
 /// `bytes`: offset and length behind the beginning of the header `base`.
@@ -171,16 +112,16 @@ fn load_payload(rule: Message, base: i32, bytes: (u32, u32)) -> Message {
     })
 }
 
-fn compare(loaded: Message, rule_for: Match, network: IpNetwork) -> Message {
+fn compare(loaded: Message, test: Match, network: IpNetwork) -> Message {
     let mask = octets(network.mask());
     // A whole address needs no mask.
     let is_whole = mask.iter().all(|byte| *byte == u8::MAX);
     let masked = if is_whole { loaded } else { with_mask(loaded, &mask) };
-    compare_with(masked, rule_for.operation(), &octets(network.network()))
+    compare_with(masked, test.operation(), &octets(network.network()))
 }
 
-fn look_up(loaded: Message, rule_for: Match, set: &str) -> Message {
-    let flags = match rule_for {
+fn look_up(loaded: Message, test: Match, set: &str) -> Message {
+    let flags = match test {
         Match::Is => None,
         Match::IsNot => Some(register(NFT_LOOKUP_F_INV)),
     };
@@ -189,13 +130,6 @@ fn look_up(loaded: Message, rule_for: Match, set: &str) -> Message {
             .be32(nfta::LOOKUP_SREG, register(NFT_REG_1))
             .with(flags, |data, flags| data.be32(nfta::LOOKUP_FLAGS, flags))
     })
-}
-
-/// The kernel has marks in the order of the machine.
-fn marked(rule: Message, rule_for: Match, mark: u32) -> Message {
-    let mark = mark.to_ne_bytes();
-    let loaded = meta(rule, NFT_META_MARK);
-    compare_with(with_mask(loaded, &mark), rule_for.operation(), &mark)
 }
 
 fn of_family(rule: Message, family: Family) -> Message {
@@ -238,17 +172,13 @@ fn with_vni(rule: Message, operation: i32, vni: u32) -> Message {
     compare_with(load_payload(rule, NFT_PAYLOAD_TRANSPORT_HEADER, VNI), operation, &number)
 }
 
-fn came_by(rule: Message, link: &str) -> Message {
-    compare_with(meta(rule, NFT_META_IIFNAME), NFT_CMP_EQ, &name(link))
-}
-
-fn came_as_routed(rule: Message, rule_for: Match) -> Message {
+fn came_as_routed(rule: Message, test: Match) -> Message {
     let asked = expression(rule, "fib", |data| {
         data.be32(nfta::FIB_DREG, register(NFT_REG_1))
             .be32(nfta::FIB_RESULT, ROUTE_DEVICE)
             .be32(nfta::FIB_FLAGS, BACK_BY_INPUT)
     });
-    let found = match rule_for {
+    let found = match test {
         Match::Is => PRESENT,
         Match::IsNot => MISSING,
     };
@@ -262,7 +192,6 @@ fn name(link: &str) -> Vec<u8> {
     name
 }
 
-/// The kernel has marks in the order of the machine.
 fn unmark(rule: Message, mark: u32) -> Message {
     let cleared = with_mask(meta(rule, NFT_META_MARK), &(!mark).to_ne_bytes());
     expression(cleared, "meta", |data| {
@@ -289,7 +218,7 @@ fn source_nat(rule: Message, to: IpAddr, ports: Ports) -> Message {
     })
 }
 
-fn verdict(rule: Message, code: i32, chain: Option<&str>) -> Message {
+fn end(rule: Message, code: i32, chain: Option<&str>) -> Message {
     expression(rule, "immediate", |data| {
         data.be32(nfta::IMMEDIATE_DREG, register(NFT_REG_VERDICT)).nest(
             nfta::IMMEDIATE_DATA,
@@ -319,7 +248,7 @@ impl Match {
     }
 }
 
-impl Place {
+impl Side {
     /// Offset and length in bytes.
     pub(super) const fn in_header(self, family: Family) -> (u32, u32) {
         match (family, self) {

@@ -1,9 +1,16 @@
-//! The families that a table is for, and their numbers in netfilter.
+//! Tables by name, the families that they are for, and their numbers in netfilter.
 
 use nix::libc::{NFPROTO_INET, NFPROTO_IPV4, NFPROTO_IPV6};
 
 use crate::Family;
 use crate::message::byte;
+
+/// A table that the kernel may have.
+#[derive(Clone, Copy, Debug)]
+pub struct Table<'a> {
+    pub family: TableFamily,
+    pub name: &'a str,
+}
 
 /// The address families of the packets that the chains of a table receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +22,14 @@ pub enum TableFamily {
 }
 
 impl Family {
+    /// How `nft(8)` calls its tables and addresses.
+    pub const fn keyword(self) -> &'static str {
+        match self {
+            Self::V4 => "ip",
+            Self::V6 => "ip6",
+        }
+    }
+
     /// How `nft(8)` numbers the type of its addresses, and their length in bytes.
     pub(super) const fn key(self) -> (u32, u32) {
         match self {
@@ -30,6 +45,18 @@ impl Family {
 }
 
 impl TableFamily {
+    /// How `nft(8)` calls it.
+    pub const fn keyword(self) -> &'static str {
+        match self {
+            Self::Both => "inet",
+            Self::Only(family) => family.keyword(),
+        }
+    }
+
+    pub fn includes(self, family: Family) -> bool {
+        matches!(self, Self::Both) || self == Self::Only(family)
+    }
+
     pub(super) const ALL: [Self; 3] = [Self::Both, Self::Only(Family::V4), Self::Only(Family::V6)];
 
     /// As netfilter numbers it.

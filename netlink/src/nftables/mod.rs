@@ -7,17 +7,12 @@ mod decode;
 mod expression;
 mod family;
 mod nfta;
+mod rule;
 mod set;
 
 pub use batch::{Batch, Chain, Hook};
-pub use chains::{FilterChain, FilterRule, filter_chains};
-pub use contents::{
-    Contents, Rule, Rules, changed_chain, changed_table, drops, generation, has_chain, list, read,
-};
-pub use decode::RuleVerdict;
-pub use expression::{Expression, Match, Ports};
-pub use family::TableFamily;
-pub use set::{
-    Change, ChangedElements, ElementTimeout, MOST_ADDRESSES, addresses, changed_elements,
-    udp_timeout,
-};
+pub use chains::{FilterChain, filter_chains};
+pub use contents::{Contents, ListedRule, Rules, changed_chain, changed_table, generation};
+pub use family::{Table, TableFamily};
+pub use rule::{Condition, Match, Ports, Rule, Side, Verdict};
+pub use set::{Change, ChangedElements, ElementTimeout, MOST_ADDRESSES, changed_elements};

@@ -41,7 +41,6 @@ pub(super) const SET_ELEM_LIST_TABLE: u16 = 1;
 pub(super) const SET_ELEM_LIST_SET: u16 = 2;
 pub(super) const SET_ELEM_LIST_ELEMENTS: u16 = 3;
 pub(super) const SET_ELEM_KEY: u16 = 1;
-pub(super) const SET_ELEM_FLAGS: u16 = 3;
 pub(super) const SET_ELEM_TIMEOUT: u16 = 4;
 pub(super) const SET_ELEM_EXPIRATION: u16 = 5;
 pub(super) const META_DREG: u16 = 1;

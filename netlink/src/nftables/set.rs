@@ -1,18 +1,17 @@
-//! Sets of addresses, networks and protocols: written, read, and what of them changes.
+//! Sets of addresses and protocols: written, read, and what of them changes.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::time::Duration;
 
-use ipnetwork::IpNetwork;
 use nix::libc::{
     NFNL_SUBSYS_NFTABLES, NFT_MSG_DELSETELEM, NFT_MSG_GETSETELEM, NFT_MSG_NEWSET,
-    NFT_MSG_NEWSETELEM, NFT_SET_ELEM_INTERVAL_END, NFT_SET_INTERVAL, NFT_SET_TIMEOUT, NLM_F_CREATE,
+    NFT_MSG_NEWSETELEM, NFT_SET_TIMEOUT, NLM_F_CREATE,
 };
 
 use super::batch::{Batch, HEADER, request};
 use super::expression::UDP;
-use super::family::TableFamily;
+use super::family::{Table, TableFamily};
 use super::nfta;
 use crate::Family;
 use crate::attributes::{Attributes, ip};
@@ -58,11 +57,6 @@ const ADDED: i32 = NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_NEWSETELEM;
 const DELETED: i32 = NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_DELSETELEM;
 
 impl Batch {
-    /// There is this set of networks of one family from now on.
-    pub fn set(self, name: &str, family: Family) -> Self {
-        self.set_of(name, family.key(), NFT_SET_INTERVAL.cast_unsigned())
-    }
-
     /// There is this set of addresses of one family from now on.
     pub fn address_set(self, name: &str, family: Family) -> Self {
         self.set_of(name, family.key(), 0)
@@ -84,15 +78,6 @@ impl Batch {
             // The kernel requires a number for each set of a batch, but uses their names.
             .be32(nfta::SET_ID, 1);
         self.and(set)
-    }
-
-    /// `networks`, which do not overlap, are in the set `name` of their family from now on.
-    pub fn add_elements(self, name: &str, networks: &[IpNetwork]) -> Self {
-        self.elements(NFT_MSG_NEWSETELEM, NLM_F_CREATE, name, |list| intervals(list, networks))
-    }
-
-    pub fn delete_elements(self, name: &str, networks: &[IpNetwork]) -> Self {
-        self.elements(NFT_MSG_DELSETELEM, 0, name, |list| intervals(list, networks))
     }
 
     /// `addresses`, at most [`MOST_ADDRESSES`], are in the set `name` of their family from now on.
@@ -137,35 +122,24 @@ impl Batch {
     }
 }
 
-/// The addresses of a set that holds nothing else; none if there is no such set.
-pub fn addresses(
-    socket: &mut Socket,
-    family: Family,
-    table: &str,
-    set: &str,
-) -> io::Result<Vec<IpAddr>> {
-    let question = listing(family, table, set);
-    let parts = socket
-        .list(&question, |frame| Some(keys(frame.attributes(HEADER)?).collect::<Vec<_>>()))?;
-    Ok(parts.concat())
-}
+impl Table<'_> {
+    /// The addresses of a set that holds nothing else; none if there is no such set.
+    pub fn addresses(self, socket: &mut Socket, set: &str) -> io::Result<Vec<IpAddr>> {
+        let read = |frame: &Frame<'_>| Some(keys(frame.attributes(HEADER)?).collect::<Vec<_>>());
+        Ok(socket.list(&self.listing(set), read)?.concat())
+    }
 
-/// How long UDP stays in a set of protocols; none if it is not there, or stays for ever.
-pub fn udp_timeout(
-    socket: &mut Socket,
-    family: Family,
-    table: &str,
-    set: &str,
-) -> io::Result<Option<ElementTimeout>> {
-    let question = listing(family, table, set);
-    let parts = socket.list(&question, |frame| timeout_of_udp(frame.attributes(HEADER)?))?;
-    Ok(parts.into_iter().next())
-}
+    /// How long UDP stays in a set of protocols; none if it is not there, or stays for ever.
+    pub fn udp_timeout(self, socket: &mut Socket, set: &str) -> io::Result<Option<ElementTimeout>> {
+        let read = |frame: &Frame<'_>| timeout_of_udp(frame.attributes(HEADER)?);
+        Ok(socket.list(&self.listing(set), read)?.into_iter().next())
+    }
 
-fn listing(family: Family, table: &str, set: &str) -> Message {
-    request(TableFamily::Only(family), NFT_MSG_GETSETELEM, 0)
-        .text(nfta::SET_ELEM_LIST_TABLE, table)
-        .text(nfta::SET_ELEM_LIST_SET, set)
+    fn listing(self, set: &str) -> Message {
+        request(self.family, NFT_MSG_GETSETELEM, 0)
+            .text(nfta::SET_ELEM_LIST_TABLE, self.name)
+            .text(nfta::SET_ELEM_LIST_SET, set)
+    }
 }
 
 /// What `frame` reports of the elements of a set; none if it reports anything else.
@@ -185,8 +159,8 @@ pub fn changed_elements<'a>(frame: &Frame<'a>) -> Option<ChangedElements<'a>> {
 }
 
 fn elements(all: Attributes<'_>) -> impl Iterator<Item = (Attributes<'_>, &[u8])> {
-    let list = all.nested(nfta::SET_ELEM_LIST_ELEMENTS).unwrap_or(Attributes::of(&[]));
-    list.into_iter().filter_map(|(_, element)| {
+    let list = all.nested(nfta::SET_ELEM_LIST_ELEMENTS).unwrap_or_default();
+    list.iter().filter_map(|(_, element)| {
         let element = Attributes::of(element);
         Some((element, element.nested(nfta::SET_ELEM_KEY)?.get(nfta::DATA_VALUE)?))
     })
@@ -207,23 +181,10 @@ fn timeout_of_udp(all: Attributes<'_>) -> Option<ElementTimeout> {
 }
 
 fn hosts(list: Message, addresses: impl IntoIterator<Item = IpAddr>) -> Message {
-    addresses.into_iter().fold(list, |list, address| element(list, address, None))
-}
-
-/// An interval reaches up to the next element; one up to the last address needs no end.
-fn intervals(list: Message, networks: &[IpNetwork]) -> Message {
-    let end = NFT_SET_ELEM_INTERVAL_END.cast_unsigned();
-    networks.iter().fold(list, |list, network| {
-        let started = element(list, network.network(), None);
-        started.with(after(*network), |list, next| element(list, next, Some(end)))
-    })
-}
-
-fn element(list: Message, key: IpAddr, flags: Option<u32>) -> Message {
-    list.nest(nfta::LIST_ELEM, |element| {
-        element
-            .nest(nfta::SET_ELEM_KEY, |data| data.ip(nfta::DATA_VALUE, key))
-            .with(flags, |element, flags| element.be32(nfta::SET_ELEM_FLAGS, flags))
+    addresses.into_iter().fold(list, |list, address| {
+        list.nest(nfta::LIST_ELEM, |element| {
+            element.nest(nfta::SET_ELEM_KEY, |data| data.ip(nfta::DATA_VALUE, address))
+        })
     })
 }
 
@@ -236,12 +197,4 @@ fn udp(list: Message, timeout: Option<Duration>) -> Message {
                 element.bytes(nfta::SET_ELEM_TIMEOUT, &timeout.to_be_bytes())
             })
     })
-}
-
-/// The first address behind `network`.
-fn after(network: IpNetwork) -> Option<IpAddr> {
-    match network.broadcast() {
-        IpAddr::V4(last) => Some(Ipv4Addr::from_bits(last.to_bits().checked_add(1)?).into()),
-        IpAddr::V6(last) => Some(Ipv6Addr::from_bits(last.to_bits().checked_add(1)?).into()),
-    }
 }

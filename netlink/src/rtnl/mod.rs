@@ -2,7 +2,7 @@
 
 pub mod address;
 pub mod link;
-mod neighbour;
+pub mod neighbour;
 pub mod route;
 
 pub use neighbour::{NextHops, Resolution};

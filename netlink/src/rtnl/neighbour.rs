@@ -1,19 +1,20 @@
-//! Next hops: whether the kernel knows the hardware address of one, without a packet that waits for it.
+//! Neighbours, and next hops: whether the kernel knows the hardware address of one, without a packet
+//! that waits for it.
 
 use std::io;
 use std::net::IpAddr;
 
 use nix::errno::Errno;
 use nix::libc::{
-    NDA_DST, NLM_F_CREATE, NTF_USE, NUD_DELAY, NUD_NOARP, NUD_NONE, NUD_PERMANENT, NUD_PROBE,
-    NUD_REACHABLE, NUD_STALE, RTA_DST, RTA_GATEWAY, RTA_OIF, RTM_GETNEIGH, RTM_GETROUTE,
-    RTM_NEWNEIGH,
+    AF_BRIDGE, NDA_DST, NDA_IFINDEX, NLM_F_CREATE, NTF_USE, NUD_DELAY, NUD_NOARP, NUD_PERMANENT,
+    NUD_PROBE, NUD_REACHABLE, NUD_STALE, RTA_GATEWAY, RTA_OIF, RTM_GETNEIGH, RTM_NEWNEIGH,
 };
 
 use super::address::family;
+use super::route::{self, RTMSG};
 use crate::attributes::{ip, u16_at, u32_at};
-use crate::frame::Frame;
-use crate::message::{Message, fixed};
+use crate::frame::{Frame, Refusal};
+use crate::message::{Message, byte};
 use crate::socket::{Protocol, Socket};
 
 /// A conversation about next hops.
@@ -36,7 +37,6 @@ struct NextHop {
     address: IpAddr,
 }
 
-const RTMSG: usize = 12;
 const NDMSG: usize = 12;
 /// A next hop of another family than the route: behind two bytes with that family.
 const RTA_VIA: u16 = 18;
@@ -57,38 +57,43 @@ impl NextHops {
         }
         // Changes no entry that exists: it only has the kernel ask.
         let order = message(RTM_NEWNEIGH, NLM_F_CREATE, NTF_USE, next_hop);
-        self.socket.get(order, |_| Some(()))?.map_err(|refusal| io::Error::from(refusal.errno))?;
+        self.socket.get(order, |_| Some(()))?.map_err(|refusal| refusal.errno)?;
         Ok(Resolution::UnderWay)
     }
 
     /// By the kernel's route to `address`.
     fn find(&mut self, address: IpAddr) -> io::Result<NextHop> {
-        let width = if address.is_ipv4() { 32 } else { 128 };
-        let fixed = fixed::<RTMSG>(&[family(address), width]);
-        let question = Message::new(RTM_GETROUTE, 0, &fixed).ip(RTA_DST, address);
-        let found = self.socket.get(question, |frame| {
+        let found = self.socket.get(route::lookup(address), |frame| {
             let all = frame.attributes(RTMSG)?;
             let via = all.get(RTA_VIA).and_then(|via| ip(via.get(2..)?));
             let gateway = all.ip(RTA_GATEWAY).or(via);
             Some(NextHop { link: all.u32(RTA_OIF)?, address: gateway.unwrap_or(address) })
         })?;
-        let found = found.map_err(|refusal| io::Error::from(refusal.errno))?;
-        found.ok_or_else(|| Errno::ENETUNREACH.into())
+        Ok(found.map_err(|refusal| refusal.errno)?.ok_or(Errno::ENETUNREACH)?)
     }
 
     fn is_usable(&mut self, next_hop: NextHop) -> io::Result<bool> {
         let question = message(RTM_GETNEIGH, 0, 0, next_hop);
         match self.socket.get(question.clone(), state)? {
-            Ok(found) => Ok(found.is_some_and(is_usable)),
-            Err(refusal) if refusal.errno == Errno::ENOENT => Ok(false),
+            Err(Refusal { errno: Errno::ENOENT, .. }) => Ok(false),
             // Before 5.0, the kernel only lists.
-            Err(refusal) if refusal.errno == Errno::EOPNOTSUPP => {
+            Err(Refusal { errno: Errno::EOPNOTSUPP, .. }) => {
                 let is_it = |frame: &Frame<'_>| state_of(frame, next_hop);
                 Ok(self.socket.list(&question, is_it)?.into_iter().any(is_usable))
             }
-            Err(refusal) => Err(refusal.errno.into()),
+            answer => Ok(answer.map_err(|refusal| refusal.errno)?.is_some_and(is_usable)),
         }
     }
+}
+
+/// All on this link.
+pub fn list(link: u32) -> Message {
+    Message::new(RTM_GETNEIGH, 0, &[0; NDMSG]).u32(NDA_IFINDEX, link)
+}
+
+/// All FDB entries on this link.
+pub fn list_fdb(link: u32) -> Message {
+    Message::new(RTM_GETNEIGH, 0, &ndmsg(byte(AF_BRIDGE), link, 0))
 }
 
 const fn is_usable(state: u16) -> bool {
@@ -97,9 +102,13 @@ const fn is_usable(state: u16) -> bool {
 
 fn message(kind: u16, flags: i32, neighbour_flags: u8, next_hop: NextHop) -> Message {
     let NextHop { link, address } = next_hop;
-    let [link, state] = [link.to_ne_bytes().to_vec(), NUD_NONE.to_ne_bytes().to_vec()];
-    let fixed = [vec![family(address), 0, 0, 0], link, state, vec![neighbour_flags, 0]];
-    Message::new(kind, flags, &fixed.concat()).ip(NDA_DST, address)
+    Message::new(kind, flags, &ndmsg(family(address), link, neighbour_flags)).ip(NDA_DST, address)
+}
+
+/// Without a state.
+const fn ndmsg(family: u8, link: u32, flags: u8) -> [u8; NDMSG] {
+    let [a, b, c, d] = link.to_ne_bytes();
+    [family, 0, 0, 0, a, b, c, d, 0, 0, flags, 0]
 }
 
 fn state(frame: &Frame<'_>) -> Option<u16> {

@@ -4,20 +4,20 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 use nix::libc::{
-    NLM_F_CREATE, RT_TABLE_MAIN, RTA_DST, RTA_GATEWAY, RTA_METRICS, RTA_OIF, RTA_PRIORITY,
+    AF_INET, NLM_F_CREATE, RT_TABLE_MAIN, RTA_DST, RTA_GATEWAY, RTA_METRICS, RTA_OIF, RTA_PRIORITY,
     RTA_TABLE, RTM_GETROUTE, RTM_NEWROUTE, RTN_UNICAST, RTPROT_BOOT,
 };
 
 use super::address::family;
+use crate::Family;
 use crate::frame::Frame;
 use crate::message::{Message, fixed};
 
 /// A route to add. What is `None` is the kernel's choice.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
     pub destination: IpNetwork,
     pub gateway: Option<IpAddr>,
-    pub link: u32,
     pub table: Option<u32>,
     pub priority: Option<u32>,
     pub scope: Option<u32>,
@@ -35,15 +35,22 @@ pub struct ListedRoute {
     pub link: Option<u32>,
 }
 
-const RTMSG: usize = 12;
+pub(super) const RTMSG: usize = 12;
 const RTAX_MTU: u16 = 2;
 const RTAX_ADVMSS: u16 = 8;
 
+impl Route {
+    pub const fn to(destination: IpNetwork) -> Self {
+        let (table, priority, scope, mtu, advmss) = (None, None, None, None, None);
+        Self { destination, gateway: None, table, priority, scope, mtu, advmss }
+    }
+}
+
 /// As `ip route add` writes it.
-pub fn add(route: &Route) -> Message {
+pub fn add(link: u32, route: &Route) -> Message {
     let destination = route.destination;
     let message = Message::new(RTM_NEWROUTE, NLM_F_CREATE, &rtmsg(route))
-        .u32(RTA_OIF, route.link)
+        .u32(RTA_OIF, link)
         .u32(RTA_TABLE, route.table.unwrap_or(RT_TABLE_MAIN.into()));
     // The kernel takes a default route by the absence of a destination.
     let target = (destination.prefix() > 0).then(|| destination.network());
@@ -60,17 +67,23 @@ pub fn add(route: &Route) -> Message {
         })
 }
 
-/// All of one family.
-pub fn list(of: IpAddr) -> Message {
-    Message::new(RTM_GETROUTE, 0, &fixed::<RTMSG>(&[family(of)]))
+/// All of one family; on a strict socket, those of `table`, or of all tables if it is 0.
+pub fn list(of: Family, table: u8) -> Message {
+    let family = family(of.unspecified());
+    Message::new(RTM_GETROUTE, 0, &fixed::<RTMSG>(&[family, 0, 0, 0, table]))
+}
+
+/// The route that a packet to `address` would take.
+pub fn lookup(address: IpAddr) -> Message {
+    let fixed = fixed::<RTMSG>(&[family(address), Family::of(address).width()]);
+    Message::new(RTM_GETROUTE, 0, &fixed).ip(RTA_DST, address)
 }
 
 pub fn read(frame: &Frame<'_>) -> Option<ListedRoute> {
     let [of, length, ..] = *frame.payload else { return None };
-    let is_ipv4 = i32::from(of) == nix::libc::AF_INET;
-    let any = if is_ipv4 { IpAddr::from([0_u8; 4]) } else { IpAddr::from([0_u8; 16]) };
+    let family = if i32::from(of) == AF_INET { Family::V4 } else { Family::V6 };
     let all = frame.attributes(RTMSG)?;
-    let base = all.ip(RTA_DST).unwrap_or(any);
+    let base = all.ip(RTA_DST).unwrap_or(family.unspecified());
     Some(ListedRoute {
         destination: IpNetwork::new(base, length).ok()?,
         gateway: all.ip(RTA_GATEWAY),

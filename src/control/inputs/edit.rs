@@ -112,12 +112,12 @@ impl Inputs {
     fn unreachable(&mut self, wanted: &NetworkConfig) -> Option<Vec<IpAddr>> {
         let local = self.local().filter(|_| self.peers.is_complete())?;
         let then = NodeInputs { config: wanted.clone().on_node(self.names()), ..local.clone() };
-        let (now, then) = (backend::networks(&local), backend::networks(&then));
+        let (now, then) = (backend::backends(&local), backend::backends(&then));
         self.peers.validate_by(local.rules());
         let accepted = self.peers.all().filter_map(|(_, peer)| peer?.ok());
         let is_unreachable = |peer: &&Arc<Lease>| {
-            let without = |networks| {
-                backend::plan_peer(networks, peer, &self.fallbacks).without_path().count()
+            let without = |backends| {
+                backend::plan_peer(backends, peer, &self.fallbacks).without_path().count()
             };
             without(&then) > without(&now)
         };

@@ -19,22 +19,12 @@ pub(super) struct Connections(VecDeque<Open>);
 #[derive(Debug)]
 struct Open {
     source: Option<IpAddr>,
-    progress: Weak<ConnectionState>,
+    has_asked: Weak<AtomicBool>,
     abort: AbortHandle,
 }
 
 /// Whether a connection has sent its request. The connection is open as long as this exists.
-#[derive(Debug, Default)]
-pub(super) struct ConnectionState {
-    has_asked: AtomicBool,
-}
-
-impl ConnectionState {
-    /// Notes that its request has arrived.
-    pub(super) fn note_request(&self) {
-        self.has_asked.store(true, Ordering::Relaxed);
-    }
-}
+pub(super) type HasAsked = Arc<AtomicBool>;
 
 impl Connections {
     /// Whether a new connection replaces another one.
@@ -45,10 +35,7 @@ impl Connections {
 
     /// Opens a connection from `source`. If there are too many, in total or from this source, the
     /// one of these that has been silent longest is closed.
-    pub(super) fn open(
-        &mut self,
-        source: Option<IpAddr>,
-    ) -> (Arc<ConnectionState>, AbortRegistration) {
+    pub(super) fn open(&mut self, source: Option<IpAddr>) -> (HasAsked, AbortRegistration) {
         if self.are_full() {
             self.drop_one(|_| true);
         }
@@ -57,9 +44,9 @@ impl Connections {
             self.drop_one(is_same);
         }
         let (abort, registration) = AbortHandle::new_pair();
-        let progress = Arc::<ConnectionState>::default();
-        self.0.push_back(Open { source, progress: Arc::downgrade(&progress), abort });
-        (progress, registration)
+        let has_asked = HasAsked::default();
+        self.0.push_back(Open { source, has_asked: Arc::downgrade(&has_asked), abort });
+        (has_asked, registration)
     }
 
     /// Closes a connection whose request has arrived only if none is silent.
@@ -74,11 +61,11 @@ impl Connections {
 
 impl Open {
     fn is_open(&self) -> bool {
-        self.progress.strong_count() > 0
+        self.has_asked.strong_count() > 0
     }
 
     fn is_silent(&self) -> bool {
-        self.progress.upgrade().is_some_and(|progress| !progress.has_asked.load(Ordering::Relaxed))
+        self.has_asked.upgrade().is_some_and(|has_asked| !has_asked.load(Ordering::Relaxed))
     }
 }
 
@@ -88,7 +75,7 @@ mod tests {
     use futures::future::{Abortable, Pending, pending};
 
     struct Client {
-        progress: Arc<ConnectionState>,
+        has_asked: HasAsked,
         future: Abortable<Pending<()>>,
     }
 
@@ -100,8 +87,8 @@ mod tests {
 
     fn connect(connections: &mut Connections, source: usize) -> Client {
         let source = IpAddr::from([10, 244, 1, u8::try_from(source).unwrap()]);
-        let (progress, registration) = connections.open(Some(source));
-        Client { progress, future: Abortable::new(pending(), registration) }
+        let (has_asked, registration) = connections.open(Some(source));
+        Client { has_asked, future: Abortable::new(pending(), registration) }
     }
 
     fn dropped(clients: &[Client]) -> Vec<usize> {
@@ -113,7 +100,7 @@ mod tests {
         let mut connections = Connections::default();
         let other = connect(&mut connections, 2);
         let mut clients: Vec<_> = (0..8).map(|_| connect(&mut connections, 1)).collect();
-        clients[0].progress.note_request();
+        clients[0].has_asked.store(true, Ordering::Relaxed);
         clients.push(connect(&mut connections, 1));
         clients.push(connect(&mut connections, 1));
         assert_eq!(dropped(&clients), [1, 2]);
@@ -124,7 +111,7 @@ mod tests {
     fn when_full_the_connection_that_was_silent_longest_is_dropped() {
         let mut connections = Connections::default();
         let mut clients: Vec<_> = (0..MOST).map(|it| connect(&mut connections, it)).collect();
-        clients[0].progress.note_request();
+        clients[0].has_asked.store(true, Ordering::Relaxed);
         assert!(connections.are_full());
         clients.push(connect(&mut connections, 100));
         assert_eq!(dropped(&clients), [1]);
@@ -135,7 +122,7 @@ mod tests {
         let mut connections = Connections::default();
         let mut clients: Vec<_> = (0..MOST).map(|it| connect(&mut connections, it)).collect();
         for client in &clients {
-            client.progress.note_request();
+            client.has_asked.store(true, Ordering::Relaxed);
         }
         clients.push(connect(&mut connections, 100));
         assert_eq!(dropped(&clients), [0]);

@@ -15,18 +15,11 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixSocket, Un
 /// Connections that the kernel keeps until they are accepted.
 const BACKLOG: u32 = 1024;
 
-/// What happens to a new connection when the maximum number is open.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WhenFull {
-    /// It waits until another one ends.
-    Wait,
-    /// It replaces the one that has been silent longest.
-    Drop,
-}
-
 pub trait Listener {
     type Connection: AsyncRead + AsyncWrite + Unpin + 'static;
-    const WHEN_FULL: WhenFull;
+    /// When the maximum number is open, whether a new connection replaces the one that has been
+    /// silent longest. Otherwise it waits until another one ends.
+    const REPLACES: bool;
 
     /// The next connection, and its source address, if it has one.
     fn accept(&self) -> impl Future<Output = io::Result<(Self::Connection, Option<IpAddr>)>>;
@@ -35,7 +28,7 @@ pub trait Listener {
 /// Any host may connect.
 impl Listener for TcpListener {
     type Connection = TcpStream;
-    const WHEN_FULL: WhenFull = WhenFull::Drop;
+    const REPLACES: bool = true;
 
     async fn accept(&self) -> io::Result<(Self::Connection, Option<IpAddr>)> {
         let (connection, source) = Self::accept(self).await?;
@@ -46,7 +39,7 @@ impl Listener for TcpListener {
 /// Only root may connect.
 impl Listener for UnixListener {
     type Connection = UnixStream;
-    const WHEN_FULL: WhenFull = WhenFull::Wait;
+    const REPLACES: bool = false;
 
     async fn accept(&self) -> io::Result<(Self::Connection, Option<IpAddr>)> {
         Self::accept(self).await.map(|(connection, _)| (connection, None))
@@ -59,31 +52,23 @@ impl Listener for UnixListener {
 /// # Errors
 /// The address is in use, or is not an address of this host.
 pub fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
-    if !address.ip().is_unspecified() {
-        return listen(own_family(address)?, address);
-    }
-    // A host without IPv6 has no such sockets.
-    match dual_stack() {
-        Ok(socket) => listen(socket, SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), address.port())),
-        Err(_) => listen(own_family(address)?, address),
-    }
-}
-
-fn own_family(address: SocketAddr) -> io::Result<TcpSocket> {
-    if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }
+    // A host without IPv6 has no sockets of both families.
+    let of_both = address.ip().is_unspecified().then(dual_stack).and_then(Result::ok);
+    let (socket, address) = match of_both {
+        Some(socket) => (socket, SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), address.port())),
+        None if address.is_ipv4() => (TcpSocket::new_v4()?, address),
+        None => (TcpSocket::new_v6()?, address),
+    };
+    // A connection of the previous daemon may still be closing.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 fn dual_stack() -> io::Result<TcpSocket> {
     let socket = TcpSocket::new_v6()?;
     setsockopt(&socket, sockopt::Ipv6V6Only, &false)?;
     Ok(socket)
-}
-
-fn listen(socket: TcpSocket, address: SocketAddr) -> io::Result<TcpListener> {
-    // A connection of the previous daemon may still be closing.
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    socket.listen(BACKLOG)
 }
 
 /// Binds `path`, with access for root only. A socket on which no process answers is replaced.
@@ -100,10 +85,8 @@ pub fn bind_control(path: &Path) -> io::Result<UnixListener> {
     }
     match std::fs::symlink_metadata(path) {
         Ok(file) if !file.file_type().is_socket() => {
-            return Err(io::Error::new(
-                io::ErrorKind::AlreadyExists,
-                "the file exists and is not a socket",
-            ));
+            let message = "the file exists and is not a socket";
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, message));
         }
         Ok(_) => std::fs::remove_file(path)?,
         Err(_) => {}

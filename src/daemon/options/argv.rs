@@ -15,7 +15,7 @@ A flag that is not given is read from the environment: --etcd-prefix from FLANNE
 const VERSION: &str = "version";
 
 /// A flag as it is declared. As in Go, the default determines the type: boolean, integer or text.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(super) struct Flag {
     heading: &'static str,
     help: &'static str,
@@ -32,10 +32,6 @@ impl Flag {
         (flag, _): (Self, impl Fn(&[&str]) -> Result<T, Allowed>),
     ) -> Self {
         Self { heading, help: help.trim_start(), ..flag }
-    }
-
-    const fn named(name: &'static str, value_name: &'static str) -> Self {
-        Self { heading: "", help: "", name, value_name, default: None }
     }
 
     fn is_boolean(&self) -> bool {
@@ -58,7 +54,7 @@ pub(super) fn one<T>(
     default: &'static str,
     parse: impl Fn(&str) -> Result<T, Allowed>,
 ) -> (Flag, impl Fn(&[&str]) -> Result<T, Allowed>) {
-    let flag = Flag { default: Some(default), ..Flag::named(name, value_name) };
+    let flag = Flag { name, value_name, default: Some(default), ..Flag::default() };
     (flag, move |values: &[&str]| parse(values.last().copied().unwrap_or_default()))
 }
 
@@ -71,7 +67,7 @@ pub(super) fn optional<T>(
     let read = move |values: &[&str]| {
         values.last().filter(|value| !value.is_empty()).map(|value| parse(value)).transpose()
     };
-    (Flag::named(name, value_name), read)
+    (Flag { name, value_name, ..Flag::default() }, read)
 }
 
 /// A flag of which all values are used, except empty ones.
@@ -83,7 +79,7 @@ pub(super) fn list(
         let given = values.iter().filter(|value| !value.is_empty());
         Ok(given.map(|value| (*value).to_owned()).collect())
     };
-    (Flag::named(name, value_name), read)
+    (Flag { name, value_name, ..Flag::default() }, read)
 }
 
 /// The flags that were given, in order, with their values as text.
@@ -200,10 +196,8 @@ fn split(word: &str) -> Result<Option<(&str, Option<&str>)>, Stop> {
     let Some(rest) = word.strip_prefix("--").or_else(|| word.strip_prefix('-')) else {
         return Ok(None);
     };
-    let (flag, value) = match rest.split_once('=') {
-        Some((flag, value)) => (flag, Some(value)),
-        None => (rest, None),
-    };
+    let given = rest.split_once('=');
+    let (flag, value) = given.map_or((rest, None), |(flag, value)| (flag, Some(value)));
     match (flag, value) {
         ("", None) => Ok(None),
         ("", Some(_)) => Err(Stop::Malformed { flag: "-=".to_owned() }),

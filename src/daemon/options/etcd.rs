@@ -17,11 +17,8 @@ pub(super) fn options(flags: EtcdFlags, settings: &mut GivenFlags) -> Result<Etc
     let client = both((cert_file, "etcd-certfile"), (key_file, "etcd-keyfile"), settings);
     let user = both((username, "etcd-username"), (password, PASSWORD), settings);
     let (cert_file, key_file) = client.unzip();
-    let tls_flag = match (&ca_file, &cert_file) {
-        (Some(_), _) => Some("etcd-cafile"),
-        (None, Some(_)) => Some("etcd-certfile"),
-        (None, None) => None,
-    };
+    let tls_flags = [(&ca_file, "etcd-cafile"), (&cert_file, "etcd-certfile")];
+    let tls_flag = tls_flags.into_iter().find_map(|(file, flag)| file.as_ref().and(Some(flag)));
     Ok(EtcdOptions {
         endpoints: endpoints(&flags.endpoints, tls_flag, settings)?,
         prefix: flags.prefix,
@@ -58,12 +55,9 @@ fn both<A, B>(
     (second, second_flag): (Option<B>, &str),
     settings: &mut GivenFlags,
 ) -> Option<(A, B)> {
-    let incomplete = match (&first, &second) {
-        (Some(_), None) => Some((first_flag, second_flag)),
-        (None, Some(_)) => Some((second_flag, first_flag)),
-        (Some(_), Some(_)) | (None, None) => None,
-    };
-    if let Some((given, missing)) = incomplete {
+    let (given, missing) =
+        if first.is_some() { (first_flag, second_flag) } else { (second_flag, first_flag) };
+    if first.is_some() != second.is_some() {
         let (given, missing) = (settings.name(given), format!("--{missing}"));
         settings.ignore(&Stop::Incomplete { given, missing });
     }

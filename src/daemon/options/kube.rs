@@ -1,7 +1,5 @@
 //! The flags of Kubernetes, and the variables that name the node and the pod.
 
-use std::path::PathBuf;
-
 use super::argv::GivenFlags;
 use super::etcd::is_web;
 use super::flags::KubeFlags;
@@ -13,7 +11,7 @@ use crate::store::kube::{
 
 /// The options of the store. Stops at values with which no connection is possible.
 pub(super) fn options(
-    flags: KubeFlags,
+    flags: &KubeFlags,
     settings: &GivenFlags,
     environment: impl Fn(&str) -> Option<String>,
 ) -> Result<KubeOptions, Stop> {
@@ -30,9 +28,10 @@ pub(super) fn options(
     } else {
         NetworkCondition::Untouched
     };
+    let (api, annotation_prefix) = api(flags, settings)?;
     Ok(KubeOptions {
-        api: api(flags.api_url, flags.kubeconfig, settings)?,
-        annotation_prefix: annotation_prefix(&flags.annotation_prefix, settings)?,
+        api,
+        annotation_prefix,
         node,
         pod: pod.map(|(name, uid)| PodRef { name, uid }),
         namespace,
@@ -42,24 +41,19 @@ pub(super) fn options(
     })
 }
 
-pub(super) fn annotation_prefix(
-    text: &str,
-    settings: &GivenFlags,
-) -> Result<AnnotationPrefix, Stop> {
-    text.parse().map_err(|allowed: InvalidPrefix| {
-        settings.bad_value("kube-annotation-prefix", text, allowed.to_string())
-    })
-}
-
+/// The way to the API servers, and the prefix of the annotations there.
 pub(super) fn api(
-    urls: Option<String>,
-    kubeconfig: Option<PathBuf>,
+    flags: &KubeFlags,
     settings: &GivenFlags,
-) -> Result<ApiOptions, Stop> {
-    let list = urls.unwrap_or_default();
-    let urls = list.split(',').map(str::trim).filter(|url| !url.is_empty());
-    let urls = urls.map(|url| api_url(url, settings)).collect::<Result<_, _>>()?;
-    Ok(ApiOptions { urls, kubeconfig })
+) -> Result<(ApiOptions, AnnotationPrefix), Stop> {
+    let KubeFlags { api_url: urls, kubeconfig, annotation_prefix: prefix, .. } = flags;
+    let urls = urls.iter().flat_map(|list| list.split(',')).map(str::trim);
+    let urls = urls.filter(|url| !url.is_empty()).map(|url| api_url(url, settings));
+    let api = ApiOptions { urls: urls.collect::<Result<_, _>>()?, kubeconfig: kubeconfig.clone() };
+    let wrong = |allowed: InvalidPrefix| {
+        settings.bad_value("kube-annotation-prefix", prefix, allowed.to_string())
+    };
+    Ok((api, prefix.parse().map_err(wrong)?))
 }
 
 fn api_url(text: &str, settings: &GivenFlags) -> Result<String, Stop> {

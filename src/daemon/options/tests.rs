@@ -10,8 +10,8 @@ use std::time::Duration;
 use tracing::Level;
 
 use super::{
-    Conntrack, Forward, Guard, Masquerade, Options, Pods, Ports, Preference, Reload, Stop, Store,
-    UnknownSources,
+    Conntrack, Forward, Guard, Masquerade, Options, Pods, Ports, Preference, Reload, Stop,
+    StoreOptions, UnknownSources,
 };
 use crate::model::policy::Checksums;
 use crate::store::etcd::EtcdOptions;
@@ -29,8 +29,8 @@ fn parse(line: &str, variables: &[(&str, &str)]) -> Result<Options, Stop> {
 impl Options {
     fn etcd(&self) -> EtcdOptions {
         match &self.store {
-            Store::Etcd(etcd) => etcd.clone(),
-            Store::Kube(kube) => panic!("{kube:?}"),
+            StoreOptions::Etcd(etcd) => etcd.clone(),
+            StoreOptions::Kube(kube) => panic!("{kube:?}"),
         }
     }
 }

@@ -6,8 +6,8 @@ use netlink_packet_route::address::{
     AddressAttribute, AddressHeader, AddressMessage, AddressScope,
 };
 
+use super::Unencodable;
 use super::links::Links;
-use super::{Unencodable, address_family};
 use crate::model::entry::{Address, Entry};
 use crate::model::prefix::is_link_local;
 
@@ -16,7 +16,7 @@ use crate::model::prefix::is_link_local;
 pub(super) fn encode(address: &Address, links: &Links) -> Result<AddressMessage, Unencodable> {
     let mut message = AddressMessage::default();
     message.header = AddressHeader {
-        family: address_family(address.address),
+        family: address.address.into(),
         prefix_len: address.prefix_len,
         scope: if address.link.is_loopback() { AddressScope::Host } else { AddressScope::Universe },
         index: links.index(&address.link)?,

@@ -4,11 +4,12 @@ mod nft;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use nft::{HostChain, changed_chain};
+pub(crate) use nft::{HostChain, changed_chain, table_of};
 
 use crate::model::entry::{
-    Base, BasePolicy, Chain, ChainName, Marked, Match, Ports, Rule, Specification, Verdict,
+    Base, BasePolicy, Chain, ChainName, Condition, Match, Ports, Rule, Side, Specification, Verdict,
 };
+use crate::model::prefix::Prefix;
 use crate::plan::diff::Op;
 
 /// The lines of a table in `iptables-save` output that concern one of tweed's chains.
@@ -168,11 +169,14 @@ fn rule(words: &str, base: Base) -> Option<Rule> {
         "SNAT" => Verdict::SourceNat { to: value(target, "--to-source")?.parse().ok()?, ports },
         _ => return None,
     };
-    let marked = value(words, "--mark").and_then(mark).map(|mark| {
-        if is_reversed(words, "--mark") { Marked::Without(mark) } else { Marked::With(mark) }
-    });
-    let (source, destination) = (condition(words, "-s"), condition(words, "-d"));
-    let rule = Rule { marked, source, destination, ..Rule::of_all(verdict) };
+    let marked = value(words, "--mark").and_then(mark);
+    let marked = marked.map(|mark| Condition::Marked(test(words, "--mark"), mark));
+    let address = |side, flag| {
+        let prefix: Prefix = value(words, flag)?.parse().ok()?;
+        Some(Condition::Address(side, test(words, flag), prefix.into()))
+    };
+    let conditions = [marked, address(Side::Source, "-s"), address(Side::Destination, "-d")];
+    let rule = Rule::of(conditions.into_iter().flatten(), verdict);
     let written = Specification { rule: &rule, comment: Some(base.comment()) }.to_string();
     (written == words).then_some(rule)
 }
@@ -187,11 +191,9 @@ fn mark(text: &str) -> Option<u32> {
     u32::from_str_radix(mask, 16).ok()
 }
 
-fn is_reversed(words: &str, flag: &str) -> bool {
-    words.split(' ').take_while(|word| *word != flag).last() == Some("!")
-}
-
-fn condition(words: &str, flag: &str) -> Option<Match> {
-    let prefix = value(words, flag)?.parse().ok()?;
-    Some(if is_reversed(words, flag) { Match::IsNot(prefix) } else { Match::Is(prefix) })
+fn test(words: &str, flag: &str) -> Match {
+    match words.split(' ').take_while(|word| *word != flag).last() {
+        Some("!") => Match::IsNot,
+        _ => Match::Is,
+    }
 }

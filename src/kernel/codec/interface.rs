@@ -2,14 +2,18 @@
 
 use std::net::IpAddr;
 
+use netlink_packet_route::RouteNetlinkMessage as M;
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage, State};
 
-use super::{address, link};
+use super::links::Links;
+use super::{Body, address, link};
+use crate::model::entry::LinkName;
 use crate::model::node::{Interface, InterfaceAddress, Lifetime};
 
-/// The interface without its addresses.
-pub(crate) fn interface(message: &LinkMessage) -> Option<Interface> {
+/// The interface that `body` lists, without its addresses.
+pub(crate) fn interface(body: &Body) -> Option<Interface> {
+    let Body::Rtnl(M::NewLink(message)) = body else { return None };
     let flags = message.header.flags;
     let carries_frames = message.header.link_layer_type == LinkLayerType::Ether;
     let no_neighbours = LinkFlags::Loopback | LinkFlags::Pointopoint | LinkFlags::Noarp;
@@ -29,15 +33,21 @@ fn has_lost_carrier(message: &LinkMessage) -> bool {
     })
 }
 
-pub(crate) fn interface_address(message: &AddressMessage) -> Option<InterfaceAddress> {
+/// The address that `body` lists, and its link.
+pub(crate) fn interface_address(
+    body: &Body,
+    links: &Links,
+) -> Option<(LinkName, InterfaceAddress)> {
+    let Body::Rtnl(M::NewAddress(message)) = body else { return None };
     let flags = flags(message);
     let address = address::local(message)?;
-    Some(InterfaceAddress {
+    let address = InterfaceAddress {
         address,
         prefix_len: message.header.prefix_len,
         usable: !flags.intersects(AddressFlags::Deprecated | AddressFlags::Tentative),
         lifetime: lifetime(address, flags),
-    })
+    };
+    Some((links.name(message.header.index)?.clone(), address))
 }
 
 fn lifetime(address: IpAddr, flags: AddressFlags) -> Lifetime {

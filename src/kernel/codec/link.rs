@@ -12,7 +12,7 @@ use rtnetlink::{LinkMessageBuilder, LinkUnspec, LinkVxlan};
 use tweed_netlink::Frame;
 
 use super::links::{KnownLink, Links};
-use super::{Request, Unencodable, flagged};
+use super::{Body, Request, Unencodable, flagged};
 use crate::mac::MacAddr;
 use crate::model::entry::{Link, LinkKind, LinkName, Vxlan};
 use crate::plan::diff::Op;
@@ -91,7 +91,7 @@ fn correct(link: &Link) -> Result<LinkMessage, Unencodable> {
 /// Setting a link's address, even to the same value, makes the kernel flush its neighbours.
 fn set(link: &Link, links: &Links) -> LinkMessage {
     let device = settings(LinkUnspec::new_with_name(link.name.as_str()), link);
-    if links.mac(&link.name) == Some(link.mac) {
+    if links.get(&link.name).is_some_and(|known| known.mac == link.mac) {
         device.build()
     } else {
         device.address(link.mac.octets().to_vec()).build()
@@ -157,6 +157,14 @@ fn decode_vxlan(attributes: &[InfoVxlan], links: &Links) -> Vxlan {
     vxlan
 }
 
+/// The link that `body` lists.
+pub(crate) fn listed(body: &Body) -> Option<(LinkName, KnownLink)> {
+    match body {
+        Body::Rtnl(RouteNetlinkMessage::NewLink(link)) => known(link),
+        _ => None,
+    }
+}
+
 /// Converts to the form stored in [`Links`].
 pub(crate) fn known(message: &LinkMessage) -> Option<(LinkName, KnownLink)> {
     let (index, is_up) = (message.header.index, message.header.flags.contains(LinkFlags::Up));
@@ -192,12 +200,10 @@ pub(super) fn parse(payload: &[u8]) -> Option<LinkMessage> {
     Some(message)
 }
 
-/// A link without a name, whose reverse-path filter has changed; none for other settings. The value
+/// The index of the link whose reverse-path filter has changed; none for other settings. The value
 /// is read from the setting's file.
-pub(super) fn parse_setting(frame: &Frame<'_>) -> Option<LinkMessage> {
+pub(super) fn changed_filter(frame: &Frame<'_>) -> Option<u32> {
     let attributes = frame.attributes(SETTING_HEADER)?;
     attributes.get(REVERSE_PATH)?;
-    let mut message = LinkMessage::default();
-    message.header.index = attributes.u32(INDEX)?;
-    Some(message)
+    attributes.u32(INDEX)
 }

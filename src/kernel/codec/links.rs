@@ -30,12 +30,8 @@ impl Links {
     }
 
     pub(crate) fn index(&self, name: &LinkName) -> Result<u32, Unencodable> {
-        let known = self.known.get(name).ok_or_else(|| Unencodable::NoLink(name.clone()))?;
+        let known = self.get(name).ok_or_else(|| Unencodable::NoLink(name.clone()))?;
         Ok(known.index)
-    }
-
-    pub(crate) fn mac(&self, name: &LinkName) -> Option<MacAddr> {
-        self.known.get(name).map(|known| known.mac)
     }
 
     /// Records a link; returns its former name if it was renamed.

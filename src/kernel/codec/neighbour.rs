@@ -9,8 +9,8 @@ use netlink_packet_route::neighbour::{
 };
 use netlink_packet_route::route::RouteType;
 
+use super::Unencodable;
 use super::links::Links;
-use super::{Unencodable, address_family};
 use crate::kernel::Observation;
 use crate::mac::MacAddr;
 use crate::model::entry::{Entry, Fdb, Key, LinkName, Neighbour};
@@ -21,7 +21,7 @@ pub(super) fn encode(
 ) -> Result<NeighbourMessage, Unencodable> {
     let mut message = NeighbourMessage::default();
     message.header = NeighbourHeader {
-        family: address_family(neighbour.address),
+        family: neighbour.address.into(),
         ifindex: links.index(&neighbour.link)?,
         state: if neighbour.permanent { NeighbourState::Permanent } else { NeighbourState::Stale },
         flags: NeighbourFlags::empty(),

@@ -2,11 +2,12 @@
 
 use std::net::IpAddr;
 
+use netlink_packet_route::AddressFamily;
 use tweed_netlink::{Frame, Message};
 
 use super::links::Links;
-use super::{Unencodable, address_family};
-use crate::model::entry::{Entry, Nexthop, NexthopId};
+use super::{Body, Unencodable};
+use crate::model::entry::{Entry, Nexthop, NexthopId, PROTOCOL};
 
 pub(super) const RTM_NEWNEXTHOP: u16 = 104;
 pub(super) const RTM_DELNEXTHOP: u16 = 105;
@@ -26,9 +27,9 @@ const HEADER: usize = 8;
 /// group, a blackhole) has only an ID and a protocol.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct NexthopMessage {
-    pub(crate) id: Option<NexthopId>,
+    pub(super) id: Option<NexthopId>,
     /// The protocol number of the program that created it.
-    pub(crate) protocol: u8,
+    protocol: u8,
     flags: u32,
     link: Option<u32>,
     gateway: Option<IpAddr>,
@@ -55,7 +56,7 @@ pub(super) fn remove(id: NexthopId) -> Message {
 }
 
 pub(super) fn put(nexthop: &Nexthop, links: &Links, flags: u16) -> Result<Message, Unencodable> {
-    let family = nexthop.gateway.map_or(0, |gateway| address_family(gateway).into());
+    let family = nexthop.gateway.map_or(0, |gateway| AddressFamily::from(gateway).into());
     let [a, b, c, d] = if nexthop.onlink { RTNH_F_ONLINK } else { 0 }.to_ne_bytes();
     let link = nexthop.link.as_ref().map(|link| links.index(link)).transpose()?;
     let header = [family, 0, nexthop.protocol, 0, a, b, c, d];
@@ -63,6 +64,16 @@ pub(super) fn put(nexthop: &Nexthop, links: &Links, flags: u16) -> Result<Messag
         .u32(NHA_ID, nexthop.id.get())
         .with(link, |message, link| message.u32(NHA_OIF, link))
         .with(nexthop.gateway, |message, gateway| message.ip(NHA_GATEWAY, gateway)))
+}
+
+/// The ID in tweed's range that a foreign nexthop object uses.
+pub(crate) fn taken(body: &Body) -> Option<NexthopId> {
+    match body {
+        Body::NewNexthop(nexthop) if nexthop.protocol != PROTOCOL => {
+            nexthop.id.filter(|id| id.is_ours())
+        }
+        _ => None,
+    }
 }
 
 pub(super) fn decode(message: &NexthopMessage, links: &Links) -> Option<Entry> {

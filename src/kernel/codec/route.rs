@@ -2,15 +2,15 @@
 
 use std::net::IpAddr;
 
-use netlink_packet_route::AddressFamily;
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteScope, RouteType,
     RouteVia,
 };
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use rtnetlink::RouteMessageBuilder;
 
-use super::Unencodable;
 use super::links::Links;
+use super::{Body, Unencodable};
 use crate::model::entry::{Entry, LinkName, NexthopId, Route, RouteKind};
 use crate::model::node::RouteLookup;
 use crate::model::prefix::{Family, Prefix};
@@ -88,11 +88,9 @@ pub(super) fn is_multipath(message: &RouteMessage) -> bool {
     message.attributes.iter().any(|attribute| matches!(attribute, RouteAttribute::MultiPath(_)))
 }
 
-/// The family and device, if `message` is a default route of the main table.
-pub(crate) fn default_route(
-    message: &RouteMessage,
-    links: &Links,
-) -> Option<(Family, Option<LinkName>)> {
+/// The family and device, if `body` is a default route of the main table.
+pub(crate) fn default_route(body: &Body, links: &Links) -> Option<(Family, Option<LinkName>)> {
+    let Body::Rtnl(RouteNetlinkMessage::NewRoute(message)) = body else { return None };
     match decode(message, links)? {
         Entry::Route(route) if route.destination.prefix_len() == 0 => {
             let is_unicast = message.header.kind == RouteType::Unicast;
@@ -103,7 +101,8 @@ pub(crate) fn default_route(
 }
 
 /// The kernel's response to a route lookup.
-pub(crate) fn reach(message: &RouteMessage, links: &Links) -> Option<RouteLookup> {
+pub(crate) fn reach(body: &Body, links: &Links) -> Option<RouteLookup> {
+    let Body::Rtnl(RouteNetlinkMessage::NewRoute(message)) = body else { return None };
     let source = attribute!(message, RouteAttribute::PrefSource(source) => ip_address(source));
     Some(RouteLookup { link: outgoing(message, links)?, source })
 }

@@ -9,6 +9,7 @@ use netlink_packet_route::neighbour::NeighbourState;
 use nix::libc::{IFLA_LINKINFO, IFLA_STATS64};
 use proptest::prelude::*;
 
+use super::links::KnownLink;
 use super::*;
 use crate::mac::MacAddr;
 use crate::model::entry::{

@@ -68,15 +68,13 @@ pub fn other_daemons(places: &Places) -> Vec<OtherDaemon> {
 fn processes(places: &Places) -> Vec<Process> {
     let own = network(&places.proc.join("thread-self"));
     let ours = OwnProcesses::find(places);
-    let other_daemons =
-        all(&places.proc).filter(|pid| name(&places.proc, *pid).as_deref() == Some(RIVAL));
-    let other_daemons = other_daemons.filter(|pid| !ours.include(*pid));
-    other_daemons
-        .filter_map(|pid| {
-            let place = place(network(&places.proc.join(pid.to_string())), own.as_ref().ok())?;
-            Some(Process { pid, name: RIVAL.to_owned(), place })
-        })
-        .collect()
+    let is_rival = |pid: &u32| name(&places.proc, *pid).as_deref() == Some(RIVAL);
+    let rivals = all(&places.proc).filter(is_rival).filter(|pid| !ours.include(*pid));
+    let process = |pid: u32| {
+        let place = place(network(&places.proc.join(pid.to_string())), own.as_ref().ok())?;
+        Some(Process { pid, name: RIVAL.to_owned(), place })
+    };
+    rivals.filter_map(process).collect()
 }
 
 fn all(proc: &Path) -> impl Iterator<Item = u32> + use<> {

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use crate::excerpt;
 use crate::kernel::codec;
-use crate::model::entry::{Chain, ChainName, Iptables};
+use crate::model::entry::{Chain, ChainName, Iptables, iptables};
 use crate::model::prefix::Family;
 use crate::plan::diff::Op;
 
@@ -84,7 +84,7 @@ impl Programs {
 
     /// The program of this kind, under its own name or under the name of the host's default one.
     fn find(self, verb: &str) -> Result<(String, PathBuf), ProgramError> {
-        let word = word(self.family);
+        let word = iptables(self.family);
         let own = format!("{word}-{}-{verb}", self.iptables);
         let usual = Some(format!("{word}-{verb}")).filter(|_| usual() == self.iptables);
         let names = [Some(own.clone()), usual].into_iter().flatten();
@@ -129,13 +129,6 @@ async fn run_to_end(mut command: Command, input: &str) -> io::Result<Output> {
 /// What a program wrote to its error output, as one line.
 fn sentence(written: &[u8]) -> String {
     excerpt::sentence(&String::from_utf8_lossy(written).trim().replace('\n', "; "))
-}
-
-const fn word(family: Family) -> &'static str {
-    match family {
-        Family::V4 => "iptables",
-        Family::V6 => "ip6tables",
-    }
 }
 
 /// The path of the program `name`.

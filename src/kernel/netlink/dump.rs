@@ -3,14 +3,15 @@
 use std::io;
 use std::sync::Arc;
 
-use netlink_packet_route::RouteNetlinkMessage as M;
+use nix::libc::RT_TABLE_MAIN;
 use tweed_netlink::Frame;
+use tweed_netlink::rtnl::{address, neighbour, route};
 
 use super::NetlinkKernel;
-use crate::kernel::codec::{self, Body, Links, request};
+use crate::kernel::codec::{self, Body, Links};
 use crate::kernel::iptables::HostChains;
 use crate::kernel::{Chains, Observation};
-use crate::model::entry::{Entry, KernelState, LinkName, NexthopId, PROTOCOL};
+use crate::model::entry::{Entry, KernelState, LinkName};
 use crate::model::node::{Interface, NexthopSupport};
 use crate::model::prefix::Family;
 use crate::plan::scope::Scope;
@@ -30,13 +31,19 @@ impl NetlinkKernel {
         let (requests, links) = (&mut self.requests, &self.links);
         let held = |body: &Body| entry(body, links, scope).map(|entry| known.sharing(entry));
         let mut entries: Vec<_> = listed.iter().filter_map(held).collect();
-        let mut interfaces: Vec<_> = listed.iter().filter_map(interface).collect();
-        for body in requests.list(&request::addresses(), codec::parse).await?.unwrap_or_default() {
+        let mut interfaces: Vec<_> = listed.iter().filter_map(codec::interface).collect();
+        for body in requests.list(&address::list(), codec::parse).await?.unwrap_or_default() {
             entries.extend(held(&body));
-            add_address(&mut interfaces, &body, links);
+            if let Some((link, address)) = codec::interface_address(&body, links)
+                && let Some(owner) = interfaces.iter_mut().find(|one| one.name == link)
+            {
+                owner.addresses.push(address);
+            }
         }
-        let read = |frame: &Frame<'_>| codec::parse(frame).map(|body| (taken(&body), held(&body)));
-        let nexthops = requests.list(&request::nexthops(), read).await?;
+        let read = |frame: &Frame<'_>| {
+            codec::parse(frame).map(|body| (codec::taken_nexthop(&body), held(&body)))
+        };
+        let nexthops = requests.list(&codec::nexthops(), read).await?;
         let usable = nexthops.as_ref().filter(|_| !self.lacks_nexthops).map(|listed| {
             let taken = listed.iter().find_map(|(taken, _)| *taken);
             taken.map_or(NexthopSupport::Usable, NexthopSupport::Taken)
@@ -48,12 +55,11 @@ impl NetlinkKernel {
                 let may_be_default = codec::may_be_default(frame);
                 let concerns = codec::may_concern(frame, &scope.networks, &[]);
                 let body = (may_be_default || concerns).then(|| codec::parse(frame)).flatten()?;
-                let default = may_be_default.then(|| default_route(&body, links)).flatten();
+                let default = may_be_default.then(|| codec::default_route(&body, links)).flatten();
                 Some((default, held(&body)))
             };
-            for (default, entry) in
-                requests.list(&request::routes(family), read).await?.into_iter().flatten()
-            {
+            let request = route::list(family, RT_TABLE_MAIN);
+            for (default, entry) in requests.list(&request, read).await?.into_iter().flatten() {
                 default_routes.extend(default);
                 entries.extend(entry);
             }
@@ -70,10 +76,11 @@ impl NetlinkKernel {
         known: &KernelState,
     ) -> io::Result<KernelState> {
         let rules = self.settings.read_all(scope).into_iter().chain(self.read_tables(scope));
-        let rules = rules.chain(chains(scope).await);
+        let chains = HostChains.read(scope.chains.clone(), None).await.found;
+        let rules = rules.chain(chains.into_iter().map(Entry::Chain));
         entries.extend(rules.map(|entry| known.sharing(entry)));
         let tunnels: Vec<u32> = self.indices(scope).collect();
-        let requests = |index: &u32| [request::fdb_of(*index), request::neighbours_of(*index)];
+        let requests = |index: &u32| [neighbour::list_fdb(*index), neighbour::list(*index)];
         for request in tunnels.iter().flat_map(requests) {
             let links = &self.links;
             let read = |frame: &Frame<'_>| {
@@ -107,45 +114,8 @@ impl NetlinkKernel {
     }
 }
 
-async fn chains(scope: &Scope) -> impl Iterator<Item = Entry> + use<> {
-    let reading = HostChains.read(scope.chains.clone(), None).await;
-    reading.found.into_iter().map(Entry::Chain)
-}
-
 /// The entry that `body` lists, if it is in `scope`.
 fn entry(body: &Body, links: &Links, scope: &Scope) -> Option<Entry> {
     let Observation::Holds(entry) = codec::decode(body, links)? else { return None };
     scope.covers(&entry).then_some(entry)
-}
-
-fn interface(body: &Body) -> Option<Interface> {
-    match body {
-        Body::Rtnl(M::NewLink(link)) => codec::interface(link),
-        _ => None,
-    }
-}
-
-fn add_address(interfaces: &mut [Interface], body: &Body, links: &Links) {
-    let Body::Rtnl(M::NewAddress(address)) = body else { return };
-    let name = links.name(address.header.index);
-    if let Some(owner) = interfaces.iter_mut().find(|it| Some(&it.name) == name) {
-        owner.addresses.extend(codec::interface_address(address));
-    }
-}
-
-/// The ID in tweed's range that a foreign nexthop object uses.
-fn taken(body: &Body) -> Option<NexthopId> {
-    match body {
-        Body::NewNexthop(nexthop) if nexthop.protocol != PROTOCOL => {
-            nexthop.id.filter(|id| id.is_ours())
-        }
-        _ => None,
-    }
-}
-
-fn default_route(body: &Body, links: &Links) -> Option<(Family, Option<LinkName>)> {
-    match body {
-        Body::Rtnl(M::NewRoute(route)) => codec::default_route(route, links),
-        _ => None,
-    }
 }

@@ -3,12 +3,11 @@
 use std::io;
 use std::net::IpAddr;
 
-use netlink_packet_route::RouteNetlinkMessage as M;
+use tweed_netlink::rtnl::route;
 
 use super::NetlinkKernel;
 use super::dump::Listing;
-use crate::kernel::codec::{self, Body, request};
-use crate::kernel::{iptables, settings};
+use crate::kernel::{codec, iptables, settings};
 use crate::model::node::{Facts, Firewalls, Release, RouteLookup};
 
 /// The release of the running kernel.
@@ -40,11 +39,8 @@ impl NetlinkKernel {
     }
 
     async fn read_reach(&mut self, address: IpAddr) -> io::Result<Option<RouteLookup>> {
-        let answer = self.requests.get(request::route_to(address), codec::parse).await?;
-        Ok(match answer {
-            Ok(Some(Body::Rtnl(M::NewRoute(route)))) => codec::reach(&route, &self.links),
-            _ => None,
-        })
+        let answer = self.requests.get(route::lookup(address), codec::parse).await?;
+        Ok(answer.ok().flatten().and_then(|route| codec::reach(&route, &self.links)))
     }
 }
 

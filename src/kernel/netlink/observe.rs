@@ -66,8 +66,13 @@ impl NetlinkKernel {
 
     fn apply_message(&mut self, body: &Body) {
         match body {
+            Body::ChangedFilter(index) => self.observed.extend(self.link_of_setting(*index)),
             Body::Rtnl(M::NewLink(link)) if is_link_message(link) => {
-                self.apply_link(link);
+                if let Some((name, known)) = codec::known_link(link) {
+                    let renamed = self.links.insert(&name, known);
+                    let links = renamed.into_iter().chain([name]);
+                    self.observed.extend(links.map(Observation::LinkChanged));
+                }
             }
             Body::Rtnl(M::DelLink(link)) if is_link_message(link) => {
                 self.links.remove(link.header.index);
@@ -78,15 +83,6 @@ impl NetlinkKernel {
                 let observation = codec::decode(body, &self.links);
                 self.observed.extend(observation.and_then(|it| self.relevant(it)));
             }
-        }
-    }
-
-    fn apply_link(&mut self, link: &LinkMessage) {
-        if let Some((name, known)) = codec::known_link(link) {
-            let former = self.links.insert(&name, known);
-            self.observed.extend(former.into_iter().chain([name]).map(Observation::LinkChanged));
-        } else {
-            self.observed.extend(self.link_of_setting(link.header.index));
         }
     }
 
@@ -136,20 +132,11 @@ pub fn read_datagram(datagram: &[u8]) -> Vec<Observation> {
         if let Some((name, known)) = codec::listed_link(&body) {
             links.insert(&name, known);
         }
-        read_facts(&body, &links);
+        let _ = (codec::interface(&body), codec::interface_address(&body, &links));
+        let _ = (codec::default_route(&body, &links), codec::reach(&body, &links));
         observations.extend(codec::decode(&body, &links));
     }
     observations
-}
-
-fn read_facts(body: &Body, links: &Links) {
-    let Body::Rtnl(message) = body else { return };
-    match message {
-        M::NewLink(link) => _ = codec::interface(link),
-        M::NewAddress(address) => _ = codec::interface_address(address),
-        M::NewRoute(route) => _ = (codec::default_route(route, links), codec::reach(route, links)),
-        _ => {}
-    }
 }
 
 /// Like [`Monitor::receive`]; never resolves without a monitor.

@@ -24,7 +24,7 @@ use crate::model::prefix::{Family, Prefix};
 pub struct NetworkConfig {
     /// One per enabled family, IPv4 first.
     pub pools: Vec<Pool>,
-    pub backend: Backend,
+    pub backend: BackendConfig,
     /// Whether nodes route to peers of another backend.
     pub mixed: bool,
     /// Used only with `Mixed`.
@@ -53,7 +53,7 @@ pub struct ConfigUpdate {
 pub struct Unusable(pub String);
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Backend {
+pub struct BackendConfig {
     pub kind: BackendType,
     /// The options of the tunnel. With `Mixed`, a `host-gw` node has a tunnel, too.
     pub tunnel: Tunnel,
@@ -169,9 +169,15 @@ impl NetworkConfig {
         self
     }
 
-    /// The probe settings, if paths are probed.
+    /// The probe settings, if paths are probed. Without a tunnel, the address to which probes are
+    /// sent is none of the host.
     pub fn probing(&self) -> Option<&Probe> {
-        Some(&self.probe).filter(|probe| self.mixed && probe.enabled)
+        Some(&self.probe).filter(|probe| self.has_tunnel() && probe.enabled)
+    }
+
+    /// The same, if probes decide between the direct path and the tunnel.
+    pub fn comparing(&self) -> Option<&Probe> {
+        self.probing().filter(|_| self.mixed)
     }
 
     pub fn has_tunnel(&self) -> bool {
@@ -179,12 +185,13 @@ impl NetworkConfig {
     }
 }
 
-fn parse_backend(fields: &Fields) -> Result<Backend, Invalid> {
+fn parse_backend(fields: &Fields) -> Result<BackendConfig, Invalid> {
     let Some(backend) = fields.object("Backend")? else {
-        return Ok(Backend { kind: BackendType::Vxlan, tunnel: parse_tunnel(&Fields::default())? });
+        let tunnel = parse_tunnel(&Fields::default())?;
+        return Ok(BackendConfig { kind: BackendType::Vxlan, tunnel });
     };
     let kind = parse_kind(&backend, "Backend.Type")?;
-    Ok(Backend { kind, tunnel: parse_tunnel(&backend)? })
+    Ok(BackendConfig { kind, tunnel: parse_tunnel(&backend)? })
 }
 
 fn parse_kind(backend: &Fields, key: &'static str) -> Result<BackendType, Invalid> {
@@ -217,13 +224,11 @@ fn parse_tunnel(backend: &Fields) -> Result<Tunnel, Invalid> {
 /// Sorted and without duplicates.
 fn parse_prefixes(fields: &Fields, key: &'static str) -> Result<Vec<Prefix>, Invalid> {
     let texts = fields.texts(key)?.unwrap_or_default();
-    let prefix = |text: String| text.parse().map_err(|_| not_a_prefix(key, &text));
+    let expected = || "a list of prefixes like \"10.5.0.0/16\"".to_owned();
+    let prefix =
+        |text: String| text.parse().map_err(|_| wrong(key, format!("{text:?}"), expected()));
     let prefixes: Result<BTreeSet<Prefix>, Invalid> = texts.into_iter().map(prefix).collect();
     Ok(prefixes?.into_iter().collect())
-}
-
-fn not_a_prefix(key: &'static str, text: &str) -> Invalid {
-    wrong(key, format!("{text:?}"), "a list of prefixes like \"10.5.0.0/16\"".to_owned())
 }
 
 /// The limit: IPv6 needs 1280 bytes, and the tunnel headers have to fit, too.

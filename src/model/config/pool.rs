@@ -83,11 +83,6 @@ impl PoolKeys {
             },
         }
     }
-
-    /// The longest prefix of a subnet that has addresses for pods.
-    const fn longest_len(&self) -> u8 {
-        self.family.width() - 2
-    }
 }
 
 /// The pool of `family`; none if the config does not enable it.
@@ -145,7 +140,8 @@ fn parse_network(fields: &Fields, keys: &PoolKeys) -> Result<Option<Prefix>, Inv
 }
 
 fn parse_subnet_len(fields: &Fields, keys: &PoolKeys, network: Prefix) -> Result<u8, Invalid> {
-    let (shortest, longest) = (network.prefix_len() + 2, keys.longest_len());
+    // A longer prefix has no addresses for pods.
+    let (shortest, longest) = (network.prefix_len() + 2, keys.family.width() - 2);
     if shortest > longest {
         let expected = format!("a prefix of length {} or shorter", longest - 2);
         return Err(wrong(keys.network, network, expected));

@@ -50,9 +50,9 @@ pub(super) fn parse(fields: &Fields, tunnel_port: u16) -> Result<Probe, Invalid>
         enabled: given.bool("Enabled")?.unwrap_or(default.enabled),
         port: parse_port(&given, tunnel_port)?,
         interval: parse_interval(&given)?.unwrap_or(default.interval),
-        failure_threshold: threshold(&given, "FailureThreshold", "Probe.FailureThreshold")?
+        failure_threshold: threshold(&given, "Probe.FailureThreshold")?
             .unwrap_or(default.failure_threshold),
-        success_threshold: threshold(&given, "SuccessThreshold", "Probe.SuccessThreshold")?
+        success_threshold: threshold(&given, "Probe.SuccessThreshold")?
             .unwrap_or(default.success_threshold),
     })
 }
@@ -81,14 +81,10 @@ fn duration(text: &str) -> Option<Duration> {
     }
 }
 
-fn threshold(
-    probe: &Fields,
-    key: &'static str,
-    full_key: &'static str,
-) -> Result<Option<u32>, Invalid> {
-    match probe.u32(key)? {
+fn threshold(probe: &Fields, key: &'static str) -> Result<Option<u32>, Invalid> {
+    match probe.u32(key.trim_start_matches("Probe."))? {
         Some(number) if !(1..=MAX_THRESHOLD).contains(&number) => {
-            Err(wrong(full_key, number, format!("from 1 to {MAX_THRESHOLD}")))
+            Err(wrong(key, number, format!("from 1 to {MAX_THRESHOLD}")))
         }
         given => Ok(given),
     }

@@ -170,7 +170,7 @@ fn every_backend_option_is_read_in_any_case() {
         learning: true,
         direct_routing: true,
     };
-    assert_eq!(config.backend, Backend { kind: BackendType::HostGw, tunnel });
+    assert_eq!(config.backend, BackendConfig { kind: BackendType::HostGw, tunnel });
     assert!(config.mixed && config.nftables);
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use super::{Key, KeyRef, Kind, KindPolicy, LinkName, Ownership, Removal};
+use super::{Key, KeyRef, Kind, LinkName, Ownership, Removal};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
@@ -13,8 +13,9 @@ pub struct Address {
 }
 
 impl Kind for Address {
-    const POLICY: KindPolicy =
-        KindPolicy { local: true, removal: Removal::AtOnce, ownership: Ownership::Unmarked };
+    const LOCAL: bool = true;
+    const REMOVAL: Removal = Removal::AtOnce;
+    const OWNERSHIP: Ownership = Ownership::Unmarked;
 
     fn key_ref(&self) -> KeyRef<'_> {
         Key::Address(&self.link, self.address, self.prefix_len)

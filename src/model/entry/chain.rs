@@ -5,9 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{
-    Key, KeyRef, Kind, KindPolicy, Marked, Match, Ownership, Ports, Removal, Rule, Verdict,
-};
+use super::{Condition, Key, KeyRef, Kind, Match, Ownership, Ports, Removal, Rule, Side, Verdict};
 use crate::model::prefix::Family;
 
 /// The two variants of iptables: neither sees the rules of the other.
@@ -89,10 +87,7 @@ impl Base {
 
     /// Whether flanneld creates and maintains the chain that this jumps to.
     pub const fn is_flannels(self) -> bool {
-        match self {
-            Self::EarlyPostrouting => false,
-            Self::Postrouting | Self::Forward => true,
-        }
+        matches!(self, Self::Postrouting | Self::Forward)
     }
 
     pub const fn chain(self) -> &'static str {
@@ -113,6 +108,7 @@ impl Base {
 }
 
 impl ChainName {
+    /// The chains that a node may have, including those of an earlier run and of flanneld.
     pub fn all() -> impl Iterator<Item = Self> {
         let named = |iptables, family| Base::ALL.map(|base| Self { iptables, family, base });
         let of_both = move |iptables| Family::ALL.into_iter().flat_map(move |f| named(iptables, f));
@@ -121,11 +117,15 @@ impl ChainName {
 
     /// The program that lists and changes such chains.
     pub fn program(self) -> String {
-        let program = match self.family {
-            Family::V4 => "iptables",
-            Family::V6 => "ip6tables",
-        };
-        format!("{program}-{}", self.iptables)
+        format!("{}-{}", iptables(self.family), self.iptables)
+    }
+}
+
+/// The name that the programs of `family` begin with.
+pub(crate) const fn iptables(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "iptables",
+        Family::V6 => "ip6tables",
     }
 }
 
@@ -142,8 +142,9 @@ impl fmt::Display for Iptables {
 }
 
 impl Kind for Chain {
-    const POLICY: KindPolicy =
-        KindPolicy { local: true, removal: Removal::AfterRules, ownership: Ownership::Unmarked };
+    const LOCAL: bool = true;
+    const REMOVAL: Removal = Removal::AfterRules;
+    const OWNERSHIP: Ownership = Ownership::Unmarked;
 
     fn key_ref(&self) -> KeyRef<'_> {
         Key::Chain(self.name)
@@ -190,28 +191,29 @@ impl fmt::Display for Chain {
 
 impl fmt::Display for Specification<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // `also` is ignored: the rules that protect the tunnel exist only in nftables.
-        let Rule { marked, source, destination, also: _, verdict } = self.rule;
-        for (flag, condition) in [("-s", source), ("-d", destination)] {
-            match condition {
-                Some(Match::Is(prefix)) => write!(f, "{flag} {prefix} ")?,
-                Some(Match::IsNot(prefix)) => write!(f, "! {flag} {prefix} ")?,
-                None => {}
+        // Other conditions are ignored: the rules that protect the tunnel exist only in nftables.
+        let not = |test: &Match| if *test == Match::Is { "" } else { "! " };
+        for condition in &self.rule.conditions {
+            if let Condition::Address(side, test, network) = condition {
+                let flag = if *side == Side::Source { "-s" } else { "-d" };
+                write!(f, "{}{flag} {network} ", not(test))?;
             }
         }
-        match marked {
-            Some(Marked::With(mark)) => write!(f, "-m mark --mark {mark:#x}/{mark:#x} ")?,
-            Some(Marked::Without(mark)) => write!(f, "-m mark ! --mark {mark:#x}/{mark:#x} ")?,
-            None => {}
+        for condition in &self.rule.conditions {
+            if let Condition::Marked(test, mark) = condition {
+                write!(f, "-m mark {}--mark {mark:#x}/{mark:#x} ", not(test))?;
+            }
         }
         if let Some(comment) = self.comment {
             write!(f, "-m comment --comment \"{comment}\" ")?;
         }
-        match verdict {
+        match &self.rule.verdict {
             Verdict::Drop => f.write_str("-j DROP"),
             Verdict::Untrack => f.write_str("-j NOTRACK"),
             Verdict::Accept => f.write_str("-j ACCEPT"),
             Verdict::Return => f.write_str("-j RETURN"),
+            Verdict::Jump(chain) => write!(f, "-j {chain}"),
+            Verdict::Goto(chain) => write!(f, "-g {chain}"),
             Verdict::Unmark(mark) => write!(f, "-j MARK --set-xmark 0x0/{mark:#x}"),
             Verdict::Masquerade(ports) => write!(f, "-j MASQUERADE{}", chosen(*ports)),
             Verdict::SourceNat { to, ports } => {

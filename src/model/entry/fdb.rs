@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use super::{Key, KeyRef, Kind, KindPolicy, LinkName, Ownership, Removal};
+use super::{Key, KeyRef, Kind, LinkName};
 use crate::mac::MacAddr;
 
 /// The underlay address behind a MAC address of the tunnel.
@@ -15,9 +15,6 @@ pub struct Fdb {
 }
 
 impl Kind for Fdb {
-    const POLICY: KindPolicy =
-        KindPolicy { local: false, removal: Removal::Delayed, ownership: Ownership::Owned };
-
     fn key_ref(&self) -> KeyRef<'_> {
         Key::Fdb(&self.link, self.mac)
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Key, KeyRef, Kind, KindPolicy, Ownership, Removal};
+use super::{Key, KeyRef, Kind, Ownership, write_option};
 use crate::mac::MacAddr;
 use crate::model::prefix::Family;
 
@@ -89,8 +89,8 @@ const fn tunnel_stem(family: Family) -> &'static str {
 }
 
 impl Kind for Link {
-    const POLICY: KindPolicy =
-        KindPolicy { local: true, removal: Removal::Delayed, ownership: Ownership::Unmarked };
+    const LOCAL: bool = true;
+    const OWNERSHIP: Ownership = Ownership::Unmarked;
 
     fn key_ref(&self) -> KeyRef<'_> {
         Key::Link(&self.name)
@@ -122,15 +122,9 @@ impl fmt::Display for LinkKind {
 impl fmt::Display for Vxlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "type vxlan id {}", self.vni)?;
-        if let Some(group) = self.group {
-            write!(f, " remote {group}")?;
-        }
-        if let Some(local) = self.local {
-            write!(f, " local {local}")?;
-        }
-        if let Some(underlay) = &self.underlay {
-            write!(f, " dev {underlay}")?;
-        }
+        write_option(f, "remote", self.group)?;
+        write_option(f, "local", self.local)?;
+        write_option(f, "dev", self.underlay.as_ref())?;
         write!(f, " dstport {}", self.port)?;
         f.write_str(if self.learning { " learning" } else { " nolearning" })?;
         f.write_str(if self.l2miss { " l2miss" } else { "" })?;

@@ -14,19 +14,19 @@ mod state;
 mod table;
 
 pub use address::Address;
-pub(crate) use chain::Specification;
 pub use chain::{Base, BasePolicy, Chain, ChainName, Iptables};
+pub(crate) use chain::{Specification, iptables};
 pub use fdb::Fdb;
 pub use link::{Link, LinkKind, LinkName, POD_BRIDGE, Vxlan};
 pub use neighbour::Neighbour;
 pub use nexthop::{Nexthop, NexthopId};
 pub use route::{Route, RouteKind};
-pub use setting::{RP_FILTER, Setting, SettingKind, SettingStore, Sysctl};
+pub use setting::{RP_FILTER, Setting, SettingKind, SettingPolicy, SettingStore, Sysctl};
 pub use state::KernelState;
-pub(crate) use table::nft_family;
+pub(crate) use table::nft_chain;
 pub use table::{
-    Element, Hook, Marked, Match, PEERS, Ports, RENEWED, Renewal, Rule, RuleCondition, Table,
-    TableName, Verdict,
+    Condition, Element, Hook, Match, PEERS, Ports, RENEWED, Renewal, Rule, Side, Table, TableName,
+    Verdict,
 };
 
 use std::fmt;
@@ -66,33 +66,29 @@ pub enum Key<L = LinkName, T = Arc<TableName>> {
 
 type KeyRef<'a> = Key<&'a LinkName, &'a Arc<TableName>>;
 
+/// A key, or an entry, which computes its own.
 trait Keyed {
     fn key_ref(&self) -> KeyRef<'_>;
 }
 
 /// The properties of one kind of entry.
 trait Kind: fmt::Display + PartialEq {
-    const POLICY: KindPolicy;
+    /// Whether they belong to this node and not to a peer. Such kinds come first in the order of
+    /// keys.
+    const LOCAL: bool = false;
+    const REMOVAL: Removal = Removal::Delayed;
+    const OWNERSHIP: Ownership = Ownership::Owned;
 
     fn key_ref(&self) -> KeyRef<'_>;
 
     fn ownership(&self) -> Ownership {
-        Self::POLICY.ownership
+        Self::OWNERSHIP
     }
 
     /// Whether `have` equals the desired entry, except for attributes that tweed does not set.
     fn is_met_by(&self, have: &Self) -> bool {
         self == have
     }
-}
-
-#[derive(Clone, Copy, Debug)]
-pub struct KindPolicy {
-    /// Whether they belong to this node and not to a peer. Such kinds come first in the order of
-    /// keys.
-    local: bool,
-    pub removal: Removal,
-    ownership: Ownership,
 }
 
 /// When an entry that is not desired is removed.
@@ -123,9 +119,17 @@ macro_rules! kinds {
         }
 
         impl Entry {
-            pub const fn policy(&self) -> KindPolicy {
+            /// Whether it belongs to this node and not to a peer. Such entries come first in the
+            /// order of keys.
+            pub const fn is_local(&self) -> bool {
                 match self {
-                    $(Self::$kind(_) => $kind::POLICY),*
+                    $(Self::$kind(_) => $kind::LOCAL),*
+                }
+            }
+
+            pub const fn removal(&self) -> Removal {
+                match self {
+                    $(Self::$kind(_) => $kind::REMOVAL),*
                 }
             }
 
@@ -145,12 +149,10 @@ macro_rules! kinds {
                     _ => false,
                 }
             }
-        }
 
-        impl Keyed for Entry {
             fn key_ref(&self) -> KeyRef<'_> {
                 match self {
-                    $(Self::$kind(value) => Kind::key_ref(value)),*
+                    $(Self::$kind(value) => value.key_ref()),*
                 }
             }
         }
@@ -196,12 +198,6 @@ impl Entry {
         }
     }
 
-    /// Whether it belongs to this node and not to a peer. Such entries come first in the order of
-    /// keys.
-    pub const fn is_local(&self) -> bool {
-        self.policy().local
-    }
-
     /// Whether it is in a set of the table `name`, and is removed with it.
     pub fn is_element_of(&self, name: &TableName) -> bool {
         self.table().is_some_and(|table| **table == *name)
@@ -222,9 +218,21 @@ impl Entry {
     }
 }
 
-impl Keyed for Key {
+impl Keyed for &Key {
     fn key_ref(&self) -> KeyRef<'_> {
         self.map(|link| link, |table| table)
+    }
+}
+
+impl Keyed for &Entry {
+    fn key_ref(&self) -> KeyRef<'_> {
+        Entry::key_ref(self)
+    }
+}
+
+impl Keyed for Arc<Entry> {
+    fn key_ref(&self) -> KeyRef<'_> {
+        Entry::key_ref(self)
     }
 }
 
@@ -232,6 +240,15 @@ impl KeyRef<'_> {
     fn cloned(&self) -> Key {
         self.map(|link| LinkName::clone(link), |table| Arc::clone(table))
     }
+}
+
+/// Writes ` NAME VALUE`, if there is a value.
+fn write_option(
+    f: &mut fmt::Formatter<'_>,
+    name: &str,
+    value: Option<impl fmt::Display>,
+) -> fmt::Result {
+    value.map_or(Ok(()), |value| write!(f, " {name} {value}"))
 }
 
 impl<L, T> Key<L, T> {

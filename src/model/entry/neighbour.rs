@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use super::{Key, KeyRef, Kind, KindPolicy, LinkName, Ownership, Removal};
+use super::{Key, KeyRef, Kind, LinkName, Ownership};
 use crate::mac::MacAddr;
 
 /// The MAC address behind an IP address of the tunnel.
@@ -17,9 +17,6 @@ pub struct Neighbour {
 }
 
 impl Kind for Neighbour {
-    const POLICY: KindPolicy =
-        KindPolicy { local: false, removal: Removal::Delayed, ownership: Ownership::Owned };
-
     fn key_ref(&self) -> KeyRef<'_> {
         Key::Neighbour(&self.link, self.address)
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use super::{Key, KeyRef, Kind, KindPolicy, LinkName, Ownership, PROTOCOL, Removal};
+use super::{Key, KeyRef, Kind, LinkName, Ownership, PROTOCOL, write_option};
 use crate::model::path::Path;
 use crate::model::prefix::{Family, Prefix, number};
 
@@ -74,9 +74,6 @@ impl NexthopId {
 }
 
 impl Kind for Nexthop {
-    const POLICY: KindPolicy =
-        KindPolicy { local: false, removal: Removal::Delayed, ownership: Ownership::Owned };
-
     fn key_ref(&self) -> KeyRef<'_> {
         Key::Nexthop(self.id)
     }
@@ -89,15 +86,9 @@ impl Kind for Nexthop {
 impl fmt::Display for Nexthop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "nexthop id {}", self.id)?;
-        if let Some(gateway) = self.gateway {
-            write!(f, " via {gateway}")?;
-        }
-        if let Some(link) = &self.link {
-            write!(f, " dev {link}")?;
-        }
-        if self.protocol != PROTOCOL {
-            write!(f, " proto {}", self.protocol)?;
-        }
+        write_option(f, "via", self.gateway)?;
+        write_option(f, "dev", self.link.as_ref())?;
+        write_option(f, "proto", Some(self.protocol).filter(|it| *it != PROTOCOL))?;
         f.write_str(if self.onlink { " onlink" } else { "" })
     }
 }

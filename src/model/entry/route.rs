@@ -4,7 +4,8 @@ use std::fmt;
 use std::net::IpAddr;
 
 use super::{
-    Key, KeyRef, Kind, KindPolicy, LinkName, NexthopId, Ownership, PROTOCOL, PROTOCOL_BOOT, Removal,
+    Key, KeyRef, Kind, LinkName, NexthopId, Ownership, PROTOCOL, PROTOCOL_BOOT, Removal,
+    write_option,
 };
 use crate::model::prefix::{Family, Prefix};
 
@@ -44,16 +45,9 @@ impl Route {
 
     /// `destination via gateway dev link`, with tweed's protocol.
     pub fn via(destination: Prefix, gateway: IpAddr, link: LinkName) -> Self {
-        Self {
-            kind: RouteKind::Unicast,
-            destination,
-            metric: Self::default_metric(destination.family()),
-            gateway: Some(gateway),
-            link: Some(link),
-            onlink: false,
-            nexthop: None,
-            protocol: PROTOCOL,
-        }
+        let metric = Self::default_metric(destination.family());
+        let (kind, gateway, link) = (RouteKind::Unicast, Some(gateway), Some(link));
+        Self { kind, metric, gateway, link, ..Self::unreachable(destination) }
     }
 
     /// Rejects packets to `destination` that no other route matches; with tweed's protocol.
@@ -77,8 +71,7 @@ impl Route {
 }
 
 impl Kind for Route {
-    const POLICY: KindPolicy =
-        KindPolicy { local: false, removal: Removal::AtOnce, ownership: Ownership::Owned };
+    const REMOVAL: Removal = Removal::AtOnce;
 
     fn key_ref(&self) -> KeyRef<'_> {
         Key::Route(self.destination, self.metric)
@@ -110,21 +103,12 @@ impl fmt::Display for Route {
             RouteKind::Unreachable => "unreachable ",
         };
         write!(f, "route {kind}{}", self.destination)?;
-        if let Some(nexthop) = self.nexthop {
-            write!(f, " nhid {nexthop}")?;
-        }
-        if let Some(gateway) = self.gateway {
-            write!(f, " via {gateway}")?;
-        }
-        if let Some(link) = &self.link {
-            write!(f, " dev {link}")?;
-        }
-        if self.metric != Self::default_metric(self.destination.family()) {
-            write!(f, " metric {}", self.metric)?;
-        }
-        if self.protocol != PROTOCOL {
-            write!(f, " proto {}", self.protocol)?;
-        }
+        let usual_metric = Self::default_metric(self.destination.family());
+        write_option(f, "nhid", self.nexthop)?;
+        write_option(f, "via", self.gateway)?;
+        write_option(f, "dev", self.link.as_ref())?;
+        write_option(f, "metric", Some(self.metric).filter(|it| *it != usual_metric))?;
+        write_option(f, "proto", Some(self.protocol).filter(|it| *it != PROTOCOL))?;
         f.write_str(if self.onlink { " onlink" } else { "" })
     }
 }

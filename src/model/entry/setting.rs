@@ -3,9 +3,7 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use tweed_netlink::TX_CHECKSUM;
-
-use super::{Key, KeyRef, Kind, KindPolicy, LinkName, Ownership, Removal};
+use super::{Key, KeyRef, Kind, LinkName, Ownership, Removal};
 use crate::model::prefix::Family;
 
 /// An on/off setting of a link. It can be changed, not removed.
@@ -36,6 +34,10 @@ pub struct SettingPolicy {
     states: [&'static str; 2],
     /// Whether tweed also changes it on the underlay, not only on tunnels.
     pub on_underlay: bool,
+    /// What a device does with the setting off, for status output; none if it is not shown.
+    pub effect: Option<&'static str>,
+    /// What may happen if the host refuses to turn it off.
+    pub risk: Option<&'static str>,
 }
 
 #[derive(Clone, Debug)]
@@ -68,12 +70,29 @@ impl SettingKind {
     pub const ALL: [Self; 3] = [Self::ReversePath, Self::AcceptRa, Self::TxChecksum];
 
     pub const fn policy(self) -> SettingPolicy {
-        let (store, states, on_underlay) = match self {
-            Self::ReversePath => (SettingStore::Sysctl(RP_FILTER), ["loose", "strict"], true),
-            Self::AcceptRa => (SettingStore::Sysctl(ACCEPT_RA), ["0", "1"], false),
-            Self::TxChecksum => (SettingStore::Feature(TX_CHECKSUM), ["off", "on"], false),
-        };
-        SettingPolicy { store, states, on_underlay }
+        match self {
+            Self::ReversePath => SettingPolicy {
+                store: SettingStore::Sysctl(RP_FILTER),
+                states: ["loose", "strict"],
+                on_underlay: true,
+                effect: None,
+                risk: Some("packets may be lost while backends change"),
+            },
+            Self::AcceptRa => SettingPolicy {
+                store: SettingStore::Sysctl(ACCEPT_RA),
+                states: ["0", "1"],
+                on_underlay: false,
+                effect: None,
+                risk: None,
+            },
+            Self::TxChecksum => SettingPolicy {
+                store: SettingStore::Feature("tx-checksum-ip-generic"),
+                states: ["off", "on"],
+                on_underlay: false,
+                effect: Some("computes checksums"),
+                risk: Some("packets in the tunnel may have wrong checksums"),
+            },
+        }
     }
 
     pub fn on(self, link: &LinkName) -> Setting {
@@ -92,8 +111,9 @@ impl Setting {
 }
 
 impl Kind for Setting {
-    const POLICY: KindPolicy =
-        KindPolicy { local: true, removal: Removal::AtOnce, ownership: Ownership::Foreign };
+    const LOCAL: bool = true;
+    const REMOVAL: Removal = Removal::AtOnce;
+    const OWNERSHIP: Ownership = Ownership::Foreign;
 
     fn key_ref(&self) -> KeyRef<'_> {
         Key::Setting(self.kind, &self.link)

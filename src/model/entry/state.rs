@@ -6,18 +6,19 @@ use std::collections::{BTreeSet, btree_set};
 use std::iter::Map;
 use std::sync::Arc;
 
-use super::{Entry, Key, KeyRef, Keyed, Route};
+use super::{Entry, Key, Keyed, Route};
 
 /// Entries, one per key. An entry computes its own key, so that the two cannot disagree.
 ///
 /// Planned, desired, pending and actual states share almost all of their entries.
 #[derive(Clone, Debug, Default)]
-pub struct KernelState(BTreeSet<ByKey>);
+pub struct KernelState(BTreeSet<ByKey<Arc<Entry>>>);
 
+/// Compared by its key alone: a set of entries can be searched for a key.
 #[derive(Clone, Debug)]
-pub struct ByKey(Arc<Entry>);
+pub struct ByKey<T: ?Sized>(T);
 
-type IntoIter = Map<btree_set::IntoIter<ByKey>, fn(ByKey) -> Arc<Entry>>;
+type IntoIter = Map<btree_set::IntoIter<ByKey<Arc<Entry>>>, fn(ByKey<Arc<Entry>>) -> Arc<Entry>>;
 
 impl KernelState {
     pub fn get(&self, key: &Key) -> Option<&Entry> {
@@ -26,7 +27,7 @@ impl KernelState {
 
     /// As [`Self::get`], for callers that keep the entry.
     pub fn shared(&self, key: &Key) -> Option<&Arc<Entry>> {
-        self.0.get(key as &dyn Keyed).map(ByKey::entry)
+        self.0.get(&ByKey(key) as &ByKey<dyn Keyed>).map(|ByKey(entry)| entry)
     }
 
     pub fn insert(&mut self, entry: impl Into<Arc<Entry>>) -> Option<Arc<Entry>> {
@@ -34,11 +35,11 @@ impl KernelState {
     }
 
     pub fn remove(&mut self, key: &Key) -> Option<Arc<Entry>> {
-        self.0.take(key as &dyn Keyed).map(|ByKey(entry)| entry)
+        self.0.take(&ByKey(key) as &ByKey<dyn Keyed>).map(|ByKey(entry)| entry)
     }
 
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Arc<Entry>> {
-        self.0.iter().map(ByKey::entry)
+        self.0.iter().map(|ByKey(entry)| entry)
     }
 
     pub fn keys(&self) -> impl Iterator<Item = Key> {
@@ -64,8 +65,10 @@ impl KernelState {
 
     /// The equal entry of this state if there is one, to share its memory; else `entry`.
     pub fn sharing(&self, entry: Entry) -> Arc<Entry> {
-        let held = self.0.get(&entry as &dyn Keyed).map(ByKey::entry);
-        held.filter(|held| ***held == entry).map_or_else(|| Arc::new(entry), Arc::clone)
+        match self.0.get(&ByKey(&entry) as &ByKey<dyn Keyed>) {
+            Some(ByKey(held)) if **held == entry => Arc::clone(held),
+            _ => Arc::new(entry),
+        }
     }
 
     /// Changes only the entries that differ from `new`, so that long-lived memory is not moved.
@@ -84,17 +87,16 @@ impl KernelState {
         &'a self,
         other: &'a Self,
     ) -> impl Iterator<Item = (Option<&'a Arc<Entry>>, Option<&'a Arc<Entry>>)> {
-        let (mut ours, mut theirs) = (self.0.iter().peekable(), other.0.iter().peekable());
+        let (mut ours, mut theirs) = (self.iter().peekable(), other.iter().peekable());
         std::iter::from_fn(move || {
             let order = match (ours.peek(), theirs.peek()) {
-                (Some(our), Some(their)) => our.cmp(their),
+                (Some(our), Some(their)) if Arc::ptr_eq(our, their) => Ordering::Equal,
+                (Some(our), Some(their)) => our.key_ref().cmp(&their.key_ref()),
                 (Some(_), None) => Ordering::Less,
                 (None, Some(_)) => Ordering::Greater,
                 (None, None) => return None,
             };
-            let our = ours.next_if(|_| order.is_le()).map(ByKey::entry);
-            let their = theirs.next_if(|_| order.is_ge()).map(ByKey::entry);
-            Some((our, their))
+            Some((ours.next_if(|_| order.is_le()), theirs.next_if(|_| order.is_ge())))
         })
     }
 
@@ -111,68 +113,31 @@ impl KernelState {
     }
 }
 
-impl ByKey {
-    const fn entry(&self) -> &Arc<Entry> {
-        &self.0
-    }
-}
-
-impl Keyed for ByKey {
-    fn key_ref(&self) -> KeyRef<'_> {
-        self.0.key_ref()
-    }
-}
-
-impl Ord for ByKey {
-    fn cmp(&self, other: &Self) -> Ordering {
-        if Arc::ptr_eq(&self.0, &other.0) {
-            Ordering::Equal
-        } else {
-            self.key_ref().cmp(&other.key_ref())
-        }
-    }
-}
-
-impl PartialOrd for ByKey {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for ByKey {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for ByKey {}
-
-/// Looked up by a key alone, or by another entry.
-impl<'a> Borrow<dyn Keyed + 'a> for ByKey {
-    fn borrow(&self) -> &(dyn Keyed + 'a) {
+impl<'a> Borrow<ByKey<dyn Keyed + 'a>> for ByKey<Arc<Entry>> {
+    fn borrow(&self) -> &ByKey<dyn Keyed + 'a> {
         self
     }
 }
 
-impl Ord for dyn Keyed + '_ {
+impl<T: Keyed + ?Sized> Ord for ByKey<T> {
     fn cmp(&self, other: &Self) -> Ordering {
-        self.key_ref().cmp(&other.key_ref())
+        self.0.key_ref().cmp(&other.0.key_ref())
     }
 }
 
-impl PartialOrd for dyn Keyed + '_ {
+impl<T: Keyed + ?Sized> PartialOrd for ByKey<T> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for dyn Keyed + '_ {
+impl<T: Keyed + ?Sized> PartialEq for ByKey<T> {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other).is_eq()
     }
 }
 
-impl Eq for dyn Keyed + '_ {}
+impl<T: Keyed + ?Sized> Eq for ByKey<T> {}
 
 impl PartialEq for KernelState {
     fn eq(&self, other: &Self) -> bool {
@@ -185,15 +150,10 @@ impl Eq for KernelState {}
 /// Of several entries with one key, the last one counts.
 impl<E: Into<Arc<Entry>>> FromIterator<E> for KernelState {
     fn from_iter<I: IntoIterator<Item = E>>(entries: I) -> Self {
-        let mut held: Vec<ByKey> = entries.into_iter().map(|entry| ByKey(entry.into())).collect();
+        let mut held: Vec<_> = entries.into_iter().map(|entry| ByKey(entry.into())).collect();
+        held.reverse();
         held.sort();
-        held.dedup_by(|later, earlier| {
-            let is_same = later == earlier;
-            if is_same {
-                std::mem::swap(later, earlier);
-            }
-            is_same
-        });
+        held.dedup();
         Self(held.into_iter().collect())
     }
 }

@@ -56,8 +56,12 @@ impl Index {
     pub(super) fn remove(&mut self, claim: &(Claimed, Rank)) {
         if self.claims.remove(claim)
             && let Some(length) = length(claim.0)
+            && let Some(count) = self.lengths.get_mut(&length)
         {
-            self.count_down(length);
+            *count -= 1;
+            if *count == 0 {
+                self.lengths.remove(&length);
+            }
         }
     }
 
@@ -113,23 +117,11 @@ impl Index {
         first.map(|(_, rank)| rank)
     }
 
-    fn count_down(&mut self, length: (Family, u8)) {
-        if let Some(count) = self.lengths.get_mut(&length) {
-            *count -= 1;
-            if *count == 0 {
-                self.lengths.remove(&length);
-            }
-        }
-    }
-
-    #[cfg(test)]
+    #[cfg_attr(not(test), allow(clippy::unused_self, clippy::missing_const_for_fn))]
     fn count(&self) {
+        #[cfg(test)]
         self.visited.set(self.visited.get() + 1);
     }
-
-    #[cfg(not(test))]
-    #[allow(clippy::unused_self, reason = "only tests count")]
-    const fn count(&self) {}
 }
 
 fn length(claimed: Claimed) -> Option<(Family, u8)> {

@@ -117,12 +117,6 @@ impl Peers {
         }
     }
 
-    /// [`Self::update`], then [`Self::affected`].
-    pub fn apply(&mut self, update: LeaseUpdate) -> BTreeSet<LeaseId> {
-        self.update(update);
-        self.affected()
-    }
-
     pub fn update(&mut self, update: LeaseUpdate) {
         match update {
             LeaseUpdate::Snapshot(records) => self.take_listing(records),
@@ -249,13 +243,10 @@ impl Peers {
                 peers.arrivals.remove(&id);
             });
         }
-        let known = self.ids().filter(|id| !self.missing.contains_key(id));
-        let mut lost: BTreeSet<LeaseId> = known.cloned().collect();
-        for record in &records {
-            lost.remove(&record.id);
-        }
-        for id in &lost {
-            self.lose(id, Absence::Unlisted);
+        let listed: BTreeSet<&LeaseId> = records.iter().map(|record| &record.id).collect();
+        let lost = self.ids().filter(|id| self.is_listed(id) && !listed.contains(id));
+        for id in lost.cloned().collect::<Vec<_>>() {
+            self.lose(&id, Absence::Unlisted);
         }
         self.complete = true;
         for record in records {
@@ -311,17 +302,13 @@ impl Peers {
         let gone = self.missing.iter().filter(|(_, absence)| is_gone(**absence));
         let gone: Vec<LeaseId> = gone.map(|(id, _)| id.clone()).collect();
         for id in gone {
-            self.forget(id);
+            self.change(&id, |peers| {
+                peers.missing.remove(&id);
+                peers.arrivals.remove(&id);
+                peers.records.remove(&id);
+            });
+            self.changed.leases.insert(id);
         }
-    }
-
-    fn forget(&mut self, id: LeaseId) {
-        self.change(&id, |peers| {
-            peers.missing.remove(&id);
-            peers.arrivals.remove(&id);
-            peers.records.remove(&id);
-        });
-        self.changed.leases.insert(id);
     }
 
     /// Runs `change` on the record `id`, and records which claims have another holder afterwards,
@@ -352,7 +339,8 @@ impl Peers {
 
     /// The claims of the record `id`; none if its lease is invalid.
     fn claims_of(&self, id: &LeaseId) -> Vec<(Claimed, Rank)> {
-        let held = self.records.get(id).filter(|held| held.validity.may_claim());
+        let may_claim = |validity: &_| matches!(validity, Validity::Allowed | Validity::Trimmed(_));
+        let held = self.records.get(id).filter(|held| may_claim(&held.validity));
         let Some(lease) = held.and_then(|held| held.lease.as_deref()) else { return Vec::new() };
         let claims = lease.endpoints.iter().flat_map(|endpoint| {
             let subnet = (Claimed::Subnet(endpoint.subnet), self.rank(lease));
@@ -442,10 +430,6 @@ impl Validity {
                 Err(why) => Self::Rejected(Box::new(why)),
             },
         }
-    }
-
-    const fn may_claim(&self) -> bool {
-        matches!(self, Self::Allowed | Self::Trimmed(_))
     }
 }
 

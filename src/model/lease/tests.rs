@@ -44,6 +44,13 @@ fn snapshot(texts: &[&str]) -> LeaseUpdate {
     LeaseUpdate::Snapshot(texts.iter().map(record).collect())
 }
 
+impl Peers {
+    fn apply(&mut self, update: LeaseUpdate) -> BTreeSet<LeaseId> {
+        self.update(update);
+        self.affected()
+    }
+}
+
 const OWN: &str = "10.5.1.0/24@172.16.0.1";
 const A: &str = "10.5.3.0/24@172.16.0.3";
 const B: &str = "10.5.4.0/24@172.16.0.4";

@@ -89,13 +89,6 @@ pub enum Sysctls {
     ReadOnly,
 }
 
-impl Sysctls {
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
-    fn are_writable(&self) -> bool {
-        *self == Self::Writable
-    }
-}
-
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Firewalls {
     /// Whether the kernel supports nftables, as far as it was detected.
@@ -113,10 +106,8 @@ impl Default for Firewalls {
     }
 }
 
-impl Firewalls {
-    fn are_usual(&self) -> bool {
-        *self == Self::default()
-    }
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// A network device and its addresses.
@@ -210,9 +201,9 @@ pub struct Node {
     /// Whether routes refer to nexthop objects.
     #[serde(default)]
     pub nexthops: bool,
-    #[serde(default, skip_serializing_if = "Firewalls::are_usual")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub firewalls: Firewalls,
-    #[serde(default, skip_serializing_if = "Sysctls::are_writable")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub sysctls: Sysctls,
     /// Whether the kernel corrupts the checksum of a packet in the tunnel when it masquerades the
     /// outer packet, see [`Release::spoils_checksums`].

@@ -15,9 +15,9 @@ use crate::model::config::BackendType;
 use crate::model::entry::LinkName;
 use crate::model::lease::LeaseId;
 use crate::model::node::Node;
-use crate::model::path::{Fallback, Fallbacks, Path, ProbeVerdict};
+use crate::model::path::{Fallback, Fallbacks, Path, PeerReachability, ProbeVerdict};
 use crate::model::prefix::{Family, Prefix};
-use crate::model::status::{PeerCounts, PeerStatus};
+use crate::model::status::{PeerCounts, PeerStatus, ReachabilityCounts};
 
 /// The state of one node at one time. Versions read each other's reports and skip unknown fields.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,6 +59,11 @@ pub struct NodeReport {
     pub keeps_connections: bool,
     #[serde(default)]
     pub peers: PeerCounts,
+    #[serde(default)]
+    pub reachability: ReachabilityCounts,
+    /// The unreachable peers, then the degraded ones; only the first few.
+    #[serde(default)]
+    pub failing_peers: Vec<FailingPeer>,
     /// Peers on the same link whose direct path fails, used or not, keyed by the first address of
     /// their subnets; only the first few.
     #[serde(default)]
@@ -71,6 +76,15 @@ pub struct NodeReport {
     pub exceptions: Vec<Exception>,
     #[serde(default)]
     pub exceptions_total: usize,
+}
+
+/// A peer that is degraded or unreachable.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailingPeer {
+    pub lease: LeaseId,
+    pub family: Option<Family>,
+    #[serde(flatten)]
+    pub reachability: PeerReachability,
 }
 
 /// A peer whose path differs from the config: skipped, rejected, on another path, or refused by the
@@ -126,18 +140,20 @@ const MOST: usize = 100;
 pub const LARGEST: usize = 64 * 1024;
 
 impl NodeReport {
-    /// The report as JSON of at most [`LARGEST`] bytes. If necessary it lists fewer exceptions and
-    /// pods; the totals stay.
+    /// The report as JSON of at most [`LARGEST`] bytes. If necessary it lists fewer exceptions,
+    /// failing peers and pods; the totals stay.
     pub fn encode(&self) -> String {
         let mut report = self.clone();
         loop {
             // Texts, numbers and addresses always have a JSON form, so this cannot fail.
             let json = serde_json::to_string(&report).unwrap_or_default();
             let named = report.exceptions.len().max(report.other_mtu.pods.len());
+            let named = named.max(report.failing_peers.len());
             if json.len() <= LARGEST || named == 0 {
                 return json;
             }
             report.exceptions.truncate(named / 2);
+            report.failing_peers.truncate(named / 2);
             report.other_mtu.pods.truncate(named / 2);
         }
     }
@@ -163,6 +179,24 @@ fn cut_texts(value: &mut Value) {
 pub fn failing(fallbacks: &Fallbacks) -> Fallbacks {
     let failed = fallbacks.iter().filter(|(_, fallback)| matches!(fallback, Fallback::Failed(_)));
     failed.take(MOST).map(|(peer, fallback)| (*peer, *fallback)).collect()
+}
+
+/// The unreachable and degraded ones among `peers`, as many as a report may contain.
+pub fn failing_peers(peers: &[PeerStatus]) -> Vec<FailingPeer> {
+    let failing = peers.iter().filter_map(|peer| {
+        let reachability = match peer.reachability? {
+            PeerReachability::Unreachable { cause, .. } => {
+                PeerReachability::Unreachable { cause, since_ms: None }
+            }
+            degraded @ PeerReachability::Degraded { .. } => degraded,
+            PeerReachability::Reachable | PeerReachability::Unknown { .. } => return None,
+        };
+        Some(FailingPeer { lease: peer.lease.clone(), family: peer.family, reachability })
+    });
+    let mut failing: Vec<FailingPeer> = failing.collect();
+    failing.sort_by_key(|peer| std::cmp::Reverse(peer.reachability.state()));
+    failing.truncate(MOST);
+    failing
 }
 
 /// The exceptions among `peers`, unreachable ones first, and their total number.

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_nodes_the_worst_loss_and_the_median_time_count() {
+    fn the_worst_loss_and_the_median_time_of_many_nodes_are_used() {
         let all =
             [(0, 200), (50, 5000), (0, 100)].map(|(lost, round_trip)| Quality { lost, round_trip });
         assert_eq!(Quality::of_all(all), Some(Quality { lost: 50, round_trip: 200 }));
@@ -145,6 +145,7 @@ mod tests {
             path: Some(path),
             reason: None,
             programmed: true,
+            reachability: None,
             probes: Some(PathStatus {
                 verdict: ProbeVerdict::Good,
                 direct: Some(direct),

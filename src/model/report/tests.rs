@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
+use crate::model::path::{DegradedCause, UnreachableCause};
 use crate::model::status::PathStatus;
 
 fn peer(index: usize) -> PeerStatus {
@@ -16,6 +17,7 @@ fn peer(index: usize) -> PeerStatus {
         reason: None,
         programmed: true,
         probes: None,
+        reachability: None,
     }
 }
 
@@ -63,6 +65,31 @@ fn a_report_of_another_version_is_read() {
     }"#;
     let report: NodeReport = serde_json::from_str(json).unwrap();
     assert_eq!((report.backend, report.mixed, report.pending), (BackendType::HostGw, true, None));
+}
+
+#[test]
+fn unreachable_peers_are_listed_before_degraded_ones_and_without_times() {
+    let with = |index, reachability| PeerStatus { reachability: Some(reachability), ..peer(index) };
+    let degraded = PeerReachability::Degraded { cause: DegradedCause::Loss };
+    let cause = UnreachableCause::PeerSilent;
+    let unreachable = |since_ms| PeerReachability::Unreachable { cause, since_ms };
+    let peers = [
+        with(1, PeerReachability::Reachable),
+        with(2, degraded),
+        with(3, unreachable(Some(48_870))),
+        peer(4),
+    ];
+    let failing = failing_peers(&peers);
+    let listed: Vec<_> = failing.iter().map(|it| (it.lease.as_str(), it.reachability)).collect();
+    assert_eq!(listed, [("10.5.3.0-24", unreachable(None)), ("10.5.2.0-24", degraded)]);
+    let json = serde_json::to_value(&failing).unwrap();
+    let expected = serde_json::json!([
+        {"lease": "10.5.3.0-24", "family": "v4", "state": "unreachable", "cause": "peer-silent"},
+        {"lease": "10.5.2.0-24", "family": "v4", "state": "degraded", "cause": "loss"},
+    ]);
+    assert_eq!(json, expected);
+    assert_eq!(serde_json::from_value::<Vec<FailingPeer>>(json).unwrap(), failing);
+    assert_eq!(failing_peers(&vec![with(1, degraded); 250]).len(), MOST);
 }
 
 fn report() -> NodeReport {

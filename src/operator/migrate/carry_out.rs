@@ -1,18 +1,19 @@
 //! Carries out an order: writes its steps, waits until each is applied, and observes the result.
 
 use std::collections::BTreeMap;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::mem;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use tokio::time::{Instant, sleep};
 
 use super::cluster::{ClusterView, Subject, Troubles};
 use super::decision::decide;
 use super::options::{Order, StageOptions};
 use super::outcome::{Ended, Outcome, Progress, announced, short};
-use super::state::Step;
-use super::store::{self, Author};
+use super::state::{Note, Step};
+use super::{read, unusable};
 use crate::operator::layout::{counted, wrap};
 use crate::operator::{Error, ExitStatus};
 use crate::store::ClusterStore;
@@ -25,7 +26,7 @@ pub(super) async fn carry_out<S: ClusterStore>(
     order: &Order,
     progress: &mut impl Write,
 ) -> Result<Ended, Error> {
-    let (view, options) = (store::read(store).await?, order.options());
+    let (view, options) = (read(store).await?, order.options());
     let mut work = Work { store, author, options, progress, view };
     let outcome = match work.carry_out(order).await {
         Ok(outcome) | Err(Stop::Outcome(outcome)) => outcome,
@@ -57,7 +58,8 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(60);
 
 impl<S: ClusterStore, W: Write> Work<'_, S, W> {
     async fn carry_out(&mut self, order: &Order) -> Result<Outcome, Stop> {
-        // The previous config must be applied before the next is written.
+        // The previous config must be applied before the next is written: a node without Mixed
+        // would drop the first node that changes its backend.
         let continues = !matches!(order, Order::Pause | Order::Rollback { .. });
         if continues && self.view.state.config.mixed {
             self.wait().await?;
@@ -87,8 +89,9 @@ impl<S: ClusterStore, W: Write> Work<'_, S, W> {
     /// Writes `step` and waits until it is applied.
     async fn execute(&mut self, step: &Step) -> Result<(), Stop> {
         let document = self.view.state.after(step, &self.author.note(), self.view.quality());
-        let written = store::swap(self.store, self.view.state.revision, &document).await?;
-        let before = mem::replace(&mut self.view, store::read(self.store).await?);
+        let written = self.store.swap(self.view.state.revision, document.text()).await;
+        let written = written.map_err(|away| unusable(self.store, &away))?;
+        let before = mem::replace(&mut self.view, read(self.store).await?);
         let consequence = match written {
             Swap::Outdated => "nothing was written",
             Swap::Done(revision) if revision != self.view.state.revision => {
@@ -104,7 +107,7 @@ impl<S: ClusterStore, W: Write> Work<'_, S, W> {
 
     /// Reads the cluster again, unless another operator has written the config.
     async fn reread(&mut self) -> Result<(), Stop> {
-        let before = mem::replace(&mut self.view, store::read(self.store).await?);
+        let before = mem::replace(&mut self.view, read(self.store).await?);
         if before.state.revision == self.view.state.revision {
             return Ok(());
         }
@@ -243,4 +246,42 @@ const fn tolerance(subject: &Subject) -> Duration {
         Subject::Pair(..) | Subject::Node(_) => DISTURBANCE,
         Subject::Probes(_) => NOISE,
     }
+}
+
+/// The operator, with a clock.
+#[derive(Clone, Debug)]
+pub(super) struct Author {
+    started: Note,
+    since: Instant,
+}
+
+impl Author {
+    pub(super) fn new(started: Note) -> Self {
+        Self { started, since: Instant::now() }
+    }
+
+    /// This user on this host.
+    pub(super) fn here() -> Self {
+        let user = std::env::var("USER").unwrap_or_else(|_| "root".to_owned());
+        Self::new(Note { at: Timestamp::now(), by: format!("{user}@{}", host()) })
+    }
+
+    /// In whole seconds.
+    pub(super) fn now(&self) -> Timestamp {
+        let passed = self.since.elapsed().as_secs();
+        let seconds = self.started.at.as_second().saturating_add_unsigned(passed);
+        Timestamp::from_second(seconds).unwrap_or(self.started.at)
+    }
+
+    pub(super) fn note(&self) -> Note {
+        Note { at: self.now(), by: self.started.by.clone() }
+    }
+}
+
+/// A host name is short, but the file that contains it may be longer.
+fn host() -> String {
+    let mut name = String::new();
+    let file = std::fs::File::open("/proc/sys/kernel/hostname");
+    let read = file.and_then(|file| file.take(64).read_to_string(&mut name));
+    if read.is_ok() { name.trim().to_owned() } else { "unknown".to_owned() }
 }

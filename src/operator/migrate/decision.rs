@@ -9,11 +9,11 @@ use super::outcome::{Outcome, finished};
 use super::reachability::{Backends, Pair, pairs};
 use super::state::{Note, Stage, Step, UnderWay};
 use crate::model::config::BackendType;
-use crate::model::report::NodeReport;
 use crate::operator::ExitStatus;
 use crate::operator::layout::counted;
 
-/// The next step of `order` in this state, or the outcome if there is none.
+/// The next step of `order` in this state, or the outcome if there is none. All reporting nodes
+/// must have applied the config, unless `Mixed` is off.
 pub(super) fn decide(order: &Order, view: &ClusterView) -> Result<Step, Outcome> {
     let Some(under_way) = &view.state.under_way else {
         return match order {
@@ -51,8 +51,6 @@ fn begin(start: &Start, view: &ClusterView) -> Result<Step, Outcome> {
     if !config.mixed {
         return Ok(Step::Mix);
     }
-    // A node without Mixed would drop the first node that changes its backend.
-    all_follow(view)?;
     Ok(Step::Begin { to, stage })
 }
 
@@ -115,18 +113,12 @@ fn advance(
         let next = stage.next_command();
         return Err(done(format!("already reached: {stage}; next: {next}")));
     };
-    all_follow(view)?;
     match view.troubles().first_key_value() {
         Some((subject, why)) if !options.force => Err(refused(format!(
             "this stage has problems: {subject}: {why}; --force continues nevertheless"
         ))),
         _ => Ok(Step::Reach(next)),
     }
-}
-
-fn all_follow(view: &ClusterView) -> Result<(), Outcome> {
-    let refusal = |lag| refused(format!("not all nodes have applied the config: {lag}"));
-    view.lags().first().map_or(Ok(()), |lag| Err(refusal(lag)))
 }
 
 fn go_back(stage: Stage, under_way: &UnderWay) -> Result<Step, Outcome> {
@@ -157,7 +149,6 @@ fn finish(under_way: &UnderWay, view: &ClusterView) -> Result<Step, Outcome> {
             )));
         }
     };
-    all_follow(view)?;
     Ok(Step::Finish { kind, mixed: needs_mixed(view, kind) })
 }
 
@@ -194,14 +185,10 @@ pub(super) struct Obstacle {
     pub(super) is_forgivable: bool,
 }
 
-/// What prevents a move to `kind`.
-pub(super) fn obstacles(
-    view: &ClusterView,
-    kind: BackendType,
-    pairs: &[Pair<'_>],
-) -> Vec<Obstacle> {
+/// What prevents a move to the backend `to`.
+pub(super) fn obstacles(view: &ClusterView, to: BackendType, pairs: &[Pair<'_>]) -> Vec<Obstacle> {
     let of_nodes = view.members.iter().flat_map(of_node);
-    of_nodes.chain(failing(view, kind)).chain(pairs.iter().filter_map(cut)).collect()
+    of_nodes.chain(failing(view, to)).chain(pairs.iter().filter_map(cut)).collect()
 }
 
 /// The names in `nodes` that match no node.
@@ -222,18 +209,15 @@ fn of_node(member: &Member) -> Vec<Obstacle> {
     };
     let invalid = report.invalid.iter().map(|why| format!("{node} cannot use the config: {why}"));
     let waits = report.pending.iter().map(|what| format!("{node} waits: {what}"));
-    invalid.chain(waits).chain(strict(node, report)).map(Obstacle::fatal).collect()
-}
-
-fn strict(node: &str, report: &NodeReport) -> Option<String> {
     let links: Vec<String> = report.strict_filters.iter().map(ToString::to_string).collect();
     let links = links.join(" and ");
     // With Mixed, tweedd has already loosened all filters that it may change.
-    (report.mixed && !links.is_empty()).then(|| {
+    let strict = (report.mixed && !links.is_empty()).then(|| {
         format!(
             "{node} has a strict reverse-path filter on {links}, and its tweedd may not change it"
         )
-    })
+    });
+    invalid.chain(waits).chain(strict).map(Obstacle::fatal).collect()
 }
 
 /// The pairs on one link that would change to a direct path on which probes fail.

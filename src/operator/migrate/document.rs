@@ -32,7 +32,7 @@ impl Document {
 
     /// The JSON under `key`, as it was written.
     pub(super) fn get(&self, key: &str) -> Option<&str> {
-        let field = self.fields().into_iter().rfind(|field| field.is(key))?;
+        let field = self.fields().into_iter().rfind(|field| json::is_same(&field.key, key))?;
         self.0.get(field.value)
     }
 
@@ -50,7 +50,7 @@ impl Document {
     #[must_use]
     pub(super) fn with(&self, key: &str, json: &str) -> Self {
         let fields = self.fields();
-        if let Some(field) = fields.iter().rfind(|field| field.is(key)) {
+        if let Some(field) = fields.iter().rfind(|field| json::is_same(&field.key, key)) {
             return self.replaced(field.value.clone(), json);
         }
         let Some(last) = fields.last() else {
@@ -68,7 +68,7 @@ impl Document {
     #[must_use]
     pub(super) fn without(&self, key: &str) -> Self {
         let fields = self.fields();
-        let found = fields.iter().enumerate().rfind(|(_, field)| field.is(key));
+        let found = fields.iter().enumerate().rfind(|(_, field)| json::is_same(&field.key, key));
         let Some((index, field)) = found else { return self.clone() };
         let previous = index.checked_sub(1).and_then(|previous| fields.get(previous));
         // The comma before a field is removed with it; with the first field, the comma behind it.
@@ -95,7 +95,7 @@ impl Document {
             end = at + value.get().len();
             Field { key, start, value: at..end }
         };
-        Ok(fields.into_iter().map(positioned).collect())
+        Ok(fields.0.into_iter().map(positioned).collect())
     }
 
     fn part(&self, range: Range<usize>) -> &str {
@@ -115,12 +115,6 @@ impl Document {
 impl Default for Document {
     fn default() -> Self {
         Self("{}".to_owned())
-    }
-}
-
-impl Field {
-    fn is(&self, key: &str) -> bool {
-        json::is_same(&self.key, key)
     }
 }
 
@@ -174,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_fields_the_later_counts() {
+    fn the_later_of_two_equal_fields_is_used() {
         let text = r#"{"Mixed":false,"mixed":false}"#;
         assert_eq!(document(text).with("Mixed", "true").text(), r#"{"Mixed":false,"mixed":true}"#);
         assert_eq!(document(r#"{"a":1,"A":2}"#).get("a"), Some("2"));
@@ -192,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_is_refused() {
+    fn text_that_is_not_an_object_is_refused() {
         for text in ["", "[]", "{", "7", "{}{}"] {
             assert!(Document::parse(text).is_err(), "{text}");
         }

@@ -10,7 +10,6 @@ mod plan;
 mod reachability;
 mod state;
 mod status;
-mod store;
 #[cfg(test)]
 mod tests;
 
@@ -21,13 +20,15 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use self::carry_out::carry_out;
+use self::carry_out::{Author, carry_out};
+use self::cluster::ClusterView;
 use self::options::MigrateCommand;
 use self::plan::MigrationPlan;
+use self::state::MigrationState;
 use self::status::MigrationStatus;
-use self::store::Author;
 use super::layout::Output;
 use super::{Error, ExitStatus, write};
+use crate::store::operator::{StoreContents, Unavailable};
 use crate::store::{ClusterStore, etcd, kube};
 
 /// The interval of `status --watch`.
@@ -55,12 +56,13 @@ async fn answer(
     let author = Author::here();
     match command {
         MigrateCommand::Plan { to, all } => {
-            let view = self::store::read(store).await?;
-            let plan = MigrationPlan::new(&view, *to);
-            write(out, output, &if *all { plan.in_full() } else { plan })
+            let view = read(store).await?;
+            let mut plan = MigrationPlan::new(&view, *to);
+            plan.shows_all = *all;
+            write(out, output, &plan)
         }
         MigrateCommand::Status { watch } => loop {
-            let status = MigrationStatus::new(&self::store::read(store).await?, author.now());
+            let status = MigrationStatus::new(&read(store).await?, author.now());
             let exit_status = write(out, output, &status)?;
             if !watch {
                 return Ok(exit_status);
@@ -77,4 +79,18 @@ async fn answer(
             write(out, output, &ended)
         }
     }
+}
+
+async fn read(store: &impl ClusterStore) -> Result<ClusterView, Error> {
+    let StoreContents { config, records, reports } =
+        store.read().await.map_err(|away| unusable(store, &away))?;
+    let key = store.config_name();
+    let config = config.ok_or_else(|| Error::Store(format!("{key} is missing")))?;
+    let state = MigrationState::parse(&config.text, config.revision)
+        .map_err(|error| Error::Store(format!("{key}: {error}")))?;
+    Ok(ClusterView::new(state, records, reports))
+}
+
+fn unusable(store: &impl ClusterStore, Unavailable(why): &Unavailable) -> Error {
+    Error::Store(format!("{why}: {}", store.hint()))
 }

@@ -66,17 +66,31 @@ impl Outcome {
         Self::new(ExitStatus::Conflict, message).with(now.state.changes(&before.state))
     }
 
-    /// `step` is done. Details are the pods that keep an MTU other than that of new pods.
+    /// `step` is applied; the message has what comes next. Details are the pods that keep an MTU other than that of new pods.
     pub(super) fn done(step: &Step, view: &ClusterView) -> Self {
+        let (nodes, kind) = (view.reporting().count(), view.state.config.backend.kind.as_str());
+        let mut pods = Vec::new();
+        let message = match step {
+            Step::Mix => "Mixed is on".to_owned(),
+            Step::Begin { stage, .. } | Step::Reach(stage) if stage.is_empty() => {
+                let from = view.state.under_way.as_ref().map_or(kind, |it| it.from.as_str());
+                format!("all {nodes} nodes are back on {from}; next: tweedctl migrate finish")
+            }
+            Step::Begin { stage, .. } | Step::Reach(stage) => {
+                let (following, next) = (view.following(), stage.next_command());
+                format!("{following} of {nodes} nodes on {kind} ({stage}); next: {next}")
+            }
+            Step::Pause => "paused: tweedctl migrate next --resume continues".to_owned(),
+            Step::Finish { .. } => {
+                pods.extend(pods_of_other_mtu(view));
+                finished(view)
+            }
+        };
         let silent = match view.silent().count() {
             0 => String::new(),
             silent => format!("; {} without a report", counted(silent, "node")),
         };
-        let pods = match step {
-            Step::Finish { .. } => pods_of_other_mtu(view).collect(),
-            Step::Mix | Step::Begin { .. } | Step::Reach(_) | Step::Pause => Vec::new(),
-        };
-        Self::new(ExitStatus::Done, completed(step, view) + &silent).with(pods)
+        Self::new(ExitStatus::Done, message + &silent).with(pods)
     }
 }
 
@@ -89,24 +103,6 @@ pub(super) fn announced(step: &Step) -> String {
         Step::Pause => "paused".to_owned(),
         Step::Finish { mixed: true, .. } => "Rollout is removed".to_owned(),
         Step::Finish { mixed: false, .. } => "Mixed and Rollout are removed".to_owned(),
-    }
-}
-
-/// The text once a step is applied, with what comes next.
-fn completed(step: &Step, view: &ClusterView) -> String {
-    let (nodes, kind) = (view.reporting().count(), view.state.config.backend.kind.as_str());
-    match step {
-        Step::Mix => "Mixed is on".to_owned(),
-        Step::Begin { stage, .. } | Step::Reach(stage) if stage.is_empty() => {
-            let from = view.state.under_way.as_ref().map_or(kind, |it| it.from.as_str());
-            format!("all {nodes} nodes are back on {from}; next: tweedctl migrate finish")
-        }
-        Step::Begin { stage, .. } | Step::Reach(stage) => {
-            let (following, next) = (view.following(), stage.next_command());
-            format!("{following} of {nodes} nodes on {kind} ({stage}); next: {next}")
-        }
-        Step::Pause => "paused: tweedctl migrate next --resume continues".to_owned(),
-        Step::Finish { .. } => finished(view),
     }
 }
 

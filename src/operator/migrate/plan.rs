@@ -39,7 +39,7 @@ pub(super) struct MigrationPlan<'a> {
     /// Whether the text shows all pairs, as the JSON does; otherwise those without the preferred
     /// path of the backend.
     #[serde(skip)]
-    shows_all: bool,
+    pub(super) shows_all: bool,
 }
 
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -83,10 +83,6 @@ impl<'a> MigrationPlan<'a> {
             pairs,
             shows_all: false,
         }
-    }
-
-    pub(super) fn in_full(self) -> Self {
-        Self { shows_all: true, ..self }
     }
 }
 
@@ -176,10 +172,10 @@ impl MigrationPlan<'_> {
             head.push(("filters", format!("strict until Mixed is on: {nodes}")));
         }
         if !self.breaking.is_empty() {
+            let nodes = abridged(&self.breaking);
             let breaking = format!(
-                "each change of path may end masqueraded connections on {}: tweedd keeps them \
-                 with --ip-masq, by nftables or iptables",
-                abridged(&self.breaking)
+                "each change of path may end masqueraded connections on {nodes}: tweedd keeps \
+                 them with --ip-masq, by nftables or iptables"
             );
             head.push(("NAT", breaking));
         }

@@ -21,12 +21,11 @@ pub(super) enum Backends {
     All { kind: BackendType, mixed: bool },
 }
 
-/// The path of one node to one other in one address family.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The paths of one node, by the index of the other node among the members, and by family.
+pub(super) type Reaches = BTreeMap<(usize, Family), Reach>;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reach {
-    /// Index among the members of the cluster.
-    pub(super) to: usize,
-    pub(super) family: Family,
     /// None if packets have no path.
     pub(super) path: Option<Path>,
     /// Why there is no path, or not the preferred one.
@@ -60,21 +59,18 @@ pub(super) struct Reachability<'a> {
 pub(super) fn pairs(view: &ClusterView, then: Backends) -> impl Iterator<Item = Pair<'_>> {
     let now = Reachability::new(view, Backends::AsReported).of_members();
     let then = Reachability::new(view, then).of_members();
-    now.zip(then).flat_map(move |((from, now), (_, then))| {
-        let keyed = now.into_iter().map(|reach| ((reach.to, reach.family), reach));
-        let mut now: BTreeMap<_, _> = keyed.collect();
-        let pair = move |then: Reach| {
-            let to = view.members.get(then.to)?;
-            let (now, reason) =
-                now.remove(&(then.to, then.family)).map_or((None, None), |it| (it.path, it.reason));
+    now.zip(then).flat_map(move |((from, mut now), (_, then))| {
+        let pair = move |((to, family), then): ((usize, Family), Reach)| {
+            let now = now.remove(&(to, family)).unwrap_or_default();
+            let to = view.members.get(to)?;
             Some(Pair {
                 from: &from.name,
                 to: &to.name,
-                family: then.family,
-                now,
+                family,
+                now: now.path,
                 then: then.path,
                 is_special: then.reason.is_some(),
-                reason: then.reason.or(reason),
+                reason: then.reason.or(now.reason),
                 both_report: from.report.is_some() && to.report.is_some(),
             })
         };
@@ -88,12 +84,12 @@ impl<'a> Reachability<'a> {
         let leases = view.members.iter().map(|member| this.published(member));
         let records = leases.map(|lease| Record { id: lease.id.clone(), lease: Ok(lease) });
         let snapshot = LeaseUpdate::Snapshot(records.collect());
-        this.peers.apply(snapshot);
+        this.peers.update(snapshot);
         this
     }
 
     /// Every node with its paths to all others, in the order of the members.
-    pub(super) fn of_members(mut self) -> impl Iterator<Item = (&'a Member, Vec<Reach>)> {
+    pub(super) fn of_members(mut self) -> impl Iterator<Item = (&'a Member, Reaches)> {
         self.view.members.iter().map(move |member| {
             let reaches = match self.local(member) {
                 Some(local) => self.planned(member, &local),
@@ -103,20 +99,20 @@ impl<'a> Reachability<'a> {
         })
     }
 
-    fn planned(&mut self, member: &Member, local: &NodeInputs) -> Vec<Reach> {
-        let networks = backend::networks(local);
+    fn planned(&mut self, member: &Member, local: &NodeInputs) -> Reaches {
+        let backends = backend::backends(local);
         self.peers.validate_by(local.rules());
         let fallbacks = self.fallbacks(member, local);
         let reports = member.report.iter().filter(|_| self.backends == Backends::AsReported);
         let exceptions: BTreeMap<_, _> =
             reports.flat_map(|report| &report.exceptions).map(|it| (&it.lease, it)).collect();
-        let mut reaches = Vec::new();
+        let mut reaches = Reaches::new();
         for (to, peer) in self.view.members.iter().enumerate() {
             match self.peers.peer(&peer.lease.id) {
                 None => {}
                 Some(Ok(lease)) => {
                     let exception = exceptions.get(&lease.id);
-                    for (family, planned) in backend::plan_peer(&networks, lease, &fallbacks).paths
+                    for (family, planned) in backend::plan_peer(&backends, lease, &fallbacks).paths
                     {
                         // What the node reports takes precedence over its computed plan.
                         let reported =
@@ -125,15 +121,14 @@ impl<'a> Reachability<'a> {
                             Some(it) => (it.path, Some(it.reason.clone())),
                             None => explained(family, planned, lease, &local.node),
                         };
-                        reaches.push(Reach { to, family, path, reason });
+                        reaches.insert((to, family), Reach { path, reason });
                     }
                 }
-                Some(Err(rejected)) => reaches.push(Reach {
-                    to,
-                    family: local.node.uplinks.first().map_or(Family::V4, Uplink::family),
-                    path: None,
-                    reason: Some(format!("rejected: {rejected}")),
-                }),
+                Some(Err(rejected)) => {
+                    let family = local.node.uplinks.first().map_or(Family::V4, Uplink::family);
+                    let reason = Some(format!("rejected: {rejected}"));
+                    reaches.insert((to, family), Reach { path: None, reason });
+                }
             }
         }
         reaches
@@ -151,12 +146,12 @@ impl<'a> Reachability<'a> {
     }
 
     /// Flannel's rule: a tunnel from vxlan to vxlan, a route from host-gw to host-gw, nothing else.
-    fn assumed(&self, member: &Member) -> Vec<Reach> {
+    fn assumed(&self, member: &Member) -> Reaches {
         let path = member.backend().map(|kind| match kind {
             BackendType::Vxlan => Path::Tunnel,
             BackendType::HostGw => Path::Direct,
         });
-        let mut reaches = Vec::new();
+        let mut reaches = Reaches::new();
         for (to, other) in self.view.members.iter().enumerate() {
             let peer = self.peers.lease(&other.lease.id).unwrap_or(&other.lease);
             for endpoint in &peer.endpoints {
@@ -165,7 +160,8 @@ impl<'a> Reachability<'a> {
                 let Some(own) = own.filter(|_| other.lease.id != member.lease.id) else { continue };
                 let path = path.filter(|_| own.backend == endpoint.backend);
                 let reason = || format!("flannel ignores a lease of {}", endpoint.backend.as_str());
-                reaches.push(Reach { to, family, path, reason: path.is_none().then(reason) });
+                let reason = path.is_none().then(reason);
+                reaches.insert((to, family), Reach { path, reason });
             }
         }
         reaches

@@ -7,10 +7,11 @@ use serde::Serialize;
 
 use super::cluster::ClusterView;
 use super::outcome::{Progress, pods_of_other_mtu};
-use super::reachability::{Backends, Reach, Reachability};
+use super::reachability::{Backends, Reach, Reachability, Reaches};
 use super::state::{Note, Reached};
 use crate::model::config::BackendType;
 use crate::model::path::Path;
+use crate::model::prefix::Family;
 use crate::model::report::{NodeReport, Quality};
 use crate::operator::layout::{Table, or_dash, wrap};
 use crate::operator::{Answer, ExitStatus};
@@ -95,13 +96,13 @@ fn matrix(view: &ClusterView) -> Vec<MatrixRow> {
 }
 
 /// The mark of the worst path to a node: the marks sort from best to worst.
-fn worst(reaches: &[Reach], to: usize) -> Option<char> {
+fn worst(reaches: &Reaches, to: usize) -> Option<char> {
     let mark = |reach: &Reach| match reach.path {
         Some(Path::Direct) => '=',
         Some(Path::Tunnel) => 'o',
         None => 'x',
     };
-    reaches.iter().filter(|reach| reach.to == to).map(mark).max()
+    Family::ALL.iter().filter_map(|family| reaches.get(&(to, *family))).map(mark).max()
 }
 
 impl Answer for MigrationStatus {

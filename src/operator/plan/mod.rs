@@ -24,7 +24,7 @@ use crate::model::node_inputs::NodeInputs;
 use crate::model::path::Fallbacks;
 use crate::model::policy::{Forward, Guard, Masquerade, Policy, Preference};
 use crate::model::prefix::{Family, Prefix};
-use crate::plan::backend::{self, PeerPlan};
+use crate::plan::backend::{self, PeerPlan, Unreachable};
 use crate::plan::desired::{Desired, LeasePlan};
 
 #[derive(Debug, Args)]
@@ -130,14 +130,14 @@ fn plan(
         },
     };
     let mut peers = Peers::default();
-    peers.apply(LeaseUpdate::Snapshot(records));
+    peers.update(LeaseUpdate::Snapshot(records));
     let desired = Desired::plan(&local, &mut peers, &Fallbacks::new());
     Ok(NodePlan {
         backend: local.config.backend.kind.as_str(),
         mixed: local.config.mixed,
         on_link_assumed: options.on_link.is_empty(),
         own: local.own.as_ref().map(|own| own.id.clone()),
-        pod_mtu: backend::pod_mtu(&backend::networks(&local)).unwrap_or_default(),
+        pod_mtu: backend::pod_mtu(&backend::backends(&local)).unwrap_or_default(),
         entries: desired.state().entries().map(ToString::to_string).collect(),
         shown: desired.state().entries().map(shown).collect(),
         without_path: without_path(&desired, &peers),
@@ -161,12 +161,9 @@ fn node(config: &NetworkConfig, own: Option<&Lease>, options: &PlanOptions) -> R
     }
     let uplink = |family| {
         let given = options.public_ips.iter().copied().find(|ip| Family::of(*ip) == family);
-        let public_ip =
-            given.or_else(|| Some(own?.endpoint(family)?.public_ip)).ok_or_else(|| {
-                Error::Usage(format!(
-                    "the config enables {family}: add a --public-ip of that family"
-                ))
-            })?;
+        let public_ip = given.or_else(|| Some(own?.endpoint(family)?.public_ip));
+        let missing = || format!("the config enables {family}: add a --public-ip of that family");
+        let public_ip = public_ip.ok_or_else(|| Error::Usage(missing()))?;
         Ok(Uplink { address: public_ip, public_ip, source: public_ip, others: Vec::new() })
     };
     let uplinks = families.into_iter().map(uplink).collect::<Result<Vec<_>, Error>>()?;
@@ -203,21 +200,22 @@ fn macs(own: Option<&Lease>) -> BTreeMap<Family, crate::mac::MacAddr> {
 
 fn without_path(desired: &Desired, peers: &Peers) -> Vec<Unrouted> {
     let unrouted = |(id, lease_plan): (&LeaseId, &LeasePlan)| {
-        let address = |family: Option<Family>| {
-            let mut endpoints = peers.lease(id)?.endpoints.iter();
-            let found = endpoints.find(|it| family.is_none_or(|of| it.subnet.family() == of));
-            found.map(|endpoint| endpoint.public_ip)
+        let unrouted = |endpoint: Option<&Endpoint>, reason| {
+            let public_ip = endpoint.map(|endpoint| endpoint.public_ip);
+            Unrouted { lease: id.clone(), public_ip, reason }
         };
-        let unrouted = |public_ip, reason| Unrouted { lease: id.clone(), public_ip, reason };
         match lease_plan {
-            LeasePlan::Rejected(reason) => {
-                vec![unrouted(address(None), format!("rejected: {reason}"))]
+            Err(why) => {
+                let first = peers.lease(id).and_then(|lease| lease.endpoints.first());
+                vec![unrouted(first, format!("rejected: {why}"))]
             }
-            LeasePlan::Accepted(_, PeerPlan { paths, .. }) => paths
-                .iter()
-                .filter_map(|(family, planned)| Some((family, planned.as_ref().err()?)))
-                .map(|(family, why)| unrouted(address(Some(*family)), format!("skipped: {why}")))
-                .collect(),
+            Ok((lease, PeerPlan { paths, .. })) => {
+                let skipped = |(family, planned): &(Family, Result<_, Unreachable>)| {
+                    let why = planned.as_ref().err()?;
+                    Some(unrouted(lease.endpoint(*family), format!("skipped: {why}")))
+                };
+                paths.iter().filter_map(skipped).collect()
+            }
         }
     };
     desired.peers().iter().flat_map(unrouted).collect()

@@ -5,7 +5,7 @@
 use clap::Parser;
 use expect_test::{Expect, expect};
 
-use super::super::options::{Arguments, Command};
+use super::super::{Arguments, Command};
 use super::*;
 
 const PEERS: &str = r#"

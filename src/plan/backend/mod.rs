@@ -1,7 +1,6 @@
 //! The backends, and the plan: the kernel entries for this node and for each peer.
 
 mod host_gw;
-mod mixed;
 mod nexthops;
 mod retired;
 mod vxlan;
@@ -14,7 +13,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::model::config::{BackendType, NetworkConfig};
-use crate::model::entry::{Address, Entry, KernelState, LinkName, Route, SettingKind, TableName};
+use crate::model::entry::{
+    Address, ChainName, Entry, KernelState, LinkName, Route, SettingKind, TableName,
+};
 use crate::model::lease::{Endpoint, EndpointAttributes, Lease, LeaseAttributes, Rules, Vtep};
 use crate::model::node::Uplink;
 use crate::model::node_inputs::NodeInputs;
@@ -22,32 +23,24 @@ use crate::model::path::{Fallback, Fallbacks, Path};
 use crate::model::prefix::{Family, Prefix};
 use crate::plan::scope::{Extent, Scope};
 use crate::plan::{allow_list, masquerade};
-use host_gw::HostGwNetwork;
-use mixed::MixedNetwork;
+use host_gw::DirectPaths;
 use nexthops::Nexthops;
-use vxlan::VxlanNetwork;
+use vxlan::TunnelPaths;
 
-/// A backend for one address family. Pure: it returns the desired entries and never changes the
-/// kernel.
-pub trait Network: Send {
-    fn family(&self) -> Family;
-
+/// The backend of this node in one address family. Pure: it returns the desired entries for a peer
+/// and never changes the kernel.
+pub struct Backend {
+    kind: BackendType,
+    mixed: bool,
+    direct_routing: bool,
+    family: Family,
     /// The largest packet that pods may send, in bytes.
-    fn mtu(&self) -> u32;
-
-    /// The device and the other entries of this node; without the address as long as no lease is
-    /// held.
-    fn local(&self) -> KernelState;
-
-    /// The entries that accept packets of `peer` on any path; empty if there is no allow list.
-    fn admit(&self, _peer: &Endpoint) -> Vec<Arc<Entry>> {
-        Vec::new()
-    }
-
-    /// The entries for the path to `peer`; through the tunnel if there is a fallback and it is
-    /// usable.
-    fn towards(&self, peer: &Endpoint, fallback: Option<Fallback>)
-    -> Result<PathPlan, Unreachable>;
+    mtu: u32,
+    direct: DirectPaths,
+    /// None for host-gw without `Mixed`.
+    tunnel: Option<TunnelPaths>,
+    /// Whether the tunnel to a peer with a direct route stays usable: probes need it.
+    has_standby: bool,
 }
 
 /// The path to a peer, and its entries.
@@ -92,48 +85,131 @@ impl PeerPlan {
         self.admission.iter().chain(paths.flat_map(|path| &path.entries))
     }
 
+    /// The path for packets of `family`; none if the peer is unreachable.
+    pub fn path(&self, family: Family) -> Option<&PathPlan> {
+        let (_, path) = self.paths.iter().find(|(of, _)| *of == family)?;
+        path.as_ref().ok()
+    }
+
     /// Why there is no path, for each family without one.
     pub fn without_path(&self) -> impl Iterator<Item = &Unreachable> {
         self.paths.iter().filter_map(|(_, path)| path.as_ref().err())
     }
 }
 
-/// The networks of this node, one per enabled family. Only this function chooses an implementation by backend.
-pub fn networks(local: &NodeInputs) -> Vec<Box<dyn Network>> {
-    let network = |uplink: &Uplink| -> Box<dyn Network> {
-        let direct = HostGwNetwork::new(local, uplink);
-        let tunnel = || VxlanNetwork::new(local, uplink);
-        match (local.config.backend.kind, local.config.mixed) {
-            (BackendType::Vxlan | BackendType::HostGw, true) => {
-                Box::new(MixedNetwork::new(local, tunnel(), direct))
-            }
-            (BackendType::Vxlan, false) => Box::new(tunnel()),
-            (BackendType::HostGw, false) => Box::new(direct),
+impl Backend {
+    fn new(local: &NodeInputs, uplink: &Uplink) -> Self {
+        let (NodeInputs { config, node, .. }, family) = (local, uplink.family());
+        let nexthops = Nexthops::new(local, family);
+        let mtu = match config.has_tunnel().then(|| vxlan::device(local, uplink).mtu) {
+            // A packet may take either path.
+            Some(mtu) if config.mixed => mtu.min(node.mtu),
+            Some(mtu) => mtu,
+            None => node.mtu,
+        };
+        Self {
+            kind: config.backend.kind,
+            mixed: config.mixed,
+            direct_routing: config.backend.tunnel.direct_routing,
+            family,
+            mtu,
+            direct: DirectPaths { node: node.clone(), nexthops },
+            tunnel: config.has_tunnel().then(|| TunnelPaths::new(local, uplink, nexthops)),
+            has_standby: config.comparing().is_some(),
         }
-    };
-    local.node.uplinks.iter().map(network).collect()
+    }
+
+    /// The entries for the path to `peer`; through the tunnel if there is a fallback and it is
+    /// usable.
+    fn to(&self, peer: &Endpoint, fallback: Option<Fallback>) -> Result<PathPlan, Unreachable> {
+        let unknown = || Unreachable::UnknownBackend(peer.backend.as_str().to_owned());
+        let theirs = peer.backend.supported().ok_or_else(unknown)?;
+        if !self.mixed && theirs != self.kind {
+            let (ours, theirs) = (self.kind.as_str(), theirs.as_str());
+            return Err(Unreachable::BackendDiffers { ours, theirs });
+        }
+        let are_tunnelled = (self.kind, theirs) == (BackendType::Vxlan, BackendType::Vxlan);
+        match &self.tunnel {
+            None => self.direct.to(peer),
+            Some(tunnel) if are_tunnelled && !self.direct_routing => tunnel.to(peer),
+            Some(tunnel) if self.mixed => self.either(tunnel, peer, fallback),
+            Some(tunnel) => self.direct.to(peer).or_else(|_| tunnel.to(peer)),
+        }
+    }
+
+    /// The direct path if `peer` is on the link and there is no fallback for it, else the tunnel.
+    fn either(
+        &self,
+        tunnel: &TunnelPaths,
+        peer: &Endpoint,
+        fallback: Option<Fallback>,
+    ) -> Result<PathPlan, Unreachable> {
+        match (self.direct.to(peer), tunnel.to(peer)) {
+            (Ok(_), Ok(tunnel)) if fallback.is_some() => Ok(PathPlan { fallback, ..tunnel }),
+            (Ok(mut direct), _) => {
+                if self.has_standby {
+                    direct.entries.splice(0..0, tunnel.standby(peer).unwrap_or_default());
+                }
+                Ok(direct)
+            }
+            (Err(_), Ok(tunnel)) => Ok(tunnel),
+            (Err(direct), Err(tunnel)) => {
+                Err(Unreachable::NeitherPath { direct: Box::new(direct), tunnel: Box::new(tunnel) })
+            }
+        }
+    }
 }
 
-fn supported(peer: &Endpoint) -> Result<BackendType, Unreachable> {
-    let unknown = || Unreachable::UnknownBackend(peer.backend.as_str().to_owned());
-    peer.backend.supported().ok_or_else(unknown)
+/// The backends of this node, one per enabled family.
+pub fn backends(local: &NodeInputs) -> Vec<Backend> {
+    local.node.uplinks.iter().map(|uplink| Backend::new(local, uplink)).collect()
 }
 
 /// Whether `peer` gets a direct route only after it has answered a probe: its lease names vxlan,
 /// and a flanneld with a strict reverse-path filter expects packets from the tunnel.
 pub fn must_answer(config: &NetworkConfig, peer: &Endpoint) -> bool {
-    let is_direct = config.backend.kind == BackendType::HostGw && config.probing().is_some();
+    let is_direct = config.backend.kind == BackendType::HostGw && config.comparing().is_some();
     is_direct && peer.backend.supported() == Some(BackendType::Vxlan)
 }
 
 /// The entries of this node.
-pub fn plan_local(local: &NodeInputs, networks: &[Box<dyn Network>]) -> KernelState {
-    let mut state: KernelState = networks.iter().flat_map(|network| network.local()).collect();
+pub fn plan_local(local: &NodeInputs) -> KernelState {
+    let uplinks = local.node.uplinks.iter();
+    let mut state: KernelState = uplinks.flat_map(|uplink| plan_family(local, uplink)).collect();
     if !local.config.mixed {
         state.extend(restored(&local.strict));
     }
     state.extend(local.own.iter().flat_map(|own| pod_rules(local, own)));
     state
+}
+
+/// The entries of this node in the family of `uplink`.
+fn plan_family(local: &NodeInputs, uplink: &Uplink) -> Vec<Entry> {
+    let (NodeInputs { config, node, leaving, .. }, family) = (local, uplink.family());
+    let has_tunnel = config.has_tunnel();
+    let tunnel = has_tunnel.then(|| vxlan::entries(local, uplink));
+    let mut entries: Vec<Entry> = tunnel.into_iter().flatten().collect();
+    // Connections of this host that began in the tunnel have its address as their source. On the
+    // loopback, the address outlives the device, which is removed once `Mixed` is off and no peer
+    // needs it.
+    if config.mixed || (!has_tunnel && leaving.contains(&family)) {
+        entries.extend(own_address(local, family, LinkName::loopback()));
+    }
+    // While two nodes change paths one after the other, packets arrive by one path and the answers
+    // leave by the other. A strict reverse-path filter would drop them. The filter exists for IPv4
+    // only.
+    if config.mixed && family == Family::V4 {
+        let device = LinkName::tunnel(family, config.backend.tunnel.vni);
+        let links = [&device, &node.interface];
+        entries.extend(links.map(|link| Entry::Setting(SettingKind::ReversePath.off(link))));
+    }
+    entries
+}
+
+/// The address of the tunnel device, assigned to `link`; none as long as no lease is held.
+fn own_address(local: &NodeInputs, family: Family, link: LinkName) -> Option<Entry> {
+    let own = local.own.as_ref()?.endpoint(family)?;
+    Some(Entry::Address(tunnel_address(own.subnet, link)))
 }
 
 /// The entries for pods that are not routes to peers, such as masquerade rules.
@@ -148,29 +224,26 @@ pub fn restored(strict: &BTreeSet<LinkName>) -> KernelState {
     strict.iter().map(|link| Entry::Setting(SettingKind::ReversePath.on(link))).collect()
 }
 
-/// The entries for `peer`. They depend only on `networks`, `peer` and the fallbacks for that peer.
-pub fn plan_peer(networks: &[Box<dyn Network>], peer: &Lease, fallbacks: &Fallbacks) -> PeerPlan {
-    let common = || {
-        let end = |network| Some((network, peer.endpoint(Network::family(network))?));
-        networks.iter().map(Box::as_ref).filter_map(end)
-    };
-    let path = |(network, endpoint): (&dyn Network, &Endpoint)| {
+/// The entries for `peer`. They depend only on `backends`, `peer` and the fallbacks for that peer.
+pub fn plan_peer(backends: &[Backend], peer: &Lease, fallbacks: &Fallbacks) -> PeerPlan {
+    let common = || backends.iter().filter_map(move |it| Some((it, peer.endpoint(it.family)?)));
+    let path = |(backend, endpoint): (&Backend, &Endpoint)| {
         let fallback = fallbacks.get(&endpoint.subnet.base()).copied();
-        (network.family(), network.towards(endpoint, fallback))
+        (backend.family, backend.to(endpoint, fallback))
     };
     let mut paths: Vec<_> = common().map(path).collect();
     paths.shrink_to_fit();
     if paths.is_empty() {
-        let family = networks.first().map_or(Family::V4, |network| network.family());
+        let family = backends.first().map_or(Family::V4, |backend| backend.family);
         paths = vec![(family, Err(Unreachable::NoCommonFamily))];
     }
-    let admission = common().flat_map(|(network, endpoint)| network.admit(endpoint)).collect();
-    PeerPlan { paths, admission }
+    let admitting = common().filter_map(|(backend, end)| Some(backend.tunnel.as_ref()?.admit(end)));
+    PeerPlan { paths, admission: admitting.flatten().collect() }
 }
 
-/// The largest packet that pods may send over every one of `networks`, in bytes.
-pub fn pod_mtu(networks: &[Box<dyn Network>]) -> Option<u32> {
-    networks.iter().map(|network| network.mtu()).min()
+/// The largest packet that pods may send by every one of `backends`, in bytes.
+pub fn pod_mtu(backends: &[Backend]) -> Option<u32> {
+    backends.iter().map(|backend| backend.mtu).min()
 }
 
 impl NodeInputs {
@@ -214,7 +287,7 @@ impl NodeInputs {
             tunnels: self.node.uplinks.iter().map(tunnel_of).collect(),
             underlay: Some(self.node.interface.clone()),
             tables: table_names(self.config.backend.tunnel.vni).collect(),
-            chains: masquerade::chain_names(),
+            chains: ChainName::all().collect(),
             extent: Extent::Spare,
             networks: self.config.networks().collect(),
             subnets: self.own.iter().flat_map(Lease::subnets).collect(),

@@ -1,10 +1,8 @@
 //! Tunnel devices that neither this node nor any peer needs any more.
 
-use std::sync::Arc;
-
-use super::{Network, VxlanNetwork};
+use super::vxlan;
 use crate::model::config::BackendType;
-use crate::model::entry::{Entry, Link};
+use crate::model::entry::Link;
 use crate::model::lease::{Endpoint, Lease};
 use crate::model::node_inputs::NodeInputs;
 
@@ -15,9 +13,7 @@ pub fn retired<'a>(local: &NodeInputs, mut peers: impl Iterator<Item = &'a Lease
     if local.config.has_tunnel() || peers.any(may_send) {
         return Vec::new();
     }
-    let devices =
-        local.node.uplinks.iter().flat_map(|uplink| VxlanNetwork::new(local, uplink).local());
-    devices.filter_map(link).collect()
+    local.node.uplinks.iter().map(|uplink| vxlan::device(local, uplink)).collect()
 }
 
 /// Whether the node at `peer` may send to us through the tunnel. A host-gw node does not if we are
@@ -27,9 +23,4 @@ fn may_tunnel(local: &NodeInputs, peer: &Endpoint) -> bool {
         BackendType::HostGw => peer.vtep.is_some() && !local.node.is_adjacent(peer.public_ip),
         BackendType::Vxlan => true,
     })
-}
-
-fn link(entry: Arc<Entry>) -> Option<Link> {
-    let Entry::Link(link) = Arc::unwrap_or_clone(entry) else { return None };
-    Some(link)
 }

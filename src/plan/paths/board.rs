@@ -1,4 +1,4 @@
-//! The probe state of all peers: when each is probed next, and its verdict.
+//! The probe state of all peers: when each is probed next, its verdict, and whether it is reachable.
 
 #[cfg(test)]
 mod tests;
@@ -8,16 +8,20 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::pace::{Budget, Pace};
-use super::state::{ProbeRequest, ProbeState, Target};
-use super::verdict::Thresholds;
+use super::reachability::reachability;
+use super::state::{ProbeRequest, ProbeState, Target, UsedPath};
+use super::verdict::{Thresholds, Track};
 use crate::model::config::Probe;
+use crate::model::path::{PeerReachability, ReachabilityState, UnreachableCause};
+use crate::model::prefix::Family;
+use crate::model::status::ReachabilityCounts;
 
 /// The intervals within which a peer has to answer for the first time. A slow peer on a busy
 /// machine must not be taken for flannel, which never answers.
 const SILENCE: u32 = 5;
 
 /// Times are relative to the start of probing.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Board {
     interval: Duration,
     thresholds: Thresholds,
@@ -29,6 +33,12 @@ pub struct Board {
     /// The peers whose next probe is counted in the budget already.
     reserved: BTreeSet<IpAddr>,
     changed: BTreeSet<IpAddr>,
+    /// The peers by the path in use.
+    counts: BTreeMap<Family, ReachabilityCounts>,
+    /// The degraded and unreachable peers.
+    failing: BTreeSet<IpAddr>,
+    /// The peers whose reachability has changed.
+    moved: BTreeSet<IpAddr>,
 }
 
 impl Board {
@@ -40,12 +50,7 @@ impl Board {
                 successes: probe.success_threshold,
                 silence: probe.interval * SILENCE,
             },
-            states: BTreeMap::new(),
-            schedule: BTreeSet::new(),
-            number: 0,
-            budget: Budget::default(),
-            reserved: BTreeSet::new(),
-            changed: BTreeSet::new(),
+            ..Self::default()
         }
     }
 
@@ -59,6 +64,14 @@ impl Board {
                 Some(target) => self.start_over(*peer, *target, now),
                 None => self.remove(*peer),
             }
+        }
+    }
+
+    /// Records the path that packets to `peer` take now; its results are kept.
+    pub fn use_path(&mut self, peer: IpAddr, used: Option<UsedPath>, now: Duration) {
+        if let Some(state) = self.states.get_mut(&peer) {
+            state.used = used;
+            self.assess(peer, now);
         }
     }
 
@@ -113,9 +126,22 @@ impl Board {
         let thresholds = self.thresholds;
         let Some(state) = self.state_of(request) else { return };
         let before = state.pace(thresholds);
+        let was_silent = state.used_track().is_some_and(Track::is_silent);
         state.take_answer(request, sent, now);
+        let is_back = was_silent && !state.used_track().is_some_and(Track::is_silent);
         self.judge(request.peer, now);
         self.slow_down(request.peer, before, now, random);
+        if is_back {
+            // The answer may have been to a small probe.
+            self.schedule_at(request.peer, now);
+        }
+    }
+
+    /// Records whether `peer` answers direct probes; without `Mixed`, it may not.
+    pub fn take_direct(&mut self, peer: IpAddr, takes_direct: bool) {
+        if let Some(state) = self.states.get_mut(&peer) {
+            state.take_direct(takes_direct);
+        }
     }
 
     /// Records a probe or a late answer from `peer`. If the peer was silent, it is probed again at
@@ -127,6 +153,43 @@ impl Board {
             self.judge(peer, now);
             self.schedule_at(peer, now);
         }
+    }
+
+    /// Whether the peer is reachable by the path in use; none if there is no such path.
+    pub fn reachability(&self, peer: IpAddr, now: Duration) -> Option<PeerReachability> {
+        let state = self.states.get(&peer)?;
+        let known = reachability(state, state.used?, self.thresholds, now);
+        Some(match known {
+            PeerReachability::Unreachable { cause: UnreachableCause::PeerSilent, since_ms }
+                if self.is_alone(Family::of(peer)) =>
+            {
+                PeerReachability::Unreachable { cause: UnreachableCause::AllSilent, since_ms }
+            }
+            known => known,
+        })
+    }
+
+    /// The numbers of peers with a path in use.
+    pub fn counts(&self) -> ReachabilityCounts {
+        let mut all = ReachabilityCounts::default();
+        for ReachabilityCounts { reachable, degraded, unreachable, unknown } in self.counts.values()
+        {
+            all.reachable += reachable;
+            all.degraded += degraded;
+            all.unreachable += unreachable;
+            all.unknown += unknown;
+        }
+        all
+    }
+
+    /// The degraded and unreachable peers.
+    pub fn failing(&self) -> impl Iterator<Item = IpAddr> {
+        self.failing.iter().copied()
+    }
+
+    /// The peers that became reachable, degraded, unreachable or unknown since the last call.
+    pub fn take_moved(&mut self) -> BTreeSet<IpAddr> {
+        std::mem::take(&mut self.moved)
     }
 
     /// The peers whose verdict has changed since the last call.
@@ -156,6 +219,7 @@ impl Board {
         }
         self.states.insert(peer, state);
         self.schedule_at(peer, now);
+        self.assess(peer, now);
     }
 
     fn remove(&mut self, peer: IpAddr) {
@@ -163,6 +227,7 @@ impl Board {
         self.schedule.remove(&(state.turn, peer));
         self.changed.remove(&peer);
         self.reserved.remove(&peer);
+        self.count(peer, state.reachability, None);
     }
 
     fn turn(
@@ -173,7 +238,7 @@ impl Board {
     ) -> Vec<ProbeRequest> {
         let Some(state) = self.states.get_mut(&peer) else { return Vec::new() };
         let (pace, asks) = (state.pace(self.thresholds), state.requests(self.thresholds));
-        if pace.is_urgent() && !self.reserved.remove(&peer) {
+        if pace.is_limited() && !self.reserved.remove(&peer) {
             let slot = self.budget.reserve(asks.len(), now);
             if slot > now {
                 self.reserved.insert(peer);
@@ -217,6 +282,45 @@ impl Board {
         if state.judge(self.thresholds, now) {
             self.changed.insert(peer);
         }
+        self.assess(peer, now);
+    }
+
+    /// Determines again whether the peer is reachable.
+    fn assess(&mut self, peer: IpAddr, now: Duration) {
+        let Some(state) = self.states.get_mut(&peer) else { return };
+        let known = state.used.map(|used| reachability(state, used, self.thresholds, now).state());
+        let before = std::mem::replace(&mut state.reachability, known);
+        self.count(peer, before, known);
+    }
+
+    fn count(
+        &mut self,
+        peer: IpAddr,
+        before: Option<ReachabilityState>,
+        now: Option<ReachabilityState>,
+    ) {
+        if before == now {
+            return;
+        }
+        let counts = self.counts.entry(Family::of(peer)).or_default();
+        if let Some(before) = before {
+            *counts.of(before) -= 1;
+        }
+        if let Some(now) = now {
+            *counts.of(now) += 1;
+        }
+        if now.is_some_and(ReachabilityState::is_failing) {
+            self.failing.insert(peer);
+        } else {
+            self.failing.remove(&peer);
+        }
+        self.moved.insert(peer);
+    }
+
+    /// Whether none of several peers of this family answers: then the cause is on this node.
+    fn is_alone(&self, family: Family) -> bool {
+        let counts = self.counts.get(&family).copied().unwrap_or_default();
+        counts.unreachable > 1 && counts.reachable + counts.degraded == 0
     }
 
     fn schedule_at(&mut self, peer: IpAddr, at: Duration) {

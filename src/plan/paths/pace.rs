@@ -8,6 +8,8 @@ pub(super) enum Pace {
     Unjudged,
     /// A probe was lost, so the path may have failed.
     Doubtful,
+    /// Some probes were lost: the share of losses must be measured.
+    Watched,
     Steady,
     /// The peer has never answered.
     Silent,
@@ -30,14 +32,20 @@ impl Pace {
         match self {
             Self::Unjudged => interval / 4,
             Self::Doubtful => interval / 10,
+            Self::Watched => interval,
             Self::Steady => steady,
             Self::Silent => steady * SILENT,
         }
     }
 
-    /// Whether probes at this pace count against the [`Budget`].
+    /// Whether a verdict is awaited, so that all paths are probed.
     pub(super) const fn is_urgent(self) -> bool {
         matches!(self, Self::Unjudged | Self::Doubtful)
+    }
+
+    /// Whether probes at this pace count against the [`Budget`].
+    pub(super) const fn is_limited(self) -> bool {
+        matches!(self, Self::Unjudged | Self::Doubtful | Self::Watched)
     }
 }
 

@@ -9,7 +9,7 @@ use super::verdict::{ProbeSize, Thresholds, Track, judge};
 use crate::model::config::Probe;
 use crate::model::lease::Endpoint;
 use crate::model::node_inputs::NodeInputs;
-use crate::model::path::{Path, ProbeVerdict};
+use crate::model::path::{Cause, Path, ProbeVerdict, ReachabilityState};
 use crate::model::prefix::Family;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -51,7 +51,13 @@ impl LocalProber {
 }
 
 impl Target {
-    pub fn of(local: &NodeInputs, endpoint: &Endpoint) -> Self {
+    /// `used` is the path in use: without `Mixed`, packets may not take the other one.
+    pub fn of(local: &NodeInputs, endpoint: &Endpoint, used: Option<Path>) -> Self {
+        if !local.config.mixed {
+            let is_used = |path| used == Some(path);
+            let (direct, tunnel) = (is_used(Path::Direct), is_used(Path::Tunnel));
+            return Self { public_ip: endpoint.public_ip, direct, tunnel };
+        }
         let vni = local.config.backend.tunnel.vni;
         let is_ours = |theirs: Option<u32>| theirs.is_none_or(|theirs| theirs == vni);
         Self {
@@ -60,6 +66,14 @@ impl Target {
             tunnel: endpoint.vtep.is_some_and(|vtep| is_ours(vtep.vni)),
         }
     }
+}
+
+/// The path that packets to a peer take now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UsedPath {
+    pub path: Path,
+    /// Why the direct path is not used, if it fails.
+    pub direct_failure: Option<Cause>,
 }
 
 /// A probe of a peer. The probe task sends it and reports the result.
@@ -79,12 +93,19 @@ pub struct ProbeState {
     pub direct: Track,
     pub tunnel: Track,
     pub verdict: ProbeVerdict,
+    /// None if no packets are sent to the peer.
+    pub(super) used: Option<UsedPath>,
+    /// Whether the peer is reachable by the path in use, as last determined.
+    pub(super) reachability: Option<ReachabilityState>,
+    /// Whether the peer answers direct probes.
+    takes_direct: bool,
     pub(super) turn: Duration,
     /// Results of probes up to this number are ignored: they were sent to another target.
     ignored_until: u64,
     /// When its first packet arrived. From then on it is known to answer probes, unlike flannel.
-    first_packet: Option<Duration>,
-    first_probe: Option<Duration>,
+    pub(super) first_packet: Option<Duration>,
+    pub(super) last_packet: Option<Duration>,
+    pub(super) first_probe: Option<Duration>,
     turns: u32,
     recent_failures: u32,
     failed: Duration,
@@ -106,9 +127,13 @@ impl ProbeState {
             direct: Track::default(),
             tunnel: Track::default(),
             verdict: ProbeVerdict::Pending,
+            used: None,
+            reachability: None,
+            takes_direct: true,
             turn: Duration::ZERO,
             ignored_until: last,
             first_packet: None,
+            last_packet: None,
             first_probe: None,
             turns: 0,
             recent_failures: 0,
@@ -121,6 +146,8 @@ impl ProbeState {
         let is_same = self.target.public_ip == target.public_ip;
         Self {
             first_packet: self.first_packet.filter(|_| is_same),
+            used: self.used,
+            reachability: self.reachability,
             turn: self.turn,
             ..Self::new(target, last)
         }
@@ -145,12 +172,25 @@ impl ProbeState {
     }
 
     pub(super) fn pace(&self, thresholds: Thresholds) -> Pace {
+        let pace =
+            if self.target.direct { self.direct_pace(thresholds) } else { self.tunnel_pace() };
+        // The losses of a peer that never answered are no evidence.
+        let used = self.used_track().filter(|_| self.first_packet.is_some());
+        match used.filter(|_| pace == Pace::Steady) {
+            Some(track) if track.is_doubtful(thresholds.failures) => Pace::Doubtful,
+            Some(track) if track.is_watched() => Pace::Watched,
+            Some(_) | None => pace,
+        }
+    }
+
+    /// How urgent the verdict on the direct path is.
+    fn direct_pace(&self, thresholds: Thresholds) -> Pace {
         let fails = |track: &Track| track.missed >= thresholds.failures;
         // If both paths fail, or there is no tunnel to compare with, faster probes would not help.
         let is_dead = fails(&self.direct) && (fails(&self.tunnel) || !self.target.tunnel);
         match self.verdict {
-            _ if !self.target.direct => Pace::Steady,
             ProbeVerdict::Pending if is_dead && self.first_packet.is_some() => Pace::Steady,
+            ProbeVerdict::Pending if !self.takes_direct => Pace::Steady,
             ProbeVerdict::Pending => Pace::Unjudged,
             ProbeVerdict::Good if self.direct.missed > 0 && !is_dead => Pace::Doubtful,
             ProbeVerdict::Silent => Pace::Silent,
@@ -158,17 +198,49 @@ impl ProbeState {
         }
     }
 
+    /// How urgent the first answer through the tunnel is, if no other path is probed.
+    fn tunnel_pace(&self) -> Pace {
+        let has_result = self.first_packet.is_some() && self.tunnel.known > 0;
+        match self.verdict {
+            _ if !self.target.tunnel || has_result => Pace::Steady,
+            ProbeVerdict::Silent => Pace::Silent,
+            ProbeVerdict::Pending | ProbeVerdict::Good | ProbeVerdict::Bad(_) => Pace::Unjudged,
+        }
+    }
+
     pub(super) fn requests(&self, thresholds: Thresholds) -> Vec<(Path, ProbeSize)> {
         let Target { direct, tunnel, .. } = self.target;
-        let pace = self.pace(thresholds);
-        let tunnel = tunnel && (!direct || pace.is_urgent() || self.turns.is_multiple_of(STANDBY));
-        let doubtful = direct && pace.is_urgent() && self.direct.missed > 0;
-        let requests = [
-            (direct, (Path::Direct, ProbeSize::Large)),
-            (doubtful, (Path::Direct, ProbeSize::Small)),
-            (tunnel, (Path::Tunnel, ProbeSize::Large)),
-        ];
-        requests.into_iter().filter_map(|(wanted, request)| wanted.then_some(request)).collect()
+        let is_urgent = self.pace(thresholds).is_urgent();
+        let is_turn_of_tunnel = !direct
+            || is_urgent
+            || self.is_used(Path::Tunnel)
+            || self.turns.is_multiple_of(STANDBY);
+        let paths = [(Path::Direct, direct), (Path::Tunnel, tunnel && is_turn_of_tunnel)];
+        let paths = paths.into_iter().filter_map(|(path, is_probed)| is_probed.then_some(path));
+        paths.flat_map(|path| self.sizes(path, is_urgent).map(move |size| (path, size))).collect()
+    }
+
+    /// The sizes of the next probes by `path`. Small probes show whether only large ones are lost.
+    fn sizes(&self, path: Path, is_urgent: bool) -> impl Iterator<Item = ProbeSize> + use<> {
+        let (track, is_used) = (self.track(path), self.is_used(path));
+        // While nothing gets through, one probe per turn is enough.
+        let is_alternating = is_used && !is_urgent && track.is_silent();
+        let (large, small) = if is_alternating {
+            let is_even = self.turns.is_multiple_of(2);
+            (is_even, !is_even)
+        } else {
+            (true, track.missed > 0 && (is_used || (is_urgent && path == Path::Direct)))
+        };
+        let sizes = [(large, ProbeSize::Large), (small, ProbeSize::Small)];
+        sizes.into_iter().filter_map(|(is_wanted, size)| is_wanted.then_some(size))
+    }
+
+    fn is_used(&self, path: Path) -> bool {
+        self.used.is_some_and(|used| used.path == path)
+    }
+
+    pub(super) fn used_track(&self) -> Option<&Track> {
+        self.used.map(|used| self.track(used.path))
     }
 
     pub(super) fn take_turn(&mut self, now: Duration) {
@@ -179,10 +251,20 @@ impl ProbeState {
     /// Records that a packet of the peer arrived. Losses before its first packet are ignored: the
     /// peer may not have answered probes yet.
     pub(super) fn record_packet(&mut self, now: Duration) {
+        self.last_packet = Some(now);
         if self.first_packet.is_none() {
             self.first_packet = Some(now);
             (self.direct, self.tunnel) = (Track::default(), Track::default());
         }
+    }
+
+    /// Records whether the peer answers direct probes. Losses of direct probes are no evidence while
+    /// it does not: it has not applied `Mixed` yet.
+    pub(super) fn take_direct(&mut self, takes_direct: bool) {
+        if !takes_direct {
+            self.direct = Track::default();
+        }
+        self.takes_direct = takes_direct;
     }
 
     pub(super) fn take_answer(&mut self, request: &ProbeRequest, sent: Duration, now: Duration) {

@@ -15,7 +15,7 @@ pub enum ProbeSize {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Track {
     /// The last large probes, one bit each, the newest in the lowest bit; 1 means lost.
-    pub(super) lost: u64,
+    pub(super) lost: u128,
     /// The number of valid bits in `lost`, up to [`Track::WINDOW`].
     pub(super) known: u32,
     pub missed: u32,
@@ -29,19 +29,38 @@ pub struct Track {
     pub small: Option<Duration>,
     pub answered_at: Option<Duration>,
     pub round_trip: Option<Duration>,
+    /// Consecutive probes of any size that were not answered, and when the first was sent.
+    pub(super) unanswered: u32,
+    pub(super) unanswered_since: Option<Duration>,
+    /// As `lost`, without the losses of outages: they do not count as a bad path when it is over.
+    pub(super) counted: u128,
+    /// Consecutive large probes that were lost, since the last outage.
+    pub(super) large_missed: u32,
+    /// The number of large probes for which the path is still probed faster because of a loss.
+    pub(super) watched: u32,
 }
 
 impl Track {
     /// How many large probes are remembered.
-    pub const WINDOW: u32 = 64;
+    pub const WINDOW: u32 = 100;
+    /// Consecutive unanswered probes after which nothing gets through.
+    pub(super) const UNANSWERED: u32 = 5;
+    /// How many lost large probes make a path a bad one: 5 % of a full window.
+    const LOSSES: u32 = Self::WINDOW / 20;
 
     pub(super) fn take_answer(&mut self, size: ProbeSize, sent: Duration, now: Duration) {
+        let is_large = size == ProbeSize::Large;
+        if self.is_silent() || (is_large && self.large_missed >= Self::UNANSWERED) {
+            self.counted >>= self.large_missed.min(Self::WINDOW);
+            (self.large_missed, self.watched) = (0, 0);
+        }
+        (self.unanswered, self.unanswered_since) = (0, None);
         self.answered_at = Some(now);
         match size {
             ProbeSize::Small => self.small = self.small.max(Some(sent)),
             ProbeSize::Large => {
-                self.note(0);
-                self.missed = 0;
+                self.note(0, 0);
+                (self.missed, self.large_missed) = (0, 0);
                 self.failing_since = None;
                 self.answered = self.answered.saturating_add(1);
                 self.large = self.large.max(Some(sent));
@@ -51,17 +70,58 @@ impl Track {
     }
 
     pub(super) fn take_loss(&mut self, size: ProbeSize, sent: Duration) {
+        // A later probe may have been answered before this one was counted as lost.
+        if Some(sent) > self.large.max(self.small) {
+            self.unanswered = self.unanswered.saturating_add(1);
+            self.unanswered_since.get_or_insert(sent);
+        }
         if size == ProbeSize::Large {
-            self.note(1);
+            // An outage has ended if a later probe was answered already.
+            let counts = u32::from(Some(sent) > self.large);
+            self.note(1, counts.into());
             self.answered = 0;
             self.missed = self.missed.saturating_add(1);
+            self.large_missed = self.large_missed.saturating_add(counts);
             self.failing_since.get_or_insert(sent);
         }
     }
 
-    fn note(&mut self, lost: u64) {
-        self.lost = self.lost << 1 | lost;
+    fn note(&mut self, lost: u128, counted: u128) {
+        let full = (1 << Self::WINDOW) - 1;
+        self.lost = (self.lost << 1 | lost) & full;
+        self.counted = (self.counted << 1 | counted) & full;
         self.known = (self.known + 1).min(Self::WINDOW);
+        self.watched = match self.watched.saturating_sub(1) {
+            0 if counted > 0 => Self::WINDOW,
+            watched => watched,
+        };
+    }
+
+    /// Whether nothing gets through.
+    pub(super) const fn is_silent(&self) -> bool {
+        self.unanswered >= Self::UNANSWERED
+    }
+
+    /// Whether more probes must show if packets still get through: the last one was lost, or the
+    /// last large ones, fewer than `failures`.
+    pub(super) fn is_doubtful(&self, failures: u32) -> bool {
+        let is_undecided = self.unanswered > 0 || (1..failures).contains(&self.large_missed);
+        is_undecided && !self.is_silent()
+    }
+
+    /// Whether recent losses require more frequent probes, until the share of losses is known.
+    pub(super) const fn is_watched(&self) -> bool {
+        self.watched > 0 && !self.is_silent()
+    }
+
+    /// Whether small probes are answered, and `failures` large ones in a row were lost.
+    pub(super) fn loses_large(&self, failures: u32) -> bool {
+        self.large_missed >= failures && self.small > self.failing_since
+    }
+
+    /// Whether too many of the last large probes were lost, apart from outages.
+    pub(super) const fn is_lossy(&self) -> bool {
+        self.counted.count_ones() >= Self::LOSSES
     }
 
     /// The numbers of remembered large probes, and of lost ones among them.
@@ -75,7 +135,7 @@ impl Track {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Thresholds {
     /// Consecutive losses after which a path is bad.
     pub(super) failures: u32,
@@ -144,7 +204,7 @@ mod tests {
         Track { missed: number, known: number, failing_since, ..Track::default() }
     }
 
-    fn small_ones_pass(track: Track) -> Track {
+    fn small_answers(track: Track) -> Track {
         Track { small: Some(LONG), answered_at: Some(LONG), ..track }
     }
 
@@ -155,33 +215,33 @@ mod tests {
         let nothing = Track::default();
         let old = Track { large: Some(Duration::from_secs(5)), ..answers(1) };
         let rows = [
-            ("one answer is proof", Pending, answers(1), nothing, Good),
-            ("a silent peer may begin to answer", Silent, answers(1), nothing, Good),
-            ("of nothing it is known what became of it", Pending, nothing, nothing, Pending),
-            ("a few lost ones are not silence", Pending, losses(2), losses(2), Pending),
-            ("by neither way", Pending, losses(9), losses(2), Pending),
-            ("flannel never answers", Pending, losses(9), losses(9), Silent),
-            ("nor where there is no tunnel", Pending, losses(9), nothing, Silent),
+            ("one answer makes a path good", Pending, answers(1), nothing, Good),
+            ("a silent peer begins to answer", Silent, answers(1), nothing, Good),
+            ("no probe has a result yet", Pending, nothing, nothing, Pending),
+            ("two losses do not make a peer silent", Pending, losses(2), losses(2), Pending),
+            ("the tunnel has too few losses for silence", Pending, losses(9), losses(2), Pending),
+            ("a peer that never answers is silent", Pending, losses(9), losses(9), Silent),
+            ("without a tunnel, direct losses suffice", Pending, losses(9), nothing, Silent),
             (
-                "nor one that was answered_at, and left",
+                "a peer that stopped answering is silent",
                 Pending,
                 losses(3),
                 Track { answered_at: Some(LONG), ..losses(3) },
                 Silent,
             ),
-            ("nor does it later", Silent, losses(99), losses(99), Silent),
-            ("some lost ones are no proof", Good, losses(2), answers(9), Good),
-            ("the tunnel answers, direct does not", Good, losses(3), answers(1), no_answer),
-            ("it never did", Pending, losses(3), answers(1), no_answer),
-            ("nor for one who was silent", Silent, losses(3), answers(1), no_answer),
-            ("a peer that restarts answers by no way", Good, losses(9), losses(9), Good),
-            ("what the tunnel carried before counts not", Good, losses(9), old, Good),
-            ("large ones vanish", Good, small_ones_pass(losses(3)), answers(1), large_lost),
-            ("it grew worse", large_lost, losses(3), answers(1), no_answer),
-            ("a bad path needs many answers", no_answer, answers(4), answers(9), no_answer),
-            ("then it is good again", no_answer, answers(5), answers(9), Good),
-            ("without the tunnel too", no_answer, answers(5), losses(9), Good),
-            ("who answers by the tunnel alone is awaited", Pending, nothing, answers(1), Pending),
+            ("a silent peer stays silent", Silent, losses(99), losses(99), Silent),
+            ("two losses do not make a good path bad", Good, losses(2), answers(9), Good),
+            ("only the tunnel answers", Good, losses(3), answers(1), no_answer),
+            ("the same before the first verdict", Pending, losses(3), answers(1), no_answer),
+            ("the same for a silent peer", Silent, losses(3), answers(1), no_answer),
+            ("a restarting peer answers on no path", Good, losses(9), losses(9), Good),
+            ("earlier answers on the tunnel do not count", Good, losses(9), old, Good),
+            ("only large probes are lost", Good, small_answers(losses(3)), answers(1), large_lost),
+            ("small probes are lost too", large_lost, losses(3), answers(1), no_answer),
+            ("four answers are too few to recover", no_answer, answers(4), answers(9), no_answer),
+            ("five answers make a bad path good", no_answer, answers(5), answers(9), Good),
+            ("a bad path recovers without the tunnel", no_answer, answers(5), losses(9), Good),
+            ("direct probes have no result yet", Pending, nothing, answers(1), Pending),
         ];
         for (row, last, direct, tunnel, expected) in rows {
             assert_eq!(judge(last, &direct, &tunnel, RULES, LONG), expected, "{row}");
@@ -232,9 +292,9 @@ mod tests {
     #[test]
     fn only_the_last_probes_are_remembered() {
         let mut track = Track::default();
-        (0..100).for_each(|sent| track.take_loss(ProbeSize::Large, at(sent)));
-        assert_eq!(track.window(), (64, 64));
-        (0..60).for_each(|sent| track.take_answer(ProbeSize::Large, at(sent), Duration::ZERO));
-        assert_eq!(track.window(), (64, 4));
+        (0..150).for_each(|sent| track.take_loss(ProbeSize::Large, at(sent)));
+        assert_eq!(track.window(), (100, 100));
+        (0..96).for_each(|sent| track.take_answer(ProbeSize::Large, at(sent), Duration::ZERO));
+        assert_eq!(track.window(), (100, 4));
     }
 }

@@ -69,36 +69,23 @@ pub(super) fn neighbours(needs: &Needs, host: &Host) -> Vec<Finding> {
 
 /// The sysctls of the table's limits. Only the first network namespace of a host has them.
 pub(crate) fn neighbour_sysctls(family: Family) -> [String; 3] {
-    let family = match family {
-        Family::V4 => "ipv4",
-        Family::V6 => "ipv6",
-    };
+    let family = family.to_string().to_lowercase();
     [1, 2, 3].map(|number| format!("net/{family}/neigh/default/gc_thresh{number}"))
 }
 
 /// `peers` are those on the link: permanent entries of peers behind the tunnel do not count.
 fn neighbour_table_small(family: Family, peers: usize, host: &Host) -> Option<Finding> {
     let [_, soft, hard] = neighbour_sysctls(family);
-    let wanted = peers + OTHERS;
-    let exceeded = |name: &str| host.number(name).filter(|limit| *limit < wanted);
     let [_, soft_value, hard_value] = THRESHOLDS;
-    let (level, place, value, limit, why) = match (exceeded(&hard), exceeded(&soft)) {
-        (Some(limit), _) => (
-            Level::Warning,
-            hard,
-            hard_value,
-            limit,
-            "above this limit, packets to further neighbours are dropped",
-        ),
-        (None, Some(limit)) => (
-            Level::Note,
-            soft,
-            soft_value,
-            limit,
-            "above this limit, the kernel removes and resolves neighbours continuously",
-        ),
-        (None, None) => return None,
+    let exceeded = |name: &str| host.number(name).filter(|limit| *limit < peers + OTHERS);
+    let (level, place, value, why) = if exceeded(&hard).is_some() {
+        let why = "above this limit, packets to further neighbours are dropped";
+        (Level::Warning, hard, hard_value, why)
+    } else {
+        let why = "above this limit, the kernel removes and resolves neighbours continuously";
+        (Level::Note, soft, soft_value, why)
     };
+    let limit = exceeded(&place)?;
     let set = |(name, value): (String, usize)| format!("{name} = {value}");
     Some(Finding {
         id: "neighbour-table-small",
@@ -109,9 +96,9 @@ fn neighbour_table_small(family: Family, peers: usize, host: &Host) -> Option<Fi
         fix: format!("sysctl -w {place}={value}"),
         place,
         why: why.to_owned(),
-        drop_in: Some(DropIn {
-            file: firewall::SYSCTLS,
-            lines: neighbour_sysctls(family).into_iter().zip(THRESHOLDS).map(set).collect(),
-        }),
+        drop_in: Some(DropIn::new(
+            firewall::SYSCTLS,
+            neighbour_sysctls(family).into_iter().zip(THRESHOLDS).map(set),
+        )),
     })
 }

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-pub use tweed_netlink::nftables::RuleVerdict;
+use tweed_netlink::nftables::FilterChain;
 
+use crate::model::checkpoint::Checkpoint;
 use crate::model::config::Tunnel;
 use crate::model::entry::LinkName;
 use crate::model::lease::Lease;
@@ -61,7 +62,7 @@ pub struct Host {
     pub other_daemons: Vec<OtherDaemon>,
     pub sockets: Vec<Socket>,
     /// All nftables chains that decide on forwarded packets, including those of iptables-nft.
-    pub chains: Vec<ForeignChain>,
+    pub chains: Vec<FilterChain>,
     /// Tables of iptables-legacy, which are not visible through nftables.
     pub legacy_tables: Vec<String>,
     pub nftables: Module,
@@ -117,26 +118,6 @@ pub enum Module {
     Missing,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ForeignChain {
-    /// None means both.
-    pub family: Option<Family>,
-    pub table: String,
-    pub name: String,
-    /// The policy for forwarded packets; none for a chain that other chains jump to.
-    pub policy: Option<RuleVerdict>,
-    pub rules: Vec<ForeignRule>,
-}
-
-/// A rule, as far as it can be evaluated with the source and the destination alone.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ForeignRule {
-    /// The networks that the source and the destination have to be in; none matches any.
-    pub source: Option<Prefix>,
-    pub destination: Option<Prefix>,
-    pub then: RuleVerdict,
-}
-
 /// The systemd files that configure links. Services that do not run have none.
 #[derive(Clone, Debug, Default)]
 pub struct Systemd {
@@ -149,8 +130,9 @@ pub struct Systemd {
 }
 
 impl Needs {
-    /// The needs of a running node whose peers have these public IPs.
-    pub fn of(local: &NodeInputs, peers: &[IpAddr]) -> Self {
+    /// The needs of a running node.
+    pub fn of(inputs: &Checkpoint) -> Self {
+        let local = &inputs.local;
         let NodeInputs { config, node, .. } = local;
         let tunnel = &config.backend.tunnel;
         let families: Vec<Family> = node.uplinks.iter().map(Uplink::family).collect();
@@ -158,9 +140,10 @@ impl Needs {
         let tunnels = families.iter().filter(|_| config.has_tunnel());
         let probes = config.probing().map(|probe| Port::Probes(probe.port));
         let port = config.has_tunnel().then_some(Port::Tunnel(tunnel.port));
-        let is_near = |family, ip| Family::of(ip) == family && node.is_adjacent(ip);
-        let on_link =
-            |family: &Family| (*family, peers.iter().filter(|ip| is_near(*family, **ip)).count());
+        let on_link = |family: &Family| {
+            let near = |ip: &IpAddr| Family::of(*ip) == *family && node.is_adjacent(*ip);
+            (*family, inputs.public_ips().filter(near).count())
+        };
         Self {
             networks: config.networks().collect(),
             subnets: local.own.iter().flat_map(Lease::subnets).collect(),
@@ -169,7 +152,7 @@ impl Needs {
             routing: if two_ways { Routing::Asymmetric } else { Routing::Symmetric },
             ports: port.into_iter().chain(probes).collect(),
             neighbours: families.iter().map(on_link).collect(),
-            pod_mtu: backend::pod_mtu(&backend::networks(local)),
+            pod_mtu: backend::pod_mtu(&backend::backends(local)),
             forward: local.policy.forward,
             families,
         }

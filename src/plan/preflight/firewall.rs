@@ -1,8 +1,11 @@
 //! Forwarding checks: the sysctls, firewall rules of other programs, and reverse-path filters.
 
-use super::facts::{ForeignChain, ForeignRule, Host, Needs, Routing, RuleVerdict};
+use tweed_netlink::nftables::{FilterChain, TableFamily};
+
+use super::facts::{Host, Needs, Routing};
+use super::links::MODULES;
 use super::{DropIn, Finding, Level};
-use crate::model::entry::{LinkName, nft_family};
+use crate::model::entry::{Condition, LinkName, Match, Rule, Side, Verdict};
 use crate::model::policy::Forward;
 use crate::model::prefix::{Family, Prefix};
 
@@ -39,7 +42,7 @@ fn forwarding_off(family: Family) -> Finding {
         place: sysctl.to_owned(),
         why: "packets between pods of different nodes are dropped".to_owned(),
         fix: format!("sysctl -w {sysctl}=1"),
-        drop_in: Some(DropIn { file: SYSCTLS, lines: vec![format!("{sysctl} = 1")] }),
+        drop_in: Some(DropIn::new(SYSCTLS, [format!("{sysctl} = 1")])),
     }
 }
 
@@ -57,24 +60,18 @@ fn bridge_netfilter_off(host: &Host) -> Option<Finding> {
             services.table
         ),
         fix: format!("modprobe br_netfilter && sysctl -w {BRIDGE_NETFILTER}=1"),
-        drop_in: Some(DropIn {
-            file: "modules-load.d/tweed.conf",
-            lines: vec!["br_netfilter".to_owned()],
-        }),
+        drop_in: Some(DropIn::new(MODULES, ["br_netfilter"])),
     })
 }
 
-/// A set of packets: all that have this source and destination; none matches any.
-#[derive(Clone, Copy, Debug)]
-struct Traffic {
-    source: Option<Prefix>,
-    destination: Option<Prefix>,
-}
+/// A set of packets: all that have this source and this destination; none matches any.
+type Traffic = (Option<Prefix>, Option<Prefix>);
 
 /// Reports chains of other programs that drop packets of pods.
 pub(super) fn chains(needs: &Needs, host: &Host) -> Vec<Finding> {
     let dropped = host.chains.iter().filter(|chain| chain.policy.is_some()).flat_map(|chain| {
-        let concerned = needs.networks.iter().filter(|network| chain.sees(network.family()));
+        let concerned =
+            needs.networks.iter().filter(|network| chain.family.includes(network.family()));
         concerned.filter_map(|network| {
             let finding = dropped(chain, *network, host)?;
             Some(if is_opened(chain, *network, needs, host) { noted(finding) } else { finding })
@@ -85,10 +82,10 @@ pub(super) fn chains(needs: &Needs, host: &Host) -> Vec<Finding> {
 
 /// Whether the rules that the daemon appends to `FORWARD` of iptables are enough: only the policy
 /// of the chain drops, and no earlier rule.
-fn is_opened(chain: &ForeignChain, network: Prefix, needs: &Needs, host: &Host) -> bool {
-    let is_of_iptables = chain.family.is_some()
-        && (chain.table.as_str(), chain.name.as_str()) == ("filter", "FORWARD");
-    let opened = ForeignChain { policy: Some(RuleVerdict::Accept), ..chain.clone() };
+fn is_opened(chain: &FilterChain, network: Prefix, needs: &Needs, host: &Host) -> bool {
+    let is_of_iptables =
+        chain.family != TableFamily::Both && chain.table == "filter" && chain.name == "FORWARD";
+    let opened = FilterChain { policy: Some(Verdict::Accept), ..chain.clone() };
     needs.forward == Forward::Accept && is_of_iptables && dropped(&opened, network, host).is_none()
 }
 
@@ -97,11 +94,8 @@ fn noted(finding: Finding) -> Finding {
     Finding { level: Level::Note, fix, ..finding }
 }
 
-fn dropped(chain: &ForeignChain, network: Prefix, host: &Host) -> Option<Finding> {
-    let is_lost = |(source, destination)| {
-        let traffic = Traffic { source, destination };
-        outcome(chain, traffic, &host.chains, MAX_DEPTH) == Some(RuleVerdict::Drop)
-    };
+fn dropped(chain: &FilterChain, network: Prefix, host: &Host) -> Option<Finding> {
+    let is_lost = |traffic| outcome(chain, traffic, &host.chains, MAX_DEPTH) == Some(Verdict::Drop);
     let pods = Some(network);
     let (level, lost, why) = match [(pods, pods), (pods, None), (None, pods)].map(is_lost) {
         [true, ..] => (
@@ -124,87 +118,71 @@ fn dropped(chain: &ForeignChain, network: Prefix, host: &Host) -> Option<Finding
         what: format!(
             "packets {lost} {network} are dropped unless a more specific rule accepts them"
         ),
-        place: format!("chain {} of table {}", chain.name, chain.full_table()),
+        place: format!("chain {} of table {}", chain.name, full_table(chain)),
         why: why.to_owned(),
         fix: fix(chain, network),
         drop_in: None,
     })
 }
 
-fn fix(chain: &ForeignChain, network: Prefix) -> String {
+fn fix(chain: &FilterChain, network: Prefix) -> String {
     if chain.table == "firewalld" {
         return format!(
             "firewall-cmd --permanent --zone=trusted --add-source={network} && firewall-cmd --reload"
         );
     }
-    let word = nft_family(network.family());
-    let rule = |side: &str| {
-        format!(
-            "nft insert rule {} {} {word} {side} {network} accept",
-            chain.full_table(),
-            chain.name
-        )
-    };
+    let word = network.family().keyword();
+    let (table, name) = (full_table(chain), &chain.name);
+    let rule = |side| format!("nft insert rule {table} {name} {word} {side} {network} accept");
     format!("{} && {}", rule("saddr"), rule("daddr"))
+}
+
+fn full_table(chain: &FilterChain) -> String {
+    format!("{} {}", chain.family.keyword(), chain.table)
 }
 
 /// What the chain does with all packets of `traffic`, if that is known; none if they return from
 /// it.
 fn outcome(
-    chain: &ForeignChain,
+    chain: &FilterChain,
     traffic: Traffic,
-    chains: &[ForeignChain],
+    all: &[FilterChain],
     depth: usize,
-) -> Option<RuleVerdict> {
-    for rule in chain.rules.iter().filter(|rule| rule.matches(traffic)) {
-        match &rule.then {
-            end @ (RuleVerdict::Accept | RuleVerdict::Drop) => return Some(end.clone()),
-            RuleVerdict::Return => break,
-            RuleVerdict::Jump(name) => match chain.follow(name, traffic, chains, depth) {
+) -> Option<Verdict> {
+    let follow = |name: &String| {
+        let is_target = |other: &&FilterChain| {
+            (&other.name, &other.table, other.family) == (name, &chain.table, chain.family)
+        };
+        outcome(all.iter().find(is_target)?, traffic, all, depth.checked_sub(1)?)
+    };
+    for rule in chain.rules.iter().filter(|rule| matches(rule, traffic)) {
+        match &rule.verdict {
+            end @ (Verdict::Accept | Verdict::Drop) => return Some(end.clone()),
+            Verdict::Return => break,
+            Verdict::Jump(name) => match follow(name) {
                 None => {}
                 end => return end,
             },
-            RuleVerdict::Goto(name) => {
-                return chain.follow(name, traffic, chains, depth).or_else(|| chain.policy.clone());
-            }
+            Verdict::Goto(name) => return follow(name).or_else(|| chain.policy.clone()),
+            // The packet goes on.
+            Verdict::Untrack
+            | Verdict::Unmark(_)
+            | Verdict::Masquerade(_)
+            | Verdict::SourceNat { .. } => {}
         }
     }
     chain.policy.clone()
 }
 
-impl ForeignChain {
-    fn sees(&self, family: Family) -> bool {
-        self.family.is_none_or(|own| own == family)
-    }
-
-    fn full_table(&self) -> String {
-        format!("{} {}", self.family.map_or("inet", nft_family), self.table)
-    }
-
-    fn follow(
-        &self,
-        name: &str,
-        traffic: Traffic,
-        all: &[ForeignChain],
-        depth: usize,
-    ) -> Option<RuleVerdict> {
-        let is_target = |chain: &&ForeignChain| {
-            chain.name == name && chain.table == self.table && chain.family == self.family
-        };
-        let next = all.iter().find(is_target)?;
-        outcome(next, traffic, all, depth.checked_sub(1)?)
-    }
-}
-
-impl ForeignRule {
-    fn matches(&self, traffic: Traffic) -> bool {
-        let holds = |asked: Option<Prefix>, known: Option<Prefix>| match (asked, known) {
-            (None, _) => true,
-            (Some(asked), Some(known)) => asked.covers(known),
-            (Some(_), None) => false,
-        };
-        holds(self.source, traffic.source) && holds(self.destination, traffic.destination)
-    }
+/// Whether the addresses alone show that `rule` matches all packets of `traffic`.
+fn matches(rule: &Rule, (source, destination): Traffic) -> bool {
+    rule.conditions.iter().all(|condition| match condition {
+        Condition::Address(side, Match::Is, network) => {
+            let known = if *side == Side::Source { source } else { destination };
+            known.is_some_and(|known| Prefix::from(*network).covers(known))
+        }
+        _ => false,
+    })
 }
 
 fn legacy(host: &Host) -> Option<Finding> {
@@ -224,11 +202,8 @@ fn legacy(host: &Host) -> Option<Finding> {
 /// Reports reverse-path filters that drop packets of peers.
 pub(super) fn reverse_path_filters(needs: &Needs, host: &Host) -> Vec<Finding> {
     let tunnels = needs.tunnels.iter().map(|(tunnel, _)| tunnel);
-    let links = needs.underlay.iter().chain(tunnels);
-    links
-        .filter(|link| is_strict(link, host))
-        .map(|link| strict_reverse_path(link, needs.routing))
-        .collect()
+    let strict = needs.underlay.iter().chain(tunnels).filter(|link| is_strict(link, host));
+    strict.map(|link| strict_reverse_path(link, needs.routing)).collect()
 }
 
 pub(crate) fn filter_sysctl(link: &LinkName) -> String {

@@ -5,6 +5,7 @@ use super::{DropIn, Finding, Level};
 use crate::model::entry::{LinkName, POD_BRIDGE};
 use crate::model::prefix::Family;
 
+pub(super) const MODULES: &str = "modules-load.d/tweed.conf";
 const MIN_IPV6_MTU: u32 = 1280;
 
 /// Reports missing kernel modules for the tunnel device and the table that protects it.
@@ -25,10 +26,7 @@ fn missing(device: &LinkName) -> Finding {
         fix: "install the kernel's extra modules (linux-modules-extra, kernel-modules), then \
                modprobe vxlan; or use host-gw"
             .to_owned(),
-        drop_in: Some(DropIn {
-            file: "modules-load.d/tweed.conf",
-            lines: vec!["vxlan".to_owned()],
-        }),
+        drop_in: Some(DropIn::new(MODULES, ["vxlan"])),
     }
 }
 
@@ -44,10 +42,7 @@ fn unguarded(device: &LinkName) -> Finding {
              masquerade with nftables"
         ),
         fix: format!("modprobe -a {}", modules.join(" ")),
-        drop_in: Some(DropIn {
-            file: "modules-load.d/tweed.conf",
-            lines: modules.map(str::to_owned).into(),
-        }),
+        drop_in: Some(DropIn::new(MODULES, modules)),
     }
 }
 

@@ -11,8 +11,7 @@ mod tests;
 pub(crate) mod unit;
 
 pub use facts::{
-    ForeignChain, ForeignRule, Host, Module, Needs, OtherDaemon, Owner, Place, Port, Process,
-    Routing, RuleVerdict, Socket, Systemd,
+    Host, Module, Needs, OtherDaemon, Owner, Place, Port, Process, Routing, Socket, Systemd,
 };
 pub use unit::Unit;
 
@@ -92,8 +91,8 @@ impl Level {
 }
 
 impl DropIn {
-    pub fn installed(&self) -> String {
-        format!("/etc/{}", self.file)
+    fn new(file: &'static str, lines: impl IntoIterator<Item: Into<String>>) -> Self {
+        Self { file, lines: lines.into_iter().map(Into::into).collect() }
     }
 }
 

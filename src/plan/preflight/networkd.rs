@@ -6,18 +6,14 @@ use super::{DropIn, Finding, Level};
 use crate::model::entry::{LinkName, POD_BRIDGE};
 
 const FOREIGN: [&str; 2] = ["ManageForeignRoutes", "ManageForeignNextHops"];
-const UNMANAGED: &str = "systemd/network/10-tweed.network";
 
 pub(super) fn findings(needs: &Needs, host: &Host) -> Vec<Finding> {
     let systemd = &host.systemd;
     let foreign = systemd.networkd.iter().filter_map(foreign);
-    let managed = devices(needs).filter_map(|device| managed(device, &systemd.networks));
+    let devices = tunnels(needs).chain([Device { name: POD_BRIDGE, kind: "bridge" }]);
+    let managed = devices.filter_map(|device| managed(device, &systemd.networks));
     let renamed = tunnels(needs).filter_map(|device| readdressed(device, &systemd.links));
     foreign.chain(managed).chain(renamed).collect()
-}
-
-fn devices(needs: &Needs) -> impl Iterator<Item = Device<'_>> {
-    tunnels(needs).chain([Device { name: POD_BRIDGE, kind: "bridge" }])
 }
 
 fn tunnels(needs: &Needs) -> impl Iterator<Item = Device<'_>> {
@@ -28,25 +24,22 @@ fn tunnels(needs: &Needs) -> impl Iterator<Item = Device<'_>> {
 fn foreign(networkd: &Unit) -> Option<Finding> {
     let on: Vec<&str> =
         FOREIGN.into_iter().filter(|key| !networkd.is_off("Network", key)).collect();
+    let verb = if on.len() == 1 { "is" } else { "are" };
+    let named = on.join(" and ");
     (!on.is_empty()).then(|| Finding {
         id: "networkd-foreign-routes",
         level: Level::Warning,
-        what: format!("networkd removes entries that it did not create: {} not off", named(&on)),
+        what: format!("networkd removes entries that it did not create: {named} {verb} not off"),
         place: networkd.path.clone(),
         why: "whenever it starts or brings a link up, it removes routes to peers; tweedd restores \
               them, but packets are lost"
             .to_owned(),
         fix: "install the file below and restart systemd-networkd".to_owned(),
-        drop_in: Some(DropIn {
-            file: "systemd/networkd.conf.d/tweed.conf",
-            lines: FOREIGN.map(|key| format!("{key}=no")).into(),
-        }),
+        drop_in: Some(DropIn::new(
+            "systemd/networkd.conf.d/tweed.conf",
+            FOREIGN.map(|key| format!("{key}=no")),
+        )),
     })
-}
-
-fn named(keys: &[&str]) -> String {
-    let verb = if keys.len() == 1 { "is" } else { "are" };
-    format!("{} {verb}", keys.join(" and "))
 }
 
 /// networkd uses only the first file that matches a link.
@@ -62,10 +55,10 @@ fn managed(device: Device<'_>, networks: &[Unit]) -> Option<Finding> {
             "install the file below, then networkctl reload; or narrow [Match] in {}",
             first.path
         ),
-        drop_in: Some(DropIn {
-            file: UNMANAGED,
-            lines: vec!["Name=flannel.* flannel-v6.* cni0".to_owned(), "Unmanaged=yes".to_owned()],
-        }),
+        drop_in: Some(DropIn::new(
+            "systemd/network/10-tweed.network",
+            ["Name=flannel.* flannel-v6.* cni0", "Unmanaged=yes"],
+        )),
     })
 }
 
@@ -86,12 +79,9 @@ fn readdressed(device: Device<'_>, links: &[Unit]) -> Option<Finding> {
               flanneld created loses the address that peers know"
             .to_owned(),
         fix: "install the file below and restart systemd-udevd".to_owned(),
-        drop_in: Some(DropIn {
-            file: "systemd/network/10-tweed.link",
-            lines: vec![
-                "OriginalName=flannel.* flannel-v6.*".to_owned(),
-                "MACAddressPolicy=none".to_owned(),
-            ],
-        }),
+        drop_in: Some(DropIn::new(
+            "systemd/network/10-tweed.link",
+            ["OriginalName=flannel.* flannel-v6.*", "MACAddressPolicy=none"],
+        )),
     })
 }

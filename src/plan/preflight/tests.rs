@@ -7,8 +7,10 @@ mod host;
 use std::fs;
 use std::path::Path;
 
+use tweed_netlink::nftables::{FilterChain, TableFamily};
+
 use super::*;
-use crate::model::entry::LinkName;
+use crate::model::entry::{LinkName, Rule, Verdict};
 use crate::model::prefix::Family;
 use host::*;
 
@@ -39,7 +41,7 @@ fn before_the_first_start_only_the_networks_have_to_be_known() {
     let networks = [prefix("10.244.0.0/16"), prefix("fd00:10:244::/56")];
     let needs = Needs::before_the_first_start(Some(LinkName::new("eth0")), &networks);
     assert_eq!((needs.families.as_slice(), needs.tunnels.len()), (Family::ALL.as_slice(), 2));
-    let chains = vec![ForeignChain { family: None, ..forward(RuleVerdict::Drop, []) }];
+    let chains = vec![FilterChain { family: TableFamily::Both, ..forward(Verdict::Drop, []) }];
     let host = Host { sockets: Vec::new(), chains, ..host() };
     let found = words(&findings(&needs, &host));
     assert!(found.len() == 2 && found.iter().all(|f| f.contains("forward-drop")), "{found:?}");
@@ -121,21 +123,19 @@ const FLAWS: &[(Change, &str)] = &[
         "warning port-taken: UDP port 8475 is taken",
     ),
     (
-        |_, host| host.chains = vec![forward(RuleVerdict::Drop, [])],
+        |_, host| host.chains = vec![forward(Verdict::Drop, [])],
         "warning forward-drop: packets between pods of 10.244.0.0/16 are dropped unless a more \
          specific rule accepts them",
     ),
     (
         |_, host| {
-            host.chains =
-                vec![forward(RuleVerdict::Drop, [from("10.244.0.0/16", RuleVerdict::Accept)])];
+            host.chains = vec![forward(Verdict::Drop, [from("10.244.0.0/16", Verdict::Accept)])];
         },
         "note forward-drop: packets to 10.244.0.0/16 are dropped unless a more specific rule accepts them",
     ),
     (
         |_, host| {
-            host.chains =
-                vec![forward(RuleVerdict::Drop, [to("10.244.0.0/16", RuleVerdict::Accept)])];
+            host.chains = vec![forward(Verdict::Drop, [to("10.244.0.0/16", Verdict::Accept)])];
         },
         "note forward-drop: packets from 10.244.0.0/16 are dropped unless a more specific rule accepts \
          them",
@@ -221,7 +221,7 @@ fn only_a_bridge_of_pods_is_reported_as_one_of_another_subnet() {
 }
 
 #[test]
-fn the_worst_comes_first() {
+fn the_worst_finding_is_listed_first() {
     let found = found(|_, host| {
         set(host, "net/ipv4/ip_forward", "0");
         host.legacy_tables.push("filter".to_owned());
@@ -250,14 +250,14 @@ fn a_node_without_a_tunnel_needs_no_module() {
 }
 
 /// Whether chains accept packets of pods; `policy` and `rules` are those of the first chain.
-fn is_accepted(policy: RuleVerdict, rules: Vec<ForeignRule>, others: Vec<ForeignChain>) -> bool {
+fn is_accepted(policy: Verdict, rules: Vec<Rule>, others: Vec<FilterChain>) -> bool {
     let chains = [vec![forward(policy, rules)], others].concat();
     found(|_, host| host.chains = chains).is_empty()
 }
 
 #[test]
 fn jumps_between_foreign_chains_are_followed() {
-    use RuleVerdict::{Accept, Drop, Goto, Jump, Return};
+    use Verdict::{Accept, Drop, Goto, Jump, Return};
     const PODS: &str = "10.244.0.0/16";
     let both = || vec![from(PODS, Accept), to("10.0.0.0/8", Accept)];
     let jump = |name: &str| vec![any(Jump(name.to_owned()))];
@@ -285,16 +285,16 @@ fn jumps_between_foreign_chains_are_followed() {
 #[test]
 fn the_fix_for_a_chain_uses_the_command_of_its_owner() {
     let fix = |family, table: &str| {
-        let (mut host, dropping) = (host(), forward(RuleVerdict::Drop, []));
-        host.chains = vec![ForeignChain { family, table: table.to_owned(), ..dropping }];
+        let (mut host, dropping) = (host(), forward(Verdict::Drop, []));
+        host.chains = vec![FilterChain { family, table: table.to_owned(), ..dropping }];
         findings(&needs(), &host).pop().unwrap().fix
     };
-    let v6 = fix(Some(Family::V6), "filter");
+    let v6 = fix(TableFamily::Only(Family::V6), "filter");
     assert!(
         v6.starts_with("nft insert rule ip6 filter FORWARD ip6 saddr fd00:10:244::/56 accept"),
         "{v6}"
     );
-    let firewalld = fix(None, "firewalld");
+    let firewalld = fix(TableFamily::Both, "firewalld");
     assert!(firewalld.starts_with("firewall-cmd"), "{firewalld}");
 }
 

@@ -2,19 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use regex::Regex;
+
 /// The settings of a systemd file. Lines that cannot be parsed are skipped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unit {
     /// The path of the installed file.
     pub path: String,
-    lines: Vec<Line>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Line {
-    section: String,
-    key: String,
-    value: String,
+    /// The values of each section, by key; an empty one has removed those before it.
+    sections: BTreeMap<String, BTreeMap<String, Vec<String>>>,
 }
 
 /// The properties of a link that conditions match.
@@ -38,15 +34,27 @@ const OF_THE_HOST: [&str; 7] = [
 impl Unit {
     /// `texts` are the file itself and its drop-ins; for each key, the last value counts.
     pub fn parse(path: String, texts: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
-        let lines = texts.into_iter().flat_map(|text| lines(text.as_ref())).collect();
-        Self { path, lines }
+        let mut unit = Self { path, ..Self::default() };
+        texts.into_iter().for_each(|text| unit.read(text.as_ref()));
+        unit
     }
 
-    /// An empty value resets earlier ones.
+    fn read(&mut self, text: &str) {
+        let mut section = "";
+        for line in text.lines().map(str::trim).filter(|line| !line.starts_with(['#', ';'])) {
+            if let Some(heading) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+                section = heading;
+            } else if let Some((key, value)) = line.split_once('=') {
+                let [section, key, value] = [section, key, value].map(|it| it.trim().to_owned());
+                let keys = self.sections.entry(section).or_default();
+                let values = keys.entry(key).or_default();
+                if value.is_empty() { values.clear() } else { values.push(value) }
+            }
+        }
+    }
+
     pub(super) fn get(&self, section: &str, key: &str) -> Option<&str> {
-        let is_meant = |line: &&Line| line.section == section && line.key == key;
-        let last = self.lines.iter().rev().find(is_meant)?;
-        Some(last.value.as_str()).filter(|value| !value.is_empty())
+        self.sections.get(section)?.get(key)?.last().map(String::as_str)
     }
 
     pub(super) fn is_off(&self, section: &str, key: &str) -> bool {
@@ -64,71 +72,28 @@ impl Unit {
 
     /// A file without conditions matches every link.
     pub(super) fn fits(&self, device: Device<'_>) -> bool {
-        let mut conditions: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-        for Line { key, value, .. } in self.lines.iter().filter(|it| it.section == "Match") {
-            let values = conditions.entry(key).or_default();
-            match value.as_str() {
-                "" => values.clear(),
-                value => values.push(value),
-            }
-        }
-        conditions.retain(|_, values| !values.is_empty());
-        conditions.into_iter().all(|(key, values)| match key {
-            "Name" | "OriginalName" => values.into_iter().any(|it| one_fits(it, device.name)),
-            "Type" | "Kind" | "Driver" => values.into_iter().any(|it| one_fits(it, device.kind)),
+        let mut conditions = self.sections.get("Match").into_iter().flatten();
+        conditions.all(|(key, values)| match key.as_str() {
+            _ if values.is_empty() => true,
+            "Name" | "OriginalName" => values.iter().any(|it| one_fits(it, device.name)),
+            "Type" | "Kind" | "Driver" => values.iter().any(|it| one_fits(it, device.kind)),
             key => OF_THE_HOST.contains(&key),
         })
     }
 }
 
-fn lines(text: &str) -> Vec<Line> {
-    let mut section = "";
-    let mut lines = Vec::new();
-    for line in text.lines().map(str::trim).filter(|line| !line.starts_with(['#', ';'])) {
-        let heading = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
-        section = heading.unwrap_or(section);
-        let Some((key, value)) = line.split_once('=').filter(|_| heading.is_none()) else {
-            continue;
-        };
-        let [section, key, value] = [section, key, value].map(|text| text.trim().to_owned());
-        lines.push(Line { section, key, value });
-    }
-    lines
-}
-
 /// Matches one of several patterns, or none of them if the list begins with `!`.
 fn one_fits(patterns: &str, text: &str) -> bool {
     let (rest, wanted) = patterns.strip_prefix('!').map_or((patterns, true), |rest| (rest, false));
-    rest.split_whitespace().any(|pattern| is_like(pattern.as_bytes(), text.as_bytes())) == wanted
+    rest.split_whitespace().any(|pattern| is_like(pattern, text)) == wanted
 }
 
 /// Shell patterns with `*`, `?` and `[…]`.
-fn is_like(pattern: &[u8], text: &[u8]) -> bool {
-    match (pattern, text) {
-        ([], []) => true,
-        ([b'*', rest @ ..], _) => {
-            is_like(rest, text)
-                || text.split_first().is_some_and(|(_, tail)| is_like(pattern, tail))
-        }
-        ([b'?', pattern @ ..], [_, text @ ..]) => is_like(pattern, text),
-        ([b'[', set @ ..], [letter, text @ ..]) => {
-            let end = set.iter().position(|byte| *byte == b']').unwrap_or(set.len());
-            let (set, pattern) = set.split_at(end);
-            is_among(set, *letter) && is_like(pattern.get(1..).unwrap_or_default(), text)
-        }
-        ([byte, pattern @ ..], [letter, text @ ..]) => byte == letter && is_like(pattern, text),
-        _ => false,
-    }
-}
-
-fn is_among(set: &[u8], letter: u8) -> bool {
-    match set {
-        [first, b'-', last, rest @ ..] => {
-            (*first..=*last).contains(&letter) || is_among(rest, letter)
-        }
-        [one, rest @ ..] => *one == letter || is_among(rest, letter),
-        [] => false,
-    }
+fn is_like(pattern: &str, text: &str) -> bool {
+    let syntax = [(r"\*", ".*"), (r"\?", "."), (r"\[", "["), (r"\]", "]"), (r"\-", "-")];
+    let escaped = regex::escape(pattern);
+    let regex = syntax.iter().fold(escaped, |regex, (from, to)| regex.replace(from, to));
+    Regex::new(&format!("^(?s:{regex})$")).is_ok_and(|regex| regex.is_match(text))
 }
 
 #[cfg(test)]

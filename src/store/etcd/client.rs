@@ -1,7 +1,6 @@
 //! Sends requests to one etcd server at a time, with timeouts and pauses according to its latency.
 
 use std::future::Future;
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,8 +14,10 @@ use crate::store::failover::{Failover, Failure, Refusal, Servers, no_answer, ret
 use crate::store::report::Report;
 
 /// A client with failover, because the library's own sends some of the requests to dead servers.
-pub(super) struct Client {
-    failover: Failover<EtcdOptions>,
+pub(super) type Client = Failover<EtcdServers>;
+
+pub(in crate::store) struct EtcdServers {
+    options: EtcdOptions,
     latency: Mutex<Latency>,
 }
 
@@ -64,23 +65,23 @@ impl Server {
     }
 }
 
-impl Servers for EtcdOptions {
+impl Servers for EtcdServers {
     type Client = Server;
 
     const LIST_REFUSED: &str = "etcd does not list the leases";
 
     fn count(&self) -> usize {
-        self.endpoints.len()
+        self.options.endpoints.len()
     }
 
     async fn open(&self, index: usize) -> Result<Server, String> {
-        let opened = timeout(TIMEOUT, open(self, self.endpoint(index))).await;
+        let opened = timeout(TIMEOUT, open(&self.options, self.options.endpoint(index))).await;
         opened.unwrap_or_else(|_| Err(no_answer(TIMEOUT))).map(Server)
     }
 
     fn unusable(&self, index: usize, reason: &str) -> String {
-        let endpoint = self.endpoint(index);
-        format!("etcd at {}: {reason}{}", shown(endpoint), self.hint(endpoint, reason))
+        let endpoint = self.options.endpoint(index);
+        format!("etcd at {}: {reason}{}", shown(endpoint), self.options.hint(endpoint, reason))
     }
 }
 
@@ -116,9 +117,9 @@ impl Client {
     /// `random` selects the first server, so that nodes distribute over all servers.
     pub(super) fn new(options: EtcdOptions, random: usize) -> Self {
         let first = random.checked_rem(options.endpoints.len()).unwrap_or(0);
-        let failover = Failover::new(options, first, Report::of("etcd"));
         let latency = Latency { took: Duration::ZERO, seen: Instant::now(), changes: 0 };
-        Self { failover, latency: Mutex::new(latency) }
+        let servers = EtcdServers { options, latency: Mutex::new(latency) };
+        Self::starting_at(first, servers, Report::of("etcd"))
     }
 
     /// Retries until there is an answer.
@@ -152,7 +153,7 @@ impl Client {
         F: Future<Output = Result<T, Error>>,
     {
         let connection = self.connection().await?;
-        let longest = pace::answer_timeout(self.latency().await, self.servers.endpoints.len());
+        let longest = pace::answer_timeout(self.latency().await, self.servers.count());
         let asked = Instant::now();
         let answer = timeout(longest, Box::pin(ask(connection.clone()))).await;
         self.note_latency(&connection, asked.elapsed()).await;
@@ -163,10 +164,7 @@ impl Client {
             }
             Ok(Err(error)) => Err(self.failed(&connection, &error).await),
             // Pings detect a dead server instead.
-            Err(_) => {
-                self.avoid_server(&connection, &no_answer(longest)).await;
-                Err(Failure::Unreachable)
-            }
+            Err(_) => Err(self.avoid_server(&connection, &no_answer(longest)).await),
         }
     }
 
@@ -196,45 +194,34 @@ impl Client {
 
     /// Classifies `error`; if server or connection failed, the next request uses the next server.
     pub(super) async fn failed(&self, connection: &Connection, error: &Error) -> Failure {
-        match fault(error) {
-            Fault::Answer(refusal @ Refusal::Invalid(_)) => {
-                self.answered().await;
-                return Failure::Refused(refusal);
+        let refusal = match fault(error) {
+            Fault::Answer(refusal) => refusal,
+            Fault::Server => return self.avoid_server(connection, &describe(error)).await,
+            Fault::Connection => return self.drop_connection(connection, &describe(error)).await,
+        };
+        self.answered().await;
+        Failure::Refused(match refusal {
+            Refusal::Invalid(_) => refusal,
+            Refusal::Denied(reason) => Refusal::Denied(self.servers.options.denied(&reason)),
+            refusal => {
+                self.report.reachable();
+                refusal
             }
-            Fault::Answer(Refusal::Denied(reason)) => {
-                self.answered().await;
-                return Failure::Refused(Refusal::Denied(self.servers.denied(&reason)));
-            }
-            Fault::Answer(refusal) => {
-                self.succeeded().await;
-                return Failure::Refused(refusal);
-            }
-            Fault::Server => self.avoid_server(connection, &describe(error)).await,
-            Fault::Connection => self.drop_connection(connection, &describe(error)).await,
-        }
-        Failure::Unreachable
+        })
     }
 
     async fn latency(&self) -> Duration {
         let changes = self.changes().await;
-        self.latency.lock().await.after(changes)
+        self.servers.latency.lock().await.after(changes)
     }
 
     /// Notes a latency. The noted value halves at most, since one quick answer does not mean an
     /// idle server. The latency of a server that is no longer in use is ignored.
     async fn note_latency(&self, connection: &Connection, took: Duration) {
         let Some(changes) = self.changes_on(connection).await else { return };
-        let mut latency = self.latency.lock().await;
+        let mut latency = self.servers.latency.lock().await;
         let took = took.max(latency.after(changes) / 2);
         *latency = Latency { took, seen: Instant::now(), changes };
-    }
-}
-
-impl Deref for Client {
-    type Target = Failover<EtcdOptions>;
-
-    fn deref(&self) -> &Self::Target {
-        &self.failover
     }
 }
 

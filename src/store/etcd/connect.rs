@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use etcd_client::{Certificate, Client, ConnectOptions, Error, Identity, TlsOptions};
+use tonic::Code;
 
 use crate::excerpt;
 use crate::store::failover::{Refusal, with_cause};
@@ -122,14 +123,16 @@ pub(super) enum Fault {
 
 pub(super) fn fault(error: &Error) -> Fault {
     let Error::GRpcStatus(status) = error else { return Fault::Connection };
-    match i32::from(status.code()) {
-        NOT_FOUND => Fault::Answer(Refusal::Absent),
-        FAILED_PRECONDITION => Fault::Answer(Refusal::Exists),
-        OUT_OF_RANGE if is_of_server(status.message()) => Fault::Answer(Refusal::NoHistory),
-        OUT_OF_RANGE => Fault::Answer(Refusal::TooLarge(describe(error))),
-        PERMISSION_DENIED => Fault::Answer(Refusal::Denied(describe(error))),
-        INVALID_ARGUMENT | RESOURCE_EXHAUSTED => Fault::Answer(Refusal::Invalid(describe(error))),
-        UNAVAILABLE if is_of_server(status.message()) => Fault::Server,
+    match status.code() {
+        Code::NotFound => Fault::Answer(Refusal::Absent),
+        Code::FailedPrecondition => Fault::Answer(Refusal::Exists),
+        Code::OutOfRange if is_of_server(status.message()) => Fault::Answer(Refusal::NoHistory),
+        Code::OutOfRange => Fault::Answer(Refusal::TooLarge(describe(error))),
+        Code::PermissionDenied => Fault::Answer(Refusal::Denied(describe(error))),
+        Code::InvalidArgument | Code::ResourceExhausted => {
+            Fault::Answer(Refusal::Invalid(describe(error)))
+        }
+        Code::Unavailable if is_of_server(status.message()) => Fault::Server,
         _ => Fault::Connection,
     }
 }
@@ -140,7 +143,7 @@ fn is_of_server(message: &str) -> bool {
 }
 
 fn is_denied(error: &Error) -> bool {
-    matches!(error, Error::GRpcStatus(status) if i32::from(status.code()) == PERMISSION_DENIED)
+    matches!(error, Error::GRpcStatus(status) if status.code() == Code::PermissionDenied)
 }
 
 /// None if this etcd user lacks the permission.
@@ -156,15 +159,6 @@ pub(super) fn is_unwelcome(error: &Error) -> bool {
     is_denied(error) || matches!(fault(error), Fault::Answer(Refusal::Invalid(_)))
 }
 
-// The gRPC status codes: the library does not export their type.
-const INVALID_ARGUMENT: i32 = 3;
-const NOT_FOUND: i32 = 5;
-const PERMISSION_DENIED: i32 = 7;
-const RESOURCE_EXHAUSTED: i32 = 8;
-const FAILED_PRECONDITION: i32 = 9;
-const OUT_OF_RANGE: i32 = 11;
-const UNAVAILABLE: i32 = 14;
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -176,6 +170,12 @@ mod tests {
         assert!(!format!("{options:?}").contains("tr0ub4dor"));
         assert_eq!(shown("https://root:tr0ub4dor@10.0.0.1:2379"), "https://10.0.0.1:2379");
         assert_eq!(shown("10.0.0.1:2379"), "10.0.0.1:2379");
+    }
+
+    #[test]
+    fn a_keep_alive_whose_stream_ended_is_no_answer() {
+        let ended = Error::WatchError("failed to create lease keeper".to_owned());
+        assert!(matches!(fault(&ended), Fault::Connection));
     }
 
     #[test]

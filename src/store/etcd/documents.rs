@@ -18,7 +18,7 @@ use crate::model::report::NodeReport;
 use crate::model::status::StoreState;
 use crate::store::Documents;
 use crate::store::backoff::Backoff;
-use crate::store::failover::{Failure, Refusal, retry};
+use crate::store::failover::{Failure, retry};
 use crate::store::watch::distinct;
 
 /// After about this time without an event, the key is read again.
@@ -42,10 +42,10 @@ impl Documents for EtcdSubnetManager {
         let own = self.shared.ours.borrow().own.clone();
         // With a reservation, no other code renews the etcd lease.
         if own.is_some_and(|own| own.grant.is_none())
-            && let Err(refusal) = self.shared.keep_alive(grant).await
+            && self.shared.keep_alive(grant).await.is_err()
         {
             self.shared.forget_grant().await;
-            return Err(unpublished(Failure::Refused(refusal)));
+            return Err("the etcd lease of this node is gone".to_owned());
         }
         // Nothing is written if the store has the same value already, for example after a restart.
         let is_there = [
@@ -58,10 +58,8 @@ impl Documents for EtcdSubnetManager {
         let write = |connection: Connection| async move {
             unless_denied(connection.kv().txn(transaction).await)
         };
-        let written = store.client.once(write).await;
-        store.client.note_report(&written);
-        let denied = || format!("permission denied for key {key}: grant it to this etcd user");
-        written.map_err(unpublished)?.map(drop).ok_or_else(denied)
+        let written = store.client.published(store.client.once(write).await)?;
+        written.map(drop).ok_or_else(|| denied(&key))
     }
 
     async fn probe_secret(&self) -> Result<Secret, String> {
@@ -71,8 +69,7 @@ impl Documents for EtcdSubnetManager {
             let candidate = Secret::text(&rand::random());
             let ask = |connection| find_or_create(connection, key, candidate.clone());
             let found = store.client.request(ask).await.ok()?;
-            let denied = || format!("permission denied for key {key}: grant it to this etcd user");
-            Some(found.ok_or_else(denied).and_then(|text| {
+            Some(found.ok_or_else(|| denied(key)).and_then(|text| {
                 Secret::parse(&text).map_err(|error| format!("key {key}: {error}"))
             }))
         })
@@ -143,8 +140,7 @@ impl ConfigFollower {
                 None => "watch of the network config received no message",
                 Some(Err(error)) => return Err(client.failed(&connection, &error).await),
             };
-            client.drop_connection(&connection, ended).await;
-            return Err(Failure::Unreachable);
+            return Err(client.drop_connection(&connection, ended).await);
         }
     }
 
@@ -167,12 +163,8 @@ impl ConfigFollower {
     }
 }
 
-fn unpublished(failure: Failure) -> String {
-    match failure {
-        Failure::Unreachable => "etcd cannot be used".to_owned(),
-        Failure::Refused(Refusal::Absent) => "the etcd lease of this node is gone".to_owned(),
-        Failure::Refused(refusal) => format!("etcd refused: {refusal}"),
-    }
+fn denied(key: &str) -> String {
+    format!("permission denied for key {key}: grant it to this etcd user")
 }
 
 /// The value of `key`, which is created as `candidate` if it is missing. None if this etcd user may

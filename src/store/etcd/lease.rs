@@ -1,7 +1,6 @@
 //! Our lease: acquired and written in guarded transactions, renewed by one etcd lease, and acquired
 //! again after a loss.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -116,9 +115,8 @@ impl Shared {
     async fn attempt(&self, claimant: &Claimant<'_>, listing: &Listing, value: &[u8]) -> Attempt {
         let holdings: Vec<HeldLease> = listing.stored.iter().filter_map(Stored::holding).collect();
         let claim = claimant.claim(&holdings)?;
-        let stored: BTreeMap<&LeaseId, &Stored> =
-            listing.stored.iter().map(|stored| (&stored.record.id, stored)).collect();
-        let obsolete = claim.obsolete.iter().filter_map(|id| stored.get(id));
+        let stored = |id: &LeaseId| listing.stored.iter().find(|stored| stored.record.id == *id);
+        let obsolete = claim.obsolete.iter().filter_map(stored);
         let obsolete: Vec<_> =
             obsolete.map(|stored| (stored.record.id.clone(), stored.mod_revision)).collect();
         if let Some((first, _)) = obsolete.first() {
@@ -126,7 +124,7 @@ impl Shared {
             info!(%first, count, of, "deleting our leases of other subnets");
         }
         match claim.allocation {
-            Allocation::Existing(id) => match stored.get(&id) {
+            Allocation::Existing(id) => match stored(&id) {
                 Some(stored) => self.take(claimant, stored, value, obsolete).await,
                 None => Ok(None),
             },
@@ -246,7 +244,12 @@ impl Shared {
         let written = loop {
             match self.store.write(&write).await {
                 Ok(written) => break written,
-                Err(refusal) => write.grant = self.other_grant(refusal, write.grant).await,
+                Err(Refusal::Absent) => {
+                    self.forget_grant().await;
+                    write.grant = Some(self.grant().await.id);
+                }
+                // Other refusals do not depend on the etcd lease.
+                Err(refusal) => self.pause_after_refusal(refusal).await,
             }
         };
         own.grant = write.grant;
@@ -268,16 +271,6 @@ impl Shared {
         };
         own.value.clone_from(&own.intended);
         Ok(since)
-    }
-
-    async fn other_grant(&self, refusal: Refusal, grant: Option<i64>) -> Option<i64> {
-        if refusal == Refusal::Absent {
-            self.forget_grant().await;
-            return Some(self.grant().await.id);
-        }
-        // Other refusals do not depend on the etcd lease.
-        sleep(Backoff::LONGEST).await;
-        grant
     }
 
     /// The etcd lease to write under; none for a reservation, which stays one. A lease under the
@@ -314,9 +307,7 @@ impl Shared {
             disputed: None,
         }
     }
-}
 
-impl Shared {
     async fn renew(&self, lease: &Lease) -> Lost {
         if lease.grant.is_none() {
             return std::future::pending().await;
@@ -336,17 +327,6 @@ impl Shared {
                 }
                 Err(refusal) => self.pause_after_refusal(refusal).await,
             }
-            self.check_without_watch(lease).await;
-        }
-    }
-
-    /// Reads the lease if there is no watch, to detect a loss at the next renewal.
-    async fn check_without_watch(&self, lease: &Lease) {
-        if self.first.lock().await.is_used() {
-            return;
-        }
-        if let Ok((stored, revision)) = self.store.read_once(&lease.id).await {
-            self.ours.send_if_modified(|ours| ours.see(&lease.id, stored.as_ref(), revision));
         }
     }
 
@@ -391,11 +371,9 @@ impl Shared {
         let asked = Instant::now();
         let ask = |connection: Connection| async move {
             match connection.leases().keep_alive(id).await {
-                Ok(_) => Ok(true),
-                Err(error @ EtcdError::LeaseKeepAliveError(_)) => {
-                    not_renewed(error, ttl(&connection, id).await?)
-                }
-                Err(error) => Err(error),
+                // There is no such lease; a stream that ends is another error.
+                Err(EtcdError::LeaseKeepAliveError(_)) => Ok(false),
+                answer => answer.map(|_| true),
             }
         };
         self.store.client.request(ask).await?.then_some(()).ok_or(Refusal::Absent)?;
@@ -409,9 +387,12 @@ impl Shared {
         let id = self.previous.grant?;
         let renewed = Instant::now();
         let ask = |connection: Connection| async move {
-            let Some(ttl) = ttl(&connection, id).await? else { return Ok(None) };
+            let answer = connection.leases().time_to_live(id, None).await?;
+            if answer.ttl() <= 0 {
+                return Ok(None);
+            }
             connection.leases().keep_alive(id).await?;
-            Ok(Some(ttl))
+            Ok(Some(seconds(answer.granted_ttl())))
         };
         let ttl = self.store.client.request(ask).await.ok()??;
         info!(id, "reusing the etcd lease of the previous daemon");
@@ -467,21 +448,6 @@ fn is_of_other_node(claimant: &Claimant<'_>, stored: &Stored) -> bool {
     stored.holding().is_some_and(|held| claimant.is_of_other_node(&held))
 }
 
-/// The granted TTL of an etcd lease; none if there is no such lease.
-async fn ttl(connection: &Connection, id: i64) -> Result<Option<Duration>, EtcdError> {
-    let answer = connection.leases().time_to_live(id, None).await?;
-    Ok((answer.ttl() > 0).then(|| seconds(answer.granted_ttl())))
-}
-
-/// The meaning of `error` if the etcd lease has this `ttl`: either the lease does not exist, or the
-/// stream ended before the lease was renewed, and the renewal must be retried.
-fn not_renewed(error: EtcdError, ttl: Option<Duration>) -> Result<bool, EtcdError> {
-    match ttl {
-        Some(_) => Err(error),
-        None => Ok(false),
-    }
-}
-
 fn seconds(ttl: i64) -> Duration {
     Duration::from_secs(ttl.unsigned_abs())
 }
@@ -498,13 +464,6 @@ mod tests {
     use super::*;
 
     const DAY: Duration = Duration::from_secs(86_400);
-
-    #[test]
-    fn a_stream_that_ended_has_not_renewed_the_lease() {
-        let ended = || EtcdError::LeaseKeepAliveError("failed to create lease keeper".to_owned());
-        assert!(not_renewed(ended(), Some(DAY)).is_err());
-        assert_eq!(not_renewed(ended(), None).ok(), Some(false));
-    }
 
     #[test]
     fn a_lease_is_renewed_after_a_third_of_its_ttl() {

@@ -33,8 +33,7 @@ use super::claim::Previous;
 use super::hold::Losses;
 use crate::model::prefix::Prefix;
 
-/// The leases of one network in etcd. To hold a lease, also poll `watch`, which detects its loss
-/// immediately.
+/// The leases of one network in etcd. To hold a lease, also poll `watch`, which detects its loss.
 pub struct EtcdSubnetManager {
     shared: Arc<Shared>,
 }

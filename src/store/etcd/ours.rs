@@ -92,9 +92,7 @@ impl Own {
         let value = stored.value == self.value || stored.value == self.intended;
         value && (stored.origin.grant == self.grant || stored.origin.grant.is_none())
     }
-}
 
-impl Own {
     /// The other node with our public IP that published `stored`, if any.
     fn rival(&self, stored: &Stored) -> Option<AddressConflict> {
         let origin = Origin { created: self.created, grant: self.grant };
@@ -170,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_happened_before_our_write_is_no_loss() {
+    fn changes_before_our_write_are_no_loss() {
         assert_eq!(loss(Some(&stored(b"{}", Some(8), 8)), 8), None);
         assert_eq!(loss(None, 8), None);
         assert_eq!(loss(None, 9), None);

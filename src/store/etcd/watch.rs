@@ -37,10 +37,6 @@ impl FirstListing {
         }
     }
 
-    pub(super) const fn is_used(&self) -> bool {
-        matches!(self, Self::Used)
-    }
-
     fn take(&mut self) -> Option<Listing> {
         match mem::replace(self, Self::Used) {
             Self::Kept(listing) => Some(listing),
@@ -252,19 +248,17 @@ impl EtcdSource {
 
     async fn next(&self, open: &mut Open) -> Result<WatchResponse, Interrupted> {
         let client = self.client();
-        match message(&mut open.stream).await {
+        let failure = match message(&mut open.stream).await {
             Some(Ok(Some(response))) => return Ok(response),
             Some(Ok(None)) => client.drop_connection(&open.connection, "watch ended").await,
+            Some(Err(error)) => client.failed(&open.connection, &error).await,
             None => client.drop_connection(&open.connection, "watch received no message").await,
-            Some(Err(error)) => {
-                return Err(match client.failed(&open.connection, &error).await {
-                    // A listing requests smaller pages.
-                    Failure::Refused(Refusal::TooLarge(_)) => Interrupted::Gap,
-                    failure => self.interrupted(failure),
-                });
-            }
-        }
-        Err(Interrupted::Unreachable)
+        };
+        Err(match failure {
+            // A listing requests smaller pages.
+            Failure::Refused(Refusal::TooLarge(_)) => Interrupted::Gap,
+            failure => self.interrupted(failure),
+        })
     }
 
     async fn absorb(

@@ -16,36 +16,28 @@ use crate::store::backend_data::{self, BackendData};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnnotationPrefix(String);
 
-/// By key.
-pub(super) type Annotations = BTreeMap<String, String>;
+/// The annotations of one network on a node, by their whole keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Annotations {
+    pub(super) prefix: AnnotationPrefix,
+    pub(super) values: BTreeMap<String, String>,
+}
 
 const MANAGED: &str = "kube-subnet-manager";
 const BACKEND_TYPE: &str = "backend-type";
 
-/// The keys of one address family, without prefix.
-struct Keys {
-    data: &'static str,
-    public_ip: &'static str,
-    overwrite: &'static str,
-    node_public_ip: &'static str,
-}
+/// A key of IPv4 and of IPv6, without prefix.
+type Keys = [&'static str; 2];
 
-impl Keys {
-    const fn of(family: Family) -> Self {
-        match family {
-            Family::V4 => Self {
-                data: "backend-data",
-                public_ip: "public-ip",
-                overwrite: "public-ip-overwrite",
-                node_public_ip: "node-public-ip",
-            },
-            Family::V6 => Self {
-                data: "backend-v6-data",
-                public_ip: "public-ipv6",
-                overwrite: "public-ipv6-overwrite",
-                node_public_ip: "node-public-ipv6",
-            },
-        }
+const DATA: Keys = ["backend-data", "backend-v6-data"];
+const PUBLIC_IP: Keys = ["public-ip", "public-ipv6"];
+const OVERWRITE: Keys = ["public-ip-overwrite", "public-ipv6-overwrite"];
+const NODE_PUBLIC_IP: Keys = ["node-public-ip", "node-public-ipv6"];
+
+const fn of(family: Family, [v4, v6]: Keys) -> &'static str {
+    match family {
+        Family::V4 => v4,
+        Family::V6 => v6,
     }
 }
 
@@ -55,22 +47,22 @@ impl AnnotationPrefix {
         key.starts_with(&self.0)
     }
 
+    fn key(&self, name: &str) -> String {
+        format!("{}{name}", self.0)
+    }
+}
+
+impl Annotations {
     /// Whether flannel or tweed manages the lease of the node.
-    pub(super) fn is_managed(&self, annotations: &Annotations) -> bool {
-        self.get(annotations, MANAGED) == Some("true")
+    pub(super) fn is_managed(&self) -> bool {
+        self.get(MANAGED) == Some("true")
     }
 
-    /// The attributes that peers read on a node with these `annotations`, which may overwrite its
-    /// public IPs.
-    pub(super) fn published(
-        &self,
-        attributes: &LeaseAttributes,
-        annotations: &Annotations,
-    ) -> LeaseAttributes {
+    /// The attributes that peers read on the node, whose annotations may overwrite its public IPs.
+    pub(super) fn published(&self, attributes: &LeaseAttributes) -> LeaseAttributes {
         let endpoint = |endpoint: &EndpointAttributes| {
             let family = Family::of(endpoint.public_ip);
-            let overwrite = Keys::of(family).overwrite;
-            let overwritten = self.address(annotations, overwrite, family).ok().flatten();
+            let overwritten = self.address(OVERWRITE, family).ok().flatten();
             let public_ip = overwritten.unwrap_or(endpoint.public_ip);
             // The guards of peers allow packets from the public IP and from this source.
             let source = |vtep: Vtep| vtep.source.unwrap_or(endpoint.public_ip);
@@ -84,69 +76,58 @@ impl AnnotationPrefix {
         LeaseAttributes { backend: attributes.backend, endpoints }
     }
 
-    /// The annotations that publish `attributes` on a node with these `annotations`.
-    pub(super) fn wanted(
-        &self,
-        attributes: &LeaseAttributes,
-        annotations: &Annotations,
-    ) -> Annotations {
-        let mut wanted = Annotations::new();
-        let mut put = |name: &str, value: String| wanted.insert(self.key(name), value);
+    /// The annotations that publish `attributes`, without those that the node has already.
+    pub(super) fn missing(&self, attributes: &LeaseAttributes) -> BTreeMap<String, String> {
+        let mut wanted = BTreeMap::new();
+        let mut put = |name: &str, value: String| wanted.insert(self.prefix.key(name), value);
         put(MANAGED, "true".to_owned());
         put(BACKEND_TYPE, attributes.backend.as_str().to_owned());
         if attributes.backend != BackendType::Vxlan {
             // As flannel does for a node without IPv4.
-            put("backend-data", "null".to_owned());
-            put("public-ip", Ipv4Addr::UNSPECIFIED.to_string());
+            put(of(Family::V4, DATA), "null".to_owned());
+            put(of(Family::V4, PUBLIC_IP), Ipv4Addr::UNSPECIFIED.to_string());
         }
-        for endpoint in self.published(attributes, annotations).endpoints {
-            let keys = Keys::of(Family::of(endpoint.public_ip));
+        for endpoint in self.published(attributes).endpoints {
+            let family = Family::of(endpoint.public_ip);
             // The serialisation of numbers and addresses cannot fail.
             let data = serde_json::to_string(&endpoint.vtep.map(BackendData::from));
-            put(keys.data, data.unwrap_or_default());
-            put(keys.public_ip, endpoint.public_ip.to_string());
+            put(of(family, DATA), data.unwrap_or_default());
+            put(of(family, PUBLIC_IP), endpoint.public_ip.to_string());
         }
+        wanted.retain(|key, value| self.values.get(key) != Some(value));
         wanted
     }
 
     /// The public IPs that operators set for the node, which override those of its interface.
-    pub(super) fn public_ips(&self, annotations: &Annotations) -> Vec<IpAddr> {
-        let ordered = |family: &Family| {
-            self.address(annotations, Keys::of(*family).node_public_ip, *family).ok().flatten()
-        };
-        Family::ALL.iter().filter_map(ordered).collect()
+    pub(super) fn public_ips(&self) -> Vec<IpAddr> {
+        let ordered = |family| self.address(NODE_PUBLIC_IP, family).ok().flatten();
+        Family::ALL.into_iter().filter_map(ordered).collect()
     }
 
     /// The annotations of operators that are invalid.
-    pub(super) fn faults(&self, annotations: &Annotations) -> Vec<Malformed> {
-        let orders = Family::ALL.iter().flat_map(|family| {
-            let keys = Keys::of(*family);
-            [keys.overwrite, keys.node_public_ip].map(|name| (name, *family))
-        });
-        orders.filter_map(|(name, family)| self.address(annotations, name, family).err()).collect()
+    pub(super) fn faults(&self) -> Vec<Malformed> {
+        let faults =
+            |family| [OVERWRITE, NODE_PUBLIC_IP].map(|keys| self.address(keys, family).err());
+        Family::ALL.into_iter().flat_map(faults).flatten().collect()
     }
 
     /// The endpoint that the node publishes for `subnet`; none if it has none for that family.
-    pub(super) fn endpoint(
-        &self,
-        annotations: &Annotations,
-        subnet: Prefix,
-    ) -> Result<Option<Endpoint>, Malformed> {
-        let keys = Keys::of(subnet.family());
-        let public_ip = self.address(annotations, keys.public_ip, subnet.family())?;
+    pub(super) fn endpoint(&self, subnet: Prefix) -> Result<Option<Endpoint>, Malformed> {
+        let family = subnet.family();
+        let public_ip = self.address(PUBLIC_IP, family)?;
         let Some(public_ip) = public_ip.filter(|ip| !ip.is_unspecified()) else { return Ok(None) };
-        let backend = self.get(annotations, BACKEND_TYPE).unwrap_or_default().to_lowercase();
+        let backend = self.get(BACKEND_TYPE).unwrap_or_default().to_lowercase();
         let backend = PublishedBackend::from(backend.as_str());
-        let data = || self.data(annotations, keys.data);
-        let vtep = backend_data::vtep(&backend, subnet.family(), data);
-        let wrong =
-            |error| Malformed(format!("annotation {} is invalid: {error}", self.key(keys.data)));
-        let vtep = vtep.map_err(wrong)?;
+        let vtep = backend_data::vtep(&backend, family, || self.data(family));
+        let vtep = vtep.map_err(|error| {
+            let key = self.prefix.key(of(family, DATA));
+            Malformed(format!("annotation {key} is invalid: {error}"))
+        })?;
         Ok(Some(Endpoint { subnet, public_ip, backend, vtep }))
     }
 
-    fn data(&self, annotations: &Annotations, name: &str) -> Result<Option<Fields>, Malformed> {
-        match self.get(annotations, name) {
+    fn data(&self, family: Family) -> Result<Option<Fields>, Malformed> {
+        match self.get(of(family, DATA)) {
             None | Some("" | "null") => Ok(None),
             Some(text) => Fields::parse(text.as_bytes())
                 .map(Some)
@@ -154,23 +135,15 @@ impl AnnotationPrefix {
         }
     }
 
-    fn address(
-        &self,
-        annotations: &Annotations,
-        name: &str,
-        family: Family,
-    ) -> Result<Option<IpAddr>, Malformed> {
-        let text = self.get(annotations, name).filter(|text| !text.is_empty());
-        let name = || format!("annotation {}", self.key(name));
+    fn address(&self, keys: Keys, family: Family) -> Result<Option<IpAddr>, Malformed> {
+        let name = of(family, keys);
+        let text = self.get(name).filter(|text| !text.is_empty());
+        let name = || format!("annotation {}", self.prefix.key(name));
         text.map(|text| backend_data::address(&name(), text, family)).transpose()
     }
 
-    fn get<'a>(&self, annotations: &'a Annotations, name: &str) -> Option<&'a str> {
-        annotations.get(&self.key(name)).map(String::as_str)
-    }
-
-    fn key(&self, name: &str) -> String {
-        format!("{}{name}", self.0)
+    fn get(&self, name: &str) -> Option<&str> {
+        self.values.get(&self.prefix.key(name)).map(String::as_str)
     }
 }
 
@@ -225,20 +198,20 @@ mod tests {
     }
 
     fn annotations(pairs: &[(&str, &str)]) -> Annotations {
-        let key = |name: &str| format!("flannel.alpha.coreos.com/{name}");
-        pairs.iter().map(|(name, value)| (key(name), (*value).to_owned())).collect()
+        let prefix = AnnotationPrefix::default();
+        let pair = |(name, value): &(&str, &str)| (prefix.key(name), (*value).to_owned());
+        Annotations { values: pairs.iter().map(pair).collect(), prefix }
     }
 
     /// One annotation per line, without the prefix.
     fn wanted(attributes: &LeaseAttributes, present: &[(&str, &str)]) -> Vec<String> {
-        let wanted = AnnotationPrefix::default().wanted(attributes, &annotations(present));
+        let wanted = annotations(present).missing(attributes);
         let name = |key: &str| key.strip_prefix("flannel.alpha.coreos.com/").unwrap().to_owned();
         wanted.iter().map(|(key, value)| format!("{} {value}", name(key))).collect()
     }
 
     fn endpoint(pairs: &[(&str, &str)], subnet: &str) -> Result<Option<Endpoint>, String> {
-        let subnet = subnet.parse().unwrap();
-        let endpoint = AnnotationPrefix::default().endpoint(&annotations(pairs), subnet);
+        let endpoint = annotations(pairs).endpoint(subnet.parse().unwrap());
         endpoint.map_err(|error| error.to_string())
     }
 
@@ -335,10 +308,9 @@ mod tests {
 
     #[test]
     fn an_invalid_annotation_of_an_operator_is_reported_and_ignored() {
-        let prefix = AnnotationPrefix::default();
         let present =
             annotations(&[("public-ip-overwrite", "here"), ("node-public-ipv6", "1.2.3.4")]);
-        let faults: Vec<String> = prefix.faults(&present).iter().map(ToString::to_string).collect();
+        let faults: Vec<String> = present.faults().iter().map(ToString::to_string).collect();
         assert_eq!(
             faults,
             [
@@ -346,7 +318,7 @@ mod tests {
                 r#"annotation flannel.alpha.coreos.com/node-public-ipv6 is "1.2.3.4", but must be an IPv6 address"#,
             ]
         );
-        assert_eq!(prefix.public_ips(&present), Vec::<IpAddr>::new());
+        assert_eq!(present.public_ips(), Vec::<IpAddr>::new());
         let lines =
             wanted(&attributes("host-gw", &[("1.1.1.1", None)]), &[("public-ip-overwrite", "x")]);
         assert!(lines.contains(&"public-ip 1.1.1.1".to_owned()), "{lines:?}");
@@ -355,7 +327,7 @@ mod tests {
     #[test]
     fn operators_choose_the_public_ips_of_a_node() {
         let present = [("node-public-ip", "203.0.113.7"), ("node-public-ipv6", "2001:db8::7")];
-        let ips = AnnotationPrefix::default().public_ips(&annotations(&present));
+        let ips = annotations(&present).public_ips();
         assert_eq!(ips, ["203.0.113.7", "2001:db8::7"].map(|ip| ip.parse::<IpAddr>().unwrap()));
     }
 
@@ -365,12 +337,13 @@ mod tests {
             [("vxlan", Some(vtep())), ("host-gw", Some(vtep())), ("host-gw", None)]
         {
             let attributes = attributes(backend, &[("172.18.0.2", vtep), ("fd00::2", vtep)]);
-            let prefix = AnnotationPrefix::default();
-            let written = prefix.wanted(&attributes, &Annotations::new());
-            assert!(prefix.is_managed(&written));
+            let mut written = annotations(&[]);
+            written.values = written.missing(&attributes);
+            assert!(written.is_managed());
+            assert_eq!(written.missing(&attributes), BTreeMap::new());
             for (subnet, public_ip) in [("10.244.1.0/24", "172.18.0.2"), ("fd00:1::/64", "fd00::2")]
             {
-                let read = prefix.endpoint(&written, subnet.parse().unwrap()).unwrap().unwrap();
+                let read = written.endpoint(subnet.parse().unwrap()).unwrap().unwrap();
                 assert_eq!((read.public_ip, read.vtep), (public_ip.parse().unwrap(), vtep));
                 assert_eq!(read.backend.as_str(), backend);
             }
@@ -378,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn what_flannel_omits_is_no_error() {
+    fn fields_that_flannel_omits_are_no_error() {
         let read = endpoint(&[("public-ip", "1.1.1.1")], "10.244.1.0/24").unwrap().unwrap();
         assert_eq!((read.backend, read.vtep), (PublishedBackend::from(""), None));
         let old = [

@@ -1,6 +1,5 @@
 //! Sends requests to an API server, waits if it requests a pause, and classifies its answers.
 
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,8 +8,8 @@ use hyper::body::Bytes;
 use hyper::header::RETRY_AFTER;
 use hyper::{HeaderMap, Response, StatusCode};
 use kube::client::Body;
+use kube::core::Status;
 use rand::seq::SliceRandom;
-use serde::Deserialize;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -21,16 +20,14 @@ use crate::store::backoff::Backoff;
 use crate::store::failover::{Failover, Failure, Refusal, Servers, no_answer, retry};
 use crate::store::report::Report;
 
-pub(super) struct Client {
-    failover: Failover<ApiServers>,
-    /// The end of the pause that the server requested.
-    quiet_until: Mutex<Option<Instant>>,
-}
+pub(super) type Client = Failover<ApiServers>;
 
-pub(super) struct ApiServers {
+pub(in crate::store) struct ApiServers {
     options: ApiOptions,
     /// In the order in which they are used; `None` is the server of the kubeconfig or the cluster.
     urls: Vec<Option<String>>,
+    /// The end of the pause that the server in use requested.
+    quiet_until: Mutex<Option<Instant>>,
 }
 
 pub(super) type Connection = Arc<kube::Client>;
@@ -79,9 +76,8 @@ impl Client {
         }
         // Nodes distribute over all servers.
         urls.shuffle(&mut rand::rng());
-        let servers = ApiServers { options, urls };
-        let failover = Failover::new(servers, 0, Report::of("the API server"));
-        Self { failover, quiet_until: Mutex::new(None) }
+        let servers = ApiServers { options, urls, quiet_until: Mutex::new(None) };
+        Self::starting_at(0, servers, Report::of("the API server"))
     }
 
     /// Retries until there is an answer other than a denied permission.
@@ -124,7 +120,7 @@ impl Client {
             }
             Err(_) => no_answer(ANSWER),
         };
-        Err(self.failed(&connection, &reason).await)
+        Err(self.drop_connection(&connection, &reason).await)
     }
 
     /// Sends one request to one server; the caller reads the body.
@@ -132,27 +128,22 @@ impl Client {
         &self,
         ask: &ApiRequest,
     ) -> Result<(Connection, Response<Body>), Failure> {
-        let quiet_until = *self.quiet_until.lock().await;
+        let quiet_until = *self.servers.quiet_until.lock().await;
         if let Some(until) = quiet_until.filter(|until| *until > Instant::now()) {
             sleep_until(until + JITTER.mul_f64(rand::random())).await;
         }
         let connection = self.connection().await?;
         let request = ask.clone().map(Body::from);
-        let response = match timeout(ANSWER, Box::pin(connection.send(request))).await {
-            Ok(Ok(response)) => response,
-            Ok(Err(error)) => return Err(self.failed(&connection, &failure(&error)).await),
-            Err(_) => return Err(self.failed(&connection, &no_answer(ANSWER)).await),
+        let reason = match timeout(ANSWER, Box::pin(connection.send(request))).await {
+            Ok(Ok(response)) if response.status().is_success() => {
+                self.succeeded().await;
+                return Ok((connection, response));
+            }
+            Ok(Ok(response)) => return Err(self.classify(&connection, ask, response).await),
+            Ok(Err(error)) => failure(&error),
+            Err(_) => no_answer(ANSWER),
         };
-        if response.status().is_success() {
-            self.succeeded().await;
-            return Ok((connection, response));
-        }
-        Err(self.classify(&connection, ask, response).await)
-    }
-
-    pub(super) async fn failed(&self, connection: &Connection, reason: &str) -> Failure {
-        self.drop_connection(connection, reason).await;
-        Failure::Unreachable
+        Err(self.drop_connection(&connection, &reason).await)
     }
 
     async fn classify(
@@ -167,26 +158,27 @@ impl Client {
         let body = timeout(ANSWER, body).await.ok().and_then(Result::ok);
         let body = body.map(Collected::to_bytes).unwrap_or_default();
         if let Some(pause) = pause {
-            *self.quiet_until.lock().await = Some(Instant::now() + pause);
+            *self.servers.quiet_until.lock().await = Some(Instant::now() + pause);
         }
         let answer: Status = serde_json::from_slice(&body).unwrap_or_default();
-        match answer.refusal(status, ask) {
-            Some(refusal) => {
-                self.succeeded().await;
-                Failure::Refused(refusal)
-            }
+        let message = excerpt::sentence(&answer.message);
+        let text = if message.is_empty() { status.to_string() } else { message.clone() };
+        let refusal = match status {
+            StatusCode::NOT_FOUND => Refusal::Absent,
+            StatusCode::CONFLICT => Refusal::Exists,
+            StatusCode::FORBIDDEN => Refusal::Denied(denied(ask, &message)),
+            _ if lacks_history(status.as_u16(), &answer) => Refusal::NoHistory,
             // A busy server is not unreachable.
-            None if status == StatusCode::TOO_MANY_REQUESTS => Failure::Unreachable,
-            None => self.failed(connection, &answer.text(status)).await,
-        }
-    }
-}
-
-impl Deref for Client {
-    type Target = Failover<ApiServers>;
-
-    fn deref(&self) -> &Self::Target {
-        &self.failover
+            StatusCode::TOO_MANY_REQUESTS => return Failure::Unreachable,
+            // A retry may help, as after an expired token.
+            StatusCode::UNAUTHORIZED | StatusCode::REQUEST_TIMEOUT => {
+                return self.drop_connection(connection, &text).await;
+            }
+            _ if status.is_client_error() => Refusal::Invalid(text),
+            _ => return self.drop_connection(connection, &text).await,
+        };
+        self.succeeded().await;
+        Failure::Refused(refusal)
     }
 }
 
@@ -197,64 +189,17 @@ fn pause(status: StatusCode, headers: &HeaderMap) -> Option<Duration> {
     asked.or_else(|| (status == StatusCode::TOO_MANY_REQUESTS).then_some(PAUSE))
 }
 
-/// The object in which the API server reports why it rejects a request.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct Status {
-    code: u16,
-    #[serde(deserialize_with = "excerpt::deserialize_sentence")]
-    pub(super) message: String,
-    details: Details,
+/// Whether `answer` reports that the requested history is compacted, or in the future: versions
+/// restart at lower numbers in a cluster restored from a backup.
+pub(super) fn lacks_history(code: u16, answer: &Status) -> bool {
+    let mut causes = answer.details.iter().flat_map(|details| &details.causes);
+    code == StatusCode::GONE.as_u16()
+        || causes.any(|cause| cause.reason == "ResourceVersionTooLarge")
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Details {
-    causes: Vec<Cause>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Cause {
-    reason: String,
-}
-
-impl Status {
-    /// None if a retry may help, as after an expired token or if the server is busy.
-    fn refusal(&self, status: StatusCode, ask: &ApiRequest) -> Option<Refusal> {
-        Some(match status {
-            StatusCode::NOT_FOUND => Refusal::Absent,
-            StatusCode::CONFLICT => Refusal::Exists,
-            StatusCode::FORBIDDEN => Refusal::Denied(denied(ask, self)),
-            _ if self.lacks_history(status) => Refusal::NoHistory,
-            StatusCode::UNAUTHORIZED
-            | StatusCode::REQUEST_TIMEOUT
-            | StatusCode::TOO_MANY_REQUESTS => return None,
-            _ if status.is_client_error() => Refusal::Invalid(self.text(status)),
-            _ => return None,
-        })
-    }
-
-    /// Whether an event ends a watch because its history is compacted, or in the future.
-    pub(super) fn ends_history(&self) -> bool {
-        StatusCode::from_u16(self.code).is_ok_and(|code| self.lacks_history(code))
-    }
-
-    fn text(&self, status: StatusCode) -> String {
-        if self.message.is_empty() { status.to_string() } else { self.message.clone() }
-    }
-
-    /// Versions restart at lower numbers in a cluster restored from a backup.
-    fn lacks_history(&self, code: StatusCode) -> bool {
-        let is_ahead = |cause: &Cause| cause.reason == "ResourceVersionTooLarge";
-        code == StatusCode::GONE || self.details.causes.iter().any(is_ahead)
-    }
-}
-
-fn denied(ask: &ApiRequest, answer: &Status) -> String {
+fn denied(ask: &ApiRequest, message: &str) -> String {
     let (method, path) = (ask.method(), ask.uri().path());
-    let why =
-        if answer.message.is_empty() { String::new() } else { format!(": {}", answer.message) };
+    let why = if message.is_empty() { String::new() } else { format!(": {message}") };
     format!(
         "the API server forbids {method} {path}{why}; docs/kubernetes.md lists the permissions to grant"
     )
@@ -270,7 +215,7 @@ mod tests {
         let client = Client::new(ApiOptions { urls, ..ApiOptions::default() });
         let connection = client.connection().await.unwrap();
         for _ in 0..3 {
-            client.failed(&connection, "no answer").await;
+            client.drop_connection(&connection, "no answer").await;
         }
         assert_eq!(client.changes().await, 1);
     }

@@ -11,7 +11,6 @@ use futures::StreamExt;
 use futures::stream::{self, BoxStream};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret as SecretObject;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde_json::Value;
 use tokio::sync::watch as channel;
 use tokio::time::sleep;
@@ -51,7 +50,7 @@ impl Documents for KubeSubnetManager {
     fn watch_identity(&self) -> BoxStream<'static, Identity> {
         let start = (Arc::clone(&self.shared), None::<Identity>);
         let steps = stream::unfold(start, |(shared, known)| async move {
-            let identity = shared.identity_other_than(known.as_ref()).await;
+            let identity = shared.identity_other_than(known).await;
             Some((identity.clone(), (shared, Some(identity))))
         });
         steps.boxed()
@@ -64,21 +63,14 @@ impl Documents for KubeSubnetManager {
         let namespace = shared.namespace().ok_or(NO_NAMESPACE)?;
         let text = report.encode();
         let name = shared.node_name().await;
-        let (kind, owner, uid) = if let Some(PodRef { name, uid }) = &shared.options.pod {
-            ("Pod", name, uid.clone())
+        let owner = if let Some(PodRef { name, uid }) = &shared.options.pod {
+            ("Pod", name.as_str(), uid.clone())
         } else {
             let uid = shared.ours.borrow().node().map(|node| node.uid.clone());
-            ("Node", &name, uid.unwrap_or_default())
+            ("Node", name.as_str(), uid.unwrap_or_default())
         };
-        let (api_version, kind, owner) = ("v1".to_owned(), kind.to_owned(), owner.clone());
-        let owner = OwnerReference { api_version, kind, name: owner, uid, ..Default::default() };
-        let ask = request::publish_report(&namespace, &name, &owner, &text);
-        let published = shared.client.once(&ask).await;
-        shared.client.note_report(&published);
-        published.map(drop).map_err(|failure| match failure {
-            Failure::Unreachable => "the API server cannot be used".to_owned(),
-            Failure::Refused(refusal) => shared.client.refused(refusal),
-        })
+        let ask = request::publish_report(&namespace, &name, owner, &text);
+        shared.client.published(shared.client.once(&ask).await).map(drop)
     }
 
     async fn probe_secret(&self) -> Result<Secret, String> {
@@ -151,8 +143,6 @@ fn read_config(path: &Path) -> ConfigUpdate {
     ConfigUpdate { config, revision }
 }
 
-const RETRY: Duration = Duration::from_secs(3);
-
 impl Shared {
     pub(super) async fn node_name(&self) -> String {
         if let Some(name) = self.ours.borrow().name.clone() {
@@ -175,25 +165,21 @@ impl Shared {
                 return node.to_owned();
             }
             let why = format!("pod {namespace}/{pod} has no nodeName: set NODE_NAME");
-            self.client.report.lacks_subnet(&why);
-            sleep(RETRY).await;
+            self.wait_for_subnet(&why).await;
         }
     }
 
-    async fn identity_other_than(&self, known: Option<&Identity>) -> Identity {
+    async fn identity_other_than(&self, known: Option<Identity>) -> Identity {
         let name = self.node_name().await;
         if known.is_none() {
             self.own_node(&name).await;
         }
-        let prefix = &self.options.annotation_prefix;
         let mut ours = self.ours.subscribe();
         loop {
-            let public_ips =
-                ours.borrow_and_update().node().map(|node| prefix.public_ips(&node.annotations));
-            let identity =
-                public_ips.map(|public_ips| Identity { name: Some(name.clone()), public_ips });
-            match identity {
-                Some(identity) if known != Some(&identity) => return identity,
+            let public_ips = ours.borrow_and_update().node().map(|it| it.annotations.public_ips());
+            let name = Some(name.clone());
+            match public_ips.map(|public_ips| Identity { name, public_ips }) {
+                Some(identity) if known.as_ref() != Some(&identity) => return identity,
                 Some(_) | None => change(&mut ours).await,
             }
         }

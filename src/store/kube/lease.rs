@@ -7,9 +7,8 @@ use futures::stream::BoxStream;
 use tokio::time::sleep;
 use tracing::warn;
 
-use super::annotations::Annotations;
 use super::node::{NODE_GRANT, NodeObject, Reader};
-use super::own::{OwnNode, Published, Subnets};
+use super::own::{Ours, OwnNode, Published};
 use super::watch::KubeSource;
 use super::{KubeSubnetManager, Shared, request};
 use crate::model::config::NetworkConfig;
@@ -29,25 +28,21 @@ impl Leases for KubeSubnetManager {
         attributes: &LeaseAttributes,
     ) -> Result<Lease, Error> {
         let shared = &self.shared;
-        let prefix = &shared.options.annotation_prefix;
-        let lost = shared.ours.borrow().loss(prefix);
+        let lost = shared.ours.borrow().loss();
         pause_after(lost, &shared.losses).await;
         let name = shared.node_name().await;
         loop {
             let node = shared.own_node(&name).await;
-            let subnets = match node.subnets(config) {
-                Subnets::Ready(subnets) => subnets,
-                Subnets::Missing(why) => {
+            let subnets = match node.subnets(&name, config)? {
+                Ok(subnets) => subnets,
+                Err(why) => {
                     shared.wait_for_subnet(&format!("node {name}: {why}")).await;
                     continue;
-                }
-                Subnets::Outside { subnet, network } => {
-                    return Err(Error::OutsideNetwork { node: name, subnet, network });
                 }
             };
             let Some(node) = shared.write(&name, node, attributes).await else { continue };
             shared.client.report.has_subnet();
-            let seen = prefix.published(attributes, &node.annotations);
+            let seen = node.annotations.published(attributes);
             let lease = Lease {
                 id: LeaseId::new(name.as_str()),
                 endpoints: seen.published_for(subnets.iter().copied()),
@@ -62,8 +57,7 @@ impl Leases for KubeSubnetManager {
 
     /// The watch on all nodes detects a loss.
     async fn hold(&self, _lease: &Lease) -> Lost {
-        let prefix = &self.shared.options.annotation_prefix;
-        until_lost(&self.shared.ours, |ours| ours.loss(prefix)).await
+        until_lost(&self.shared.ours, Ours::loss).await
     }
 
     fn watch(&self) -> BoxStream<'static, LeaseUpdate> {
@@ -75,16 +69,13 @@ impl Shared {
     /// The present version of our node; waits until it exists.
     pub(super) async fn own_node(&self, name: &str) -> OwnNode {
         loop {
-            match self.client.request(&request::node(name)).await {
-                Ok(body) => {
-                    if let Some(node) = self.decode(&body) {
-                        self.ours.send_if_modified(|ours| ours.set_seen(Some(node.clone())));
-                        return node;
-                    }
-                    self.wait_for_subnet(&format!("node {name} cannot be read")).await;
-                }
-                Err(_) => self.wait_for_subnet(&format!("there is no node {name} yet")).await,
-            }
+            let body = self.client.request(&request::node(name)).await;
+            let why = match body.map(|body| self.see_own(&body)) {
+                Ok(Some(node)) => return node,
+                Ok(None) => format!("node {name} cannot be read"),
+                Err(_) => format!("there is no node {name} yet"),
+            };
+            self.wait_for_subnet(&why).await;
         }
     }
 
@@ -95,27 +86,28 @@ impl Shared {
         node: OwnNode,
         attributes: &LeaseAttributes,
     ) -> Option<OwnNode> {
-        let prefix = &self.options.annotation_prefix;
-        for fault in prefix.faults(&node.annotations) {
+        for fault in node.annotations.faults() {
             warn!(node = name, %fault, "ignored an invalid annotation");
         }
-        let mut missing: Annotations = prefix.wanted(attributes, &node.annotations);
-        missing.retain(|key, value| node.annotations.get(key) != Some(value));
+        let missing = node.annotations.missing(attributes);
         if missing.is_empty() {
             return Some(node);
         }
         match self.client.request(&request::annotate(name, &missing)).await {
-            Ok(body) => {
-                let node = self.decode(&body)?;
-                self.ours.send_if_modified(|ours| ours.set_seen(Some(node.clone())));
-                Some(node)
-            }
+            Ok(body) => self.see_own(&body),
             Err(Refusal::Absent | Refusal::Exists) => None,
             Err(refusal) => {
                 self.wait_for_subnet(&format!("node {name} cannot be written: {refusal}")).await;
                 None
             }
         }
+    }
+
+    /// Notes the version of our node in an answer.
+    fn see_own(&self, body: &[u8]) -> Option<OwnNode> {
+        let node = self.decode(body)?;
+        self.ours.send_if_modified(|ours| ours.set_seen(Some(node.clone())));
+        Some(node)
     }
 
     pub(super) fn reader(&self) -> Reader {
@@ -128,7 +120,7 @@ impl Shared {
         Some(OwnNode::of(&node, &self.reader()))
     }
 
-    async fn wait_for_subnet(&self, why: &str) {
+    pub(super) async fn wait_for_subnet(&self, why: &str) {
         self.client.report.lacks_subnet(why);
         sleep(RETRY.mul_f64(0.5 + rand::random::<f64>())).await;
     }

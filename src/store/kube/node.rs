@@ -105,7 +105,8 @@ impl Reader {
         let held = |value: &str| {
             if value.len() > LONGEST { excerpt::value(value) } else { value.to_owned() }
         };
-        self.ours(node).map(|(key, value)| (key.to_owned(), held(value))).collect()
+        let values = self.ours(node).map(|(key, value)| (key.to_owned(), held(value))).collect();
+        Annotations { prefix: self.prefix.clone(), values }
     }
 
     /// Changes with any input of the node's record, and with nothing else.
@@ -124,7 +125,7 @@ impl Reader {
     /// The node's record; none if neither flannel nor tweed manages its lease.
     pub(super) fn record(&self, node: &NodeObject<'_>, id: LeaseId) -> Option<Record> {
         let annotations = self.annotations(node);
-        self.prefix.is_managed(&annotations).then(|| {
+        annotations.is_managed().then(|| {
             let lease = self.lease(node, &annotations, id.clone());
             let lease = lease.map_err(|error| Malformed(format!("node {id}: {error}")));
             Record { id, lease }
@@ -140,7 +141,7 @@ impl Reader {
         let cidrs = node.pod_cidrs()?;
         let of_family = |family: &Family| cidrs.iter().find(|cidr| cidr.family() == *family);
         let subnets = self.families.iter().filter_map(of_family);
-        let endpoints = subnets.map(|subnet| self.prefix.endpoint(annotations, *subnet));
+        let endpoints = subnets.map(|subnet| annotations.endpoint(*subnet));
         let mut endpoints =
             endpoints.filter_map(Result::transpose).collect::<Result<Vec<_>, Malformed>>()?;
         if endpoints.is_empty() {
@@ -160,8 +161,8 @@ pub fn read_node(json: &[u8]) -> Option<Record> {
     let node: NodeObject<'_> = serde_json::from_slice(json).ok()?;
     let reader = Reader::new(AnnotationPrefix::default(), None);
     let annotations = reader.annotations(&node);
-    reader.prefix.faults(&annotations);
-    reader.prefix.public_ips(&annotations);
+    annotations.faults();
+    annotations.public_ips();
     reader.record(&node, LeaseId::new(node.metadata.name.as_ref()))
 }
 
@@ -283,7 +284,7 @@ mod tests {
         let text = NODE.replace("172.18.0.3", &long);
         let node: NodeObject<'_> = serde_json::from_str(&text).unwrap();
         let held = reader(&Family::ALL).annotations(&node);
-        assert!(held.values().all(|value| value.len() <= LONGEST), "{held:?}");
+        assert!(held.values.values().all(|value| value.len() <= LONGEST), "{held:?}");
         let message = fault(&text);
         assert!(message.contains("public-ip is \"xxx") && message.len() < 300, "{message}");
     }

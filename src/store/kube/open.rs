@@ -11,7 +11,6 @@ use super::client::{Client, Connection, LONGEST};
 use super::connect::failure;
 use super::request::{self, ApiRequest};
 use crate::store::failover::Failure;
-use crate::store::watch::Interrupted;
 
 pub(super) struct Open {
     connection: Connection,
@@ -32,11 +31,7 @@ const SILENCE: Duration = Duration::from_secs(30);
 const SILENCES: u32 = 5;
 
 impl Shared {
-    pub(super) async fn open(&self, ask: &ApiRequest) -> Result<Open, Interrupted> {
-        self.try_open(ask).await.map_err(|failure| self.client.interrupted(failure))
-    }
-
-    pub(super) async fn try_open(&self, ask: &ApiRequest) -> Result<Open, Failure> {
+    pub(super) async fn open(&self, ask: &ApiRequest) -> Result<Open, Failure> {
         let (connection, response) = self.client.open(ask).await?;
         let (body, buffer) = (response.into_body(), Vec::new());
         Ok(Open { connection, body, buffer, used: 0, has_data: false, silences: 0 })
@@ -44,8 +39,24 @@ impl Shared {
 }
 
 impl Open {
-    /// Waits for data; returns false when the watch has ended, as it does after its duration.
-    pub(super) async fn wait_for_data(&mut self, client: &Client) -> Result<bool, Interrupted> {
+    /// The next line; none when the watch has ended, as it does after its duration.
+    pub(super) async fn line(&mut self, client: &Client) -> Result<Option<&[u8]>, Failure> {
+        let length = loop {
+            let rest = self.buffer.get(self.used..).unwrap_or_default();
+            if let Some(length) = rest.iter().position(|byte| *byte == b'\n') {
+                break length;
+            }
+            if !self.wait_for_data(client).await? {
+                return Ok(None);
+            }
+        };
+        let start = self.used;
+        self.used += length + 1;
+        Ok(self.buffer.get(start..start + length))
+    }
+
+    /// Returns false when the watch has ended.
+    async fn wait_for_data(&mut self, client: &Client) -> Result<bool, Failure> {
         loop {
             match timeout(SILENCE, self.more()).await {
                 Ok(Ok(more)) => {
@@ -53,26 +64,24 @@ impl Open {
                     self.has_data |= more;
                     return Ok(more);
                 }
-                Ok(Err(reason)) => return Err(self.broken(client, &reason).await),
+                Ok(Err(reason)) => {
+                    return Err(client.drop_connection(&self.connection, &reason).await);
+                }
                 Err(_) => self.check_server(client).await?,
             }
         }
     }
 
-    async fn check_server(&mut self, client: &Client) -> Result<(), Interrupted> {
+    async fn check_server(&mut self, client: &Client) -> Result<(), Failure> {
         self.silences += 1;
         if client.once(&request::version()).await == Err(Failure::Unreachable) {
-            return Err(Interrupted::Unreachable);
+            return Err(Failure::Unreachable);
         }
         if self.silences >= SILENCES {
-            return Err(self.broken(client, "the watch on the nodes received no data").await);
+            let reason = "the watch on the nodes received no data";
+            return Err(client.drop_connection(&self.connection, reason).await);
         }
         Ok(())
-    }
-
-    async fn broken(&mut self, client: &Client, reason: &str) -> Interrupted {
-        client.failed(&self.connection, reason).await;
-        Interrupted::Unreachable
     }
 
     /// Waits for more data; returns whether there is any. Cancel safe.
@@ -87,13 +96,5 @@ impl Open {
             return Err(format!("a line of more than {LONGEST} bytes"));
         }
         Ok(true)
-    }
-
-    /// The next line; none if it is not complete yet.
-    pub(super) fn line(&mut self) -> Option<&[u8]> {
-        let rest = self.buffer.get(self.used..)?;
-        let length = rest.iter().position(|byte| *byte == b'\n')?;
-        self.used += length + 1;
-        rest.get(..length)
     }
 }

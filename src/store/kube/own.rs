@@ -1,11 +1,11 @@
 //! Our own node as published, as the API server reports it, and whether the two are the same.
 
-use super::annotations::{AnnotationPrefix, Annotations};
+use super::annotations::Annotations;
 use super::node::{NodeObject, Reader};
 use crate::model::config::NetworkConfig;
 use crate::model::lease::{LeaseAttributes, Malformed};
 use crate::model::prefix::{Family, Prefix};
-use crate::store::Lost;
+use crate::store::{Error, Lost};
 
 /// Our node, as far as it is known.
 #[derive(Clone, Debug, Default)]
@@ -36,19 +36,6 @@ pub(super) struct OwnNode {
     pub(super) created: u64,
     pub(super) annotations: Annotations,
     pub(super) pod_cidrs: Result<Vec<Prefix>, Malformed>,
-}
-
-/// The subnets of a node in a network.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Subnets {
-    /// One per family of the network.
-    Ready(Vec<Prefix>),
-    /// Why there are none yet.
-    Missing(String),
-    Outside {
-        subnet: Prefix,
-        network: Prefix,
-    },
 }
 
 impl Ours {
@@ -89,13 +76,13 @@ impl Ours {
     }
 
     /// Why the lease is lost, if it is.
-    pub(super) fn loss(&self, prefix: &AnnotationPrefix) -> Option<Lost> {
+    pub(super) fn loss(&self) -> Option<Lost> {
         let published = self.published.as_ref()?;
         let name = self.name.as_deref().unwrap_or_default();
         match self.seen.as_ref()? {
             Seen::Gone => Some(Lost::because(format!("node {name} is gone"))),
             Seen::Node(node) => {
-                let what = node.differs(published, prefix)?;
+                let what = node.differs(published)?;
                 Some(Lost::because(format!("node {name}: {what}")))
             }
         }
@@ -113,29 +100,38 @@ impl OwnNode {
         }
     }
 
-    /// The subnets for the families of `config`.
-    pub(super) fn subnets(&self, config: &NetworkConfig) -> Subnets {
+    /// The subnets of this node, `name`, for the families of `config`, or why it lacks one yet.
+    ///
+    /// # Errors
+    /// A subnet is not in the network.
+    pub(super) fn subnets(
+        &self,
+        name: &str,
+        config: &NetworkConfig,
+    ) -> Result<Result<Vec<Prefix>, String>, Error> {
         let cidrs = match &self.pod_cidrs {
             Ok(cidrs) => cidrs,
-            Err(error) => return Subnets::Missing(error.to_string()),
+            Err(error) => return Ok(Err(error.to_string())),
         };
         let mut subnets = Vec::new();
         for network in config.networks() {
             let family = network.family();
             match cidrs.iter().find(|cidr| cidr.family() == family) {
                 Some(subnet) if network.covers(*subnet) => subnets.push(*subnet),
-                Some(subnet) => return Subnets::Outside { subnet: *subnet, network },
-                None => return Subnets::Missing(format!("it has no {family} podCIDR yet")),
+                Some(subnet) => {
+                    let (node, subnet) = (name.to_owned(), *subnet);
+                    return Err(Error::OutsideNetwork { node, subnet, network });
+                }
+                None => return Ok(Err(format!("it has no {family} podCIDR yet"))),
             }
         }
-        Subnets::Ready(subnets)
+        Ok(Ok(subnets))
     }
 
     /// What differs from the published lease, if anything.
-    fn differs(&self, published: &Published, prefix: &AnnotationPrefix) -> Option<String> {
-        let wanted = prefix.wanted(&published.attributes, &self.annotations);
-        let other = wanted.iter().find(|(key, value)| self.annotations.get(*key) != Some(value));
-        if let Some((key, _)) = other {
+    fn differs(&self, published: &Published) -> Option<String> {
+        let missing = self.annotations.missing(&published.attributes);
+        if let Some((key, _)) = missing.first_key_value() {
             return Some(format!("annotation {key} differs from the published value"));
         }
         let holds =
@@ -153,18 +149,24 @@ impl OwnNode {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
     use crate::model::config::BackendType;
     use crate::model::lease::EndpointAttributes;
+    use crate::store::kube::AnnotationPrefix;
 
     const CONFIG: &str = r#"{"Network":"10.244.0.0/16"}"#;
     const DUAL: &str = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00::/48"}"#;
 
     fn node(version: &str, cidrs: &[&str], more: &[(&str, &str)]) -> OwnNode {
         let prefix = AnnotationPrefix::default();
-        let mut annotations = prefix.wanted(&attributes(), &Annotations::new());
+        let mut annotations = Annotations { prefix, values: BTreeMap::new() };
+        annotations.values = annotations.missing(&attributes());
         for (name, value) in more {
-            annotations.insert(format!("flannel.alpha.coreos.com/{name}"), (*value).to_owned());
+            annotations
+                .values
+                .insert(format!("flannel.alpha.coreos.com/{name}"), (*value).to_owned());
         }
         let pod_cidrs = Ok(cidrs.iter().map(|cidr| cidr.parse().unwrap()).collect());
         OwnNode { uid: "1".into(), version: version.into(), created: 1, annotations, pod_cidrs }
@@ -185,7 +187,7 @@ mod tests {
     }
 
     fn loss(ours: &Ours) -> Option<String> {
-        ours.loss(&AnnotationPrefix::default()).map(|lost| lost.reason)
+        ours.loss().map(|lost| lost.reason)
     }
 
     #[test]
@@ -252,26 +254,20 @@ mod tests {
     #[test]
     fn a_node_needs_a_subnet_of_each_family() {
         let subnets = |config: &str, cidrs: &[&str]| {
-            node("7", cidrs, &[]).subnets(&NetworkConfig::parse(config.as_bytes()).unwrap())
+            let config = NetworkConfig::parse(config.as_bytes()).unwrap();
+            node("7", cidrs, &[]).subnets("n1", &config).map_err(|error| error.to_string())
         };
-        let ready = |cidrs: &[&str]| {
-            Subnets::Ready(cidrs.iter().map(|cidr| cidr.parse().unwrap()).collect())
-        };
+        let ready =
+            |cidrs: &[&str]| Ok(Ok(cidrs.iter().map(|cidr| cidr.parse().unwrap()).collect()));
         assert_eq!(
             subnets(CONFIG, &["fd00:0:0:1::/64", "10.244.0.0/24"]),
             ready(&["10.244.0.0/24"])
         );
         let both = ["10.244.1.0/25", "fd00:0:0:1::/64"];
         assert_eq!(subnets(DUAL, &[both[1], both[0]]), ready(&both), "IPv4 comes first");
-        assert_eq!(
-            subnets(DUAL, &both[..1]),
-            Subnets::Missing("it has no IPv6 podCIDR yet".into())
-        );
-        assert_eq!(subnets(CONFIG, &[]), Subnets::Missing("it has no IPv4 podCIDR yet".into()));
-        let outside = Subnets::Outside {
-            subnet: "10.9.1.0/24".parse().unwrap(),
-            network: "10.244.0.0/16".parse().unwrap(),
-        };
-        assert_eq!(subnets(CONFIG, &["10.9.1.0/24"]), outside);
+        assert_eq!(subnets(DUAL, &both[..1]), Ok(Err("it has no IPv6 podCIDR yet".into())));
+        assert_eq!(subnets(CONFIG, &[]), Ok(Err("it has no IPv4 podCIDR yet".into())));
+        let outside = subnets(CONFIG, &["10.9.1.0/24"]).unwrap_err();
+        assert!(outside.starts_with("podCIDR 10.9.1.0/24 of node n1 is not inside 10.244.0.0/16"));
     }
 }

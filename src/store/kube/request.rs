@@ -1,12 +1,11 @@
 //! Builds requests to the API server. Pure.
 
+use std::collections::BTreeMap;
+
 use hyper::{Request, Uri};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::core::Request as Resource;
 use kube::core::params::{GetParams, ListParams, Patch, PatchParams, PostParams, WatchParams};
 use serde_json::{Value, json};
-
-use super::annotations::Annotations;
 
 /// What is sent.
 pub(super) type ApiRequest = Request<Vec<u8>>;
@@ -56,7 +55,7 @@ pub(super) fn streamed_list(seconds: u32) -> ApiRequest {
 
 /// Writes only `annotations` to node `name`, with the permission on its status, as flannel does, so
 /// that none on the rest of the node is needed.
-pub(super) fn annotate(name: &str, annotations: &Annotations) -> ApiRequest {
+pub(super) fn annotate(name: &str, annotations: &BTreeMap<String, String>) -> ApiRequest {
     patch_status(name, json!({ "metadata": { "annotations": annotations } }))
 }
 
@@ -88,15 +87,16 @@ pub(super) fn create_probe_secret(namespace: &str, text: &str) -> ApiRequest {
     built(namespaced(namespace, "secrets").create(&PostParams::default(), body))
 }
 
-/// Writes `text` as the report of `node`, which is removed with `owner`.
+/// Writes `text` as the report of `node`, which is removed with its owner: kind, name and uid.
 pub(super) fn publish_report(
     namespace: &str,
     node: &str,
-    owner: &OwnerReference,
+    (kind, owner, uid): (&str, &str, String),
     text: &str,
 ) -> ApiRequest {
     let name = format!("tweed-node-{node}");
     let labels: Value = REPORTS.split(',').filter_map(|pair| pair.split_once('=')).collect();
+    let owner = json!({ "apiVersion": "v1", "kind": kind, "name": owner, "uid": uid });
     let object = json!({
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -222,9 +222,7 @@ mod tests {
 
     #[test]
     fn a_report_is_removed_with_its_owner() {
-        let [api_version, kind, name, uid] = ["v1", "Node", "n1", "5f1c"].map(str::to_owned);
-        let owner = OwnerReference { api_version, kind, name, uid, ..Default::default() };
-        let ask = publish_report("kube-flannel", "n1", &owner, "{}");
+        let ask = publish_report("kube-flannel", "n1", ("Node", "n1", "5f1c".into()), "{}");
         assert_eq!(
             line(&ask),
             "PATCH /api/v1/namespaces/kube-flannel/configmaps/tweed-node-n1?&force=true&fieldManager=tweedd"

@@ -3,15 +3,15 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
-use std::hash::RandomState;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kube::core::Status;
 use serde::Deserialize;
 use tokio::time::{Instant, timeout_at};
 use tracing::{debug, info, warn};
 
-use super::client::{Client, Status};
+use super::client::{Client, lacks_history};
 use super::node::{NodeObject, Reader};
 use super::open::Open;
 use super::own::{Ours, OwnNode};
@@ -28,7 +28,6 @@ pub(super) struct KubeSource {
     version: String,
     open: Option<Open>,
     known: HashMap<Arc<str>, Known>,
-    hasher: RandomState,
     /// Whether the server streams lists, as far as known.
     has_streamed_lists: bool,
     /// Whether the last watch failed: then history is checked before the watch is reopened.
@@ -89,36 +88,16 @@ impl Source for KubeSource {
         self.reader = self.shared.reader();
         self.shared.ours.send_if_modified(Ours::forget_version);
         self.known.clear();
-        let listed = if self.has_streamed_lists {
-            self.list_streamed().await
-        } else {
-            self.list_paged().await
-        };
-        if listed.is_ok() {
-            self.shared.client.report.withholds_leases(None);
-        }
+        let listed = self.list_all().await;
+        let client = &self.shared.client;
         listed
+            .inspect(|_| client.report.withholds_leases(None))
+            .map_err(|failure| client.interrupted(failure))
     }
 
     async fn follow(&mut self) -> Result<Vec<LeaseUpdate>, Interrupted> {
-        loop {
-            let mut open = match self.open.take() {
-                Some(open) => open,
-                None => self.reopen().await?,
-            };
-            let updates = self.absorb(&mut open)?;
-            if !updates.is_empty() {
-                self.open = Some(open);
-                return Ok(updates);
-            }
-            let received = open.wait_for_data(&self.shared.client).await;
-            self.is_broken |= received.is_err();
-            if received? {
-                self.open = Some(open);
-            } else if !open.has_data {
-                return Err(Interrupted::Unreachable);
-            }
-        }
+        let update = self.next().await;
+        update.map(|it| vec![it]).map_err(|failure| self.shared.client.interrupted(failure))
     }
 }
 
@@ -130,13 +109,35 @@ impl KubeSource {
             version: String::new(),
             open: None,
             known: HashMap::new(),
-            hasher: RandomState::new(),
             has_streamed_lists: true,
             is_broken: false,
         }
     }
 
-    async fn reopen(&mut self) -> Result<Open, Interrupted> {
+    async fn next(&mut self) -> Result<LeaseUpdate, Failure> {
+        let shared = Arc::clone(&self.shared);
+        loop {
+            let mut open = match self.open.take() {
+                Some(open) => open,
+                None => self.reopen().await?,
+            };
+            let received = open.line(&shared.client).await;
+            self.is_broken |= received.is_err();
+            let Some(line) = received? else {
+                if open.has_data {
+                    continue;
+                }
+                return Err(Failure::Unreachable);
+            };
+            let update = event(line)?.and_then(|event| self.update(&event));
+            self.open = Some(open);
+            if let Some(update) = update {
+                return Ok(update);
+            }
+        }
+    }
+
+    async fn reopen(&mut self) -> Result<Open, Failure> {
         if self.is_broken {
             self.shared.check_history().await?;
         }
@@ -148,35 +149,22 @@ impl KubeSource {
         opened
     }
 
-    /// The updates in the complete lines.
-    fn absorb(&mut self, open: &mut Open) -> Result<Vec<LeaseUpdate>, Interrupted> {
-        let mut updates = Vec::new();
-        while let Some(line) = open.line() {
-            let Some(event) = event(line) else { continue };
-            match event.kind.as_ref() {
-                "ERROR" if updates.is_empty() => return Err(interruption(line)),
-                // Updates before the error are used; the next watch ends with the same error.
-                "ERROR" => break,
-                "BOOKMARK" => {}
-                "DELETED" => updates.extend(self.remove(&event.object)),
-                _ => updates.extend(self.put(&event.object)),
-            }
-            self.note_version(&event.object);
-        }
-        Ok(updates)
-    }
-
-    fn note_version(&mut self, object: &NodeObject<'_>) {
-        let version = object.metadata.resource_version.as_ref();
+    fn update(&mut self, event: &Event<'_>) -> Option<LeaseUpdate> {
+        let version = event.object.metadata.resource_version.as_ref();
         if !version.is_empty() {
             version.clone_into(&mut self.version);
+        }
+        match event.kind.as_ref() {
+            "BOOKMARK" => None,
+            "DELETED" => self.remove(&event.object),
+            _ => self.put(&event.object),
         }
     }
 
     /// The update for a changed node; none for a mere heartbeat.
     fn put(&mut self, node: &NodeObject<'_>) -> Option<LeaseUpdate> {
         let name = node.metadata.name.as_ref();
-        let fingerprint = self.reader.fingerprint(node, &self.hasher);
+        let fingerprint = self.reader.fingerprint(node, self.known.hasher());
         let before = self.known.get(name).copied();
         if before.is_some_and(|before| before.fingerprint == fingerprint) {
             return None;
@@ -214,116 +202,107 @@ impl KubeSource {
     fn is_own(&self, name: &str) -> bool {
         self.shared.ours.borrow().name.as_deref() == Some(name)
     }
-}
 
-impl KubeSource {
-    /// The same watch continues with the changes.
-    async fn list_streamed(&mut self) -> Result<Vec<Record>, Interrupted> {
-        let mut open = match self.shared.try_open(&request::streamed_list(duration())).await {
-            Ok(open) => open,
-            Err(Failure::Refused(Refusal::Invalid(_))) => {
-                return self.list_paged_from_now_on().await;
+    async fn list_all(&mut self) -> Result<Vec<Record>, Failure> {
+        if self.has_streamed_lists {
+            if let Some(records) = self.list_streamed().await? {
+                return Ok(records);
             }
-            Err(failure) => return Err(self.shared.client.interrupted(failure)),
-        };
-        let (mut records, mut progress) = (BTreeMap::new(), Instant::now());
-        loop {
-            let waiting = open.wait_for_data(&self.shared.client);
-            let Ok(more) = timeout_at(progress + STALL, waiting).await else {
-                return self.list_paged_from_now_on().await;
-            };
-            if !more? {
-                return Err(Interrupted::Unreachable);
-            }
-            while let Some(line) = open.line() {
-                let Some(event) = event(line) else { continue };
-                match event.kind.as_ref() {
-                    "ERROR" => return Err(interruption(line)),
-                    "BOOKMARK" if event.object.metadata.annotations().any(|it| it == END) => {
-                        self.note_version(&event.object);
-                        // Changes may follow.
-                        self.open = Some(open);
-                        self.note_missing_own();
-                        return Ok(records.into_values().collect());
-                    }
-                    // A server that supports streamed lists sends no other bookmark first.
-                    "BOOKMARK" => return self.list_paged_from_now_on().await,
-                    "ADDED" => progress = Instant::now(),
-                    _ => {}
-                }
-                self.note(&mut records, &event);
-            }
+            info!("the API server does not stream lists: reading the nodes page by page");
+            self.has_streamed_lists = false;
+            self.known.clear();
         }
-    }
-
-    /// Nodes may change, be removed, or stop being managed while they are listed.
-    fn note(&mut self, records: &mut BTreeMap<LeaseId, Record>, event: &Event<'_>) {
-        let update = match event.kind.as_ref() {
-            "DELETED" => self.remove(&event.object),
-            _ => self.put(&event.object),
-        };
-        match update {
-            Some(LeaseUpdate::Put(record)) => drop(records.insert(record.id.clone(), record)),
-            Some(LeaseUpdate::Remove(id) | LeaseUpdate::DeleteNode(id)) => {
-                records.remove(&id);
-            }
-            Some(LeaseUpdate::Snapshot(_)) | None => {}
-        }
-    }
-
-    async fn list_paged_from_now_on(&mut self) -> Result<Vec<Record>, Interrupted> {
-        info!("the API server does not stream lists: reading the nodes page by page");
-        self.has_streamed_lists = false;
-        self.known.clear();
         self.list_paged().await
     }
 
-    async fn list_paged(&mut self) -> Result<Vec<Record>, Interrupted> {
-        let (mut records, shared) = (Vec::new(), Arc::clone(&self.shared));
-        let read = pages(&shared.client, |node| records.extend(record(self.put(node)))).await;
-        self.version = read.map_err(|failure| shared.client.interrupted(failure))?;
+    /// The same watch continues with the changes. None if the server does not stream lists.
+    async fn list_streamed(&mut self) -> Result<Option<Vec<Record>>, Failure> {
+        let shared = Arc::clone(&self.shared);
+        let mut open = match shared.open(&request::streamed_list(duration())).await {
+            Err(Failure::Refused(Refusal::Invalid(_))) => return Ok(None),
+            opened => opened?,
+        };
+        let (mut records, mut progress) = (BTreeMap::new(), Instant::now());
+        loop {
+            let Ok(line) = timeout_at(progress + STALL, open.line(&shared.client)).await else {
+                return Ok(None);
+            };
+            let Some(event) = event(line?.ok_or(Failure::Unreachable)?)? else { continue };
+            note(&mut records, self.update(&event));
+            match event.kind.as_ref() {
+                "BOOKMARK" if event.object.metadata.annotations().any(|it| it == END) => {
+                    // Changes may follow.
+                    self.open = Some(open);
+                    self.note_missing_own();
+                    return Ok(Some(records.into_values().collect()));
+                }
+                // A server that supports streamed lists sends no other bookmark first.
+                "BOOKMARK" => return Ok(None),
+                "ADDED" => progress = Instant::now(),
+                _ => {}
+            }
+        }
+    }
+
+    async fn list_paged(&mut self) -> Result<Vec<Record>, Failure> {
+        let (mut records, shared) = (BTreeMap::new(), Arc::clone(&self.shared));
+        self.version = pages(&shared.client, |node| note(&mut records, self.put(node))).await?;
         self.note_missing_own();
-        Ok(records)
+        Ok(records.into_values().collect())
     }
 }
 
 impl Shared {
     /// Checks that our own node is not older than known. This detects a cluster restored from a
     /// backup, even if its versions have reached the known ones.
-    async fn check_history(&self) -> Result<(), Interrupted> {
+    async fn check_history(&self) -> Result<(), Failure> {
         let known = self.ours.borrow().clone();
         let Some((name, known)) = known.name.as_deref().zip(known.node()) else { return Ok(()) };
+        let is_older = |node: OwnNode| known.is_later_than(&node);
         match self.client.once(&request::node(name)).await {
-            Ok(body) => match self.decode(&body) {
-                Some(node) if known.is_later_than(&node) => Err(Interrupted::Gap),
-                Some(_) | None => Ok(()),
-            },
-            Err(Failure::Refused(Refusal::Absent)) => Err(Interrupted::Gap),
-            Err(failure) => Err(self.client.interrupted(failure)),
+            Ok(body) if self.decode(&body).is_some_and(is_older) => Err(GAP),
+            Err(Failure::Refused(Refusal::Absent)) => Err(GAP),
+            answer => answer.map(drop),
         }
     }
 }
 
+/// The store has deleted the next changes, or never had them.
+const GAP: Failure = Failure::Refused(Refusal::NoHistory);
+
 /// None if the line is no event; the watch continues.
-fn event(line: &[u8]) -> Option<Event<'_>> {
+fn event(line: &[u8]) -> Result<Option<Event<'_>>, Failure> {
     if line.is_empty() {
-        return None;
+        return Ok(None);
     }
-    let event = serde_json::from_slice(line);
-    let log = |error: &serde_json::Error| {
-        let error = excerpt::sentence(&error.to_string());
-        warn!(%error, "an event of the API server cannot be read");
-    };
-    event.inspect_err(log).ok()
+    match serde_json::from_slice::<Event<'_>>(line) {
+        Ok(event) if event.kind == "ERROR" => Err(interruption(line)),
+        Ok(event) => Ok(Some(event)),
+        Err(error) => {
+            let error = excerpt::sentence(&error.to_string());
+            warn!(%error, "an event of the API server cannot be read");
+            Ok(None)
+        }
+    }
 }
 
 /// The interruption that an event of type ERROR causes.
-fn interruption(line: &[u8]) -> Interrupted {
+fn interruption(line: &[u8]) -> Failure {
     let Ok(ErrorEvent { object: status }) = serde_json::from_slice(line) else {
-        return Interrupted::Unreachable;
+        return Failure::Unreachable;
     };
-    debug!(reason = status.message, "the watch on the nodes was ended");
-    if status.ends_history() { Interrupted::Gap } else { Interrupted::Unreachable }
+    let reason = excerpt::sentence(&status.message);
+    debug!(reason, "the watch on the nodes was ended");
+    if lacks_history(status.code, &status) { GAP } else { Failure::Unreachable }
+}
+
+/// Nodes may change, be removed, or stop being managed while they are listed.
+fn note(records: &mut BTreeMap<LeaseId, Record>, update: Option<LeaseUpdate>) {
+    match update {
+        Some(LeaseUpdate::Put(record)) => drop(records.insert(record.id.clone(), record)),
+        Some(LeaseUpdate::Remove(id) | LeaseUpdate::DeleteNode(id)) => drop(records.remove(&id)),
+        Some(LeaseUpdate::Snapshot(_)) | None => {}
+    }
 }
 
 /// The duration of a watch, in seconds, random so that watches of many nodes do not end together.
@@ -355,13 +334,6 @@ pub(super) async fn pages(
             return Ok(page.metadata.version.into_owned());
         }
         limit = request::PAGE.min(limit * 2);
-    }
-}
-
-fn record(update: Option<LeaseUpdate>) -> Option<Record> {
-    match update? {
-        LeaseUpdate::Put(record) => Some(record),
-        LeaseUpdate::Snapshot(_) | LeaseUpdate::Remove(_) | LeaseUpdate::DeleteNode(_) => None,
     }
 }
 
@@ -407,7 +379,7 @@ mod tests {
     fn listed(lines: &[Vec<u8>]) -> Vec<String> {
         let (mut source, mut records) = (source(), BTreeMap::new());
         for line in lines {
-            source.note(&mut records, &event(line).unwrap());
+            note(&mut records, source.update(&event(line).unwrap().unwrap()));
         }
         let public_ips = records.values().map(|record| record.lease.as_ref().unwrap());
         public_ips.map(|lease| lease.endpoints[0].public_ip.to_string()).collect()

@@ -1,4 +1,4 @@
-//! The variables of a call: no name of a container or an interface leads out of a directory.
+//! The variables of a call: no name of a container or an interface is a path out of a directory.
 
 #![no_main]
 

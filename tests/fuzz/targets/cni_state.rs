@@ -1,4 +1,4 @@
-//! State files: whatever they hold, each is reported once and can be forgotten.
+//! State files: with any content, each is reported once and can be removed.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! The files of a store: whatever they hold, no address is given twice and all of ours is freed.
+//! The files of a store: with any content, no address is allocated twice and all of tweed's are
+//! freed.
 
 #![no_main]
 
@@ -11,7 +12,7 @@ use tweed_cni::host_local::{self, Config};
 const CONFIG: &str = r#"{"cniVersion": "1.0.0", "name": "net", "ipam":
     {"ranges": [[{"subnet": "10.0.0.0/28"}], [{"subnet": "fd00::/124"}]]}}"#;
 
-/// Names that mean something are likelier than others.
+/// Names with a meaning are more likely than others.
 fn name(number: u8, other: &str) -> String {
     match number {
         0..16 => format!("10.0.0.{number}"),

@@ -1,4 +1,4 @@
-//! Datagrams of netlink: as they are, or as messages of the kinds that the daemon reads.
+//! Datagrams of netlink: unchanged, or as messages of the kinds that the daemon reads.
 
 #![no_main]
 
@@ -6,7 +6,7 @@ use libfuzzer_sys::fuzz_target;
 use tweed::kernel::read_datagram;
 
 /// Links, addresses, routes, neighbours, settings, nexthops; then elements, rules, chains, sets and
-/// tables of nftables; then what ends a list or refuses a request.
+/// tables of nftables; then the end of a list and the refusal of a request.
 const KINDS: [u16; 22] = [
     16, 17, 20, 21, 24, 25, 28, 29, 80, 104, 105, 0x0a00, 0x0a01, 0x0a03, 0x0a05, 0x0a06, 0x0a09,
     0x0a0c, 0x0a0e, 0x0a0f, 2, 3,

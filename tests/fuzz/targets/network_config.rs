@@ -1,4 +1,4 @@
-//! The network config: what is accepted can be planned with, what is not is refused in a short line.
+//! The network config: an accepted one can be planned with, any other is refused in a short line.
 
 #![no_main]
 

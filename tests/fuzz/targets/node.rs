@@ -1,4 +1,4 @@
-//! Nodes with their annotations, as the API server writes them: a line of JSON for each.
+//! Nodes with their annotations, as the API server sends them: a line of JSON for each.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Packets at the probe port: as they are, or with the cluster's seal below them.
+//! Packets at the probe port: unchanged, or with a valid seal of the cluster.
 
 #![no_main]
 
@@ -9,8 +9,8 @@ use libfuzzer_sys::fuzz_target;
 use ring::hmac;
 use tweed::model::config::Probe;
 use tweed::model::prefix::Family;
-use tweed::plan::paths::{Local, Target, Targets};
-use tweed::probe::{PacketKind, Packet, answer};
+use tweed::plan::paths::{LocalProber, Target, Targets};
+use tweed::probe::{Keyring, Packet, PacketKind, answer};
 use tweed::model::probe_secret::Secret;
 
 const SECRET: [u8; Secret::LENGTH] = [7; Secret::LENGTH];
@@ -23,18 +23,19 @@ fuzz_target!(|input: (bool, [u8; 4], &[u8])| {
         let seal = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &SECRET), &bytes);
         bytes.extend(seal.as_ref());
     }
-    let secret = Secret::new(&SECRET);
-    let Ok(packet) = Packet::decode(&bytes, &secret) else { return };
+    let keyring = Keyring::new(Secret::new(&SECRET));
+    let Some((packet, secret)) = Packet::open(&bytes, &keyring) else { return };
     assert!(is_sealed, "a seal was guessed");
-    assert_eq!(Packet::decode(&packet.encode(&secret, bytes.len()), &secret), Ok(packet));
+    let encoded = packet.encode(secret, bytes.len());
+    assert_eq!(Packet::open(&encoded, &keyring).map(|(packet, _)| packet), Some(packet));
     let (own, peer) = (IpAddr::from([10, 244, 1, 0]), IpAddr::from([10, 244, 2, 0]));
     let public_ip = IpAddr::from([172, 16, 0, 2]);
     let addresses = BTreeMap::from([(Family::V4, own)]);
-    let local = Local { probe: Probe::default(), addresses, pod_mtu: 1450 };
+    let local = LocalProber { probe: Probe::default(), addresses, pod_mtu: 1450 };
     let target = Target { public_ip, direct: true, tunnel: true };
     let peers = BTreeMap::from([(peer, target)]);
     let targets = Targets { local: Some(local.clone()), peers };
-    if let Ok((answer, gateway)) = answer(packet, source.into(), &local, &targets) {
+    if let Some((answer, gateway)) = answer(packet, source.into(), &local, &targets) {
         assert_eq!((packet.kind, packet.from, packet.to), (PacketKind::Request, peer, own));
         assert_eq!(IpAddr::from(source), peer);
         assert_eq!((answer.kind, answer.to, gateway), (PacketKind::Answer, peer, public_ip));

@@ -1,4 +1,4 @@
-//! The snapshot of all leases that nodes share in etcd: as it is, or with its name and checksum
+//! The snapshot of all leases that nodes share in etcd: unchanged, or with its name and checksum
 //! around content that inflates to the input.
 
 #![no_main]

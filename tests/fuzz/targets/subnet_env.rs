@@ -1,4 +1,4 @@
-//! subnet.env: what is read is written and read again the same.
+//! subnet.env: an accepted file is written and read again without change.
 
 #![no_main]
 

@@ -125,7 +125,7 @@ impl Cluster {
     }
 
     /// The flannel node, if there is one, applies the present leases.
-    pub fn tell_flannel(&self) -> Result<()> {
+    pub fn notify_flannel(&self) -> Result<()> {
         self.flannel.iter().try_for_each(|(_, flannel)| flannel.follow(&self.etcd))
     }
 

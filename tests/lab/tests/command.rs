@@ -1,4 +1,4 @@
-//! The program `tweed-lab`, from the outside.
+//! The program `tweed-lab`, by its command line.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -13,7 +13,7 @@ use tweed_lab::eventually;
 const SOON: Duration = Duration::from_secs(20);
 
 #[test]
-fn however_the_program_ends_nothing_is_left_behind() -> Result<()> {
+fn any_end_of_the_program_leaves_nothing_behind() -> Result<()> {
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGKILL] {
         let mark = format!("{signal}-{}", std::process::id());
         let mut demo = demo(&mark)?;
@@ -52,7 +52,7 @@ fn a_daemon_that_cannot_run_fails_the_demo_and_is_quoted() -> Result<()> {
     Ok(())
 }
 
-/// With a daemon that never gets ready, so that the demo waits.
+/// With a daemon that never becomes ready, so that the demo waits.
 fn demo(mark: &str) -> Result<Child> {
     let deaf = concat!(env!("CARGO_TARGET_TMPDIR"), "/never-ready");
     std::fs::write(deaf, "#!/bin/sh\nexec sleep 1000\n")?;

@@ -1,4 +1,4 @@
-//! Connections that break are reported by kind and node, next to all rules for services.
+//! Broken connections are reported by kind and node, with every kind of rules for services.
 
 mod cluster;
 
@@ -11,7 +11,7 @@ use tweed_lab::{Connections, Kind, Outcome, Proxy, Worker};
 const PROXIES: [Proxy; 4] =
     [Proxy::Plain, Proxy::KubeIptables, Proxy::KubeIptablesLegacy, Proxy::KubeNftables];
 
-/// What a route daemon does for packets that enter or leave the network of the pods.
+/// The rules of a route daemon for packets that enter or leave the network of the pods.
 const MASQUERADE: &str = "table ip lab {
         chain postrouting { type nat hook postrouting priority srcnat;
             meta mark & 0x4000 != 0 return
@@ -38,7 +38,7 @@ fn start() -> Result<(Cluster, Connections)> {
 }
 
 #[test]
-fn on_a_quiet_network_every_connection_stays_also_while_rules_are_written_again() -> Result<()> {
+fn on_a_quiet_network_no_connection_breaks_also_while_rules_are_rewritten() -> Result<()> {
     let (it, mut connections) = start()?;
     connections.open()?;
     connections.sync_services()?;
@@ -53,7 +53,7 @@ fn on_a_quiet_network_every_connection_stays_also_while_rules_are_written_again(
 }
 
 #[test]
-fn what_is_masqueraded_breaks_when_packets_take_another_device_and_is_counted_once() -> Result<()> {
+fn masqueraded_connections_break_on_another_device_and_are_counted_once() -> Result<()> {
     let (it, mut connections) = start()?;
     connections.open()?;
     for (from, to) in ordered_pairs(it.nodes.len()) {

@@ -1,4 +1,4 @@
-//! Starting, stopping and killing a daemon, with stand-ins.
+//! Starting, stopping and killing a daemon, with substitutes for the program.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -43,7 +43,7 @@ fn a_daemon_that_ends_early_is_quoted() -> Result<()> {
 }
 
 #[test]
-fn readiness_is_asked_inside_the_node() -> Result<()> {
+fn readiness_is_queried_inside_the_node() -> Result<()> {
     let (_lab, node) = node()?;
     let mut daemon =
         DaemonPlan::program(&node, "python3").argument("-c").argument(SERVER).start()?;
@@ -67,7 +67,7 @@ fn two_daemons_at_once_have_a_namespace_each() -> Result<()> {
 }
 
 #[test]
-fn a_daemon_is_given_the_flags_of_flanneld() -> Result<()> {
+fn a_daemon_gets_the_flags_of_flanneld() -> Result<()> {
     let echo = |name: &str| Path::new("/bin").join(name);
     let lab = Lab::new(Binaries { tweedd: echo("echo"), tweedctl: echo("echo") })?;
     let etcd = lab.etcd()?;
@@ -90,7 +90,7 @@ fn a_daemon_is_given_the_flags_of_flanneld() -> Result<()> {
 }
 
 #[test]
-fn a_lab_takes_its_daemons_along() -> Result<()> {
+fn a_lab_kills_its_daemons_at_its_end() -> Result<()> {
     let (lab, node) = node()?;
     let daemon = DaemonPlan::program(&node, "sleep").argument("1000").start()?;
     drop(lab);
@@ -106,7 +106,7 @@ fn node() -> Result<(Lab, Node)> {
 }
 
 #[test]
-fn a_frozen_daemon_is_there_and_does_nothing() -> Result<()> {
+fn a_frozen_daemon_exists_and_does_nothing() -> Result<()> {
     let (_lab, node) = node()?;
     let shell = DaemonPlan::program(&node, "sh").argument("-c");
     let daemon = shell.argument("while :; do echo tick; sleep 0.01; done").start()?;
@@ -114,7 +114,7 @@ fn a_frozen_daemon_is_there_and_does_nothing() -> Result<()> {
     tweed_lab::eventually(Duration::from_secs(5), || Ok(ticks()? > 3))?;
     daemon.freeze()?;
     let mut before = 0;
-    // What it was doing as it was frozen may still be written.
+    // Output of the time before the freeze may still be written.
     tweed_lab::eventually(Duration::from_secs(5), || {
         let last = std::mem::replace(&mut before, ticks()?);
         Ok(last == before)
@@ -125,7 +125,7 @@ fn a_frozen_daemon_is_there_and_does_nothing() -> Result<()> {
 }
 
 #[test]
-fn a_daemon_deaf_to_sigterm_is_killed_and_reported() -> Result<()> {
+fn a_daemon_that_ignores_sigterm_is_killed_and_reported() -> Result<()> {
     let (_lab, node) = node()?;
     let deaf = DaemonPlan::program(&node, "sh").argument("-c");
     let daemon = deaf.argument("trap '' TERM; echo deaf; while :; do sleep 1; done").start()?;

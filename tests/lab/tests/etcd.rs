@@ -88,7 +88,7 @@ fn a_cluster_of_three_survives_its_leader() -> Result<()> {
 }
 
 #[test]
-fn a_password_is_asked_of_everyone_but_the_lab() -> Result<()> {
+fn every_client_but_the_lab_needs_a_password() -> Result<()> {
     let lab = Lab::bare()?;
     let mut etcd = lab.etcd_with(&EtcdPlan::new(1).argument("--auth-token-ttl=5"))?;
     etcd.require_password("secret")?;

@@ -26,7 +26,7 @@ fn a_snapshot_shows_what_changed_and_nothing_else() -> Result<()> {
 }
 
 #[test]
-fn a_monitor_records_even_what_was_put_back() -> Result<()> {
+fn a_monitor_records_also_changes_that_were_reverted() -> Result<()> {
     let it = tunnelled()?;
     let monitor = it.nodes[0].monitor()?;
     it.pods[0].ping(it.pods[1].address(Family::V4)?, 56)?;
@@ -49,7 +49,7 @@ fn a_monitor_of_a_quiet_node_is_empty() -> Result<()> {
 }
 
 #[test]
-fn a_wipe_takes_what_a_reboot_takes_and_spares_the_pods() -> Result<()> {
+fn a_wipe_removes_what_a_reboot_removes_except_for_pods() -> Result<()> {
     let it = tunnelled()?;
     let node = &it.nodes[0];
     node.ip("route add 10.244.77.0/24 via 10.99.1.12")?;
@@ -90,7 +90,7 @@ fn a_device_changes_its_hardware_address() -> Result<()> {
 }
 
 #[test]
-fn blocked_encapsulation_spares_direct_paths() -> Result<()> {
+fn blocked_encapsulation_does_not_affect_direct_paths() -> Result<()> {
     let it = tunnelled()?;
     let to = it.pods[1].address(Family::V4)?;
     it.nodes[0].namespace().block("ipproto udp dport 8472")?;

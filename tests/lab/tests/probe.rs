@@ -25,7 +25,7 @@ fn a_quiet_network_loses_nothing() -> Result<()> {
 }
 
 #[test]
-fn a_route_away_for_a_moment_costs_its_own_pair_alone() -> Result<()> {
+fn a_route_missing_for_a_moment_affects_only_its_own_pair() -> Result<()> {
     let it = direct(3);
     let probe = it.lab.probe(&it.lab.pairs(Family::V4), 1000)?;
     probe.run_for(Duration::from_millis(500));

@@ -1,4 +1,4 @@
-//! A small storm, held to what a big one is built on.
+//! A small storm, with the properties that a large one needs.
 #![allow(clippy::unwrap_used, reason = "for tests")]
 
 use std::time::Duration;
@@ -8,12 +8,13 @@ use tweed_lab::storm::{Settings, run};
 
 const NODES: usize = 50;
 
-/// That all hold subnets of their own and see all others after every phase, the storm itself demands.
+/// The storm itself requires that all nodes have their own subnets and see all others after every
+/// phase.
 #[test]
-fn a_storm_costs_one_reading_a_node_and_no_conflict() -> Result<()> {
+fn a_storm_costs_one_read_per_node_and_no_conflict() -> Result<()> {
     let settings = Settings {
         nodes: NODES,
-        // As many subnets as nodes, give or take a few.
+        // About as many subnets as nodes.
         network: "10.244.0.0/18".to_owned(),
         changes: 3,
         calm: Duration::from_secs(3),
@@ -25,10 +26,10 @@ fn a_storm_costs_one_reading_a_node_and_no_conflict() -> Result<()> {
     let [bare, leases, cold, churn, away, restart] = &report.phases[..] else { panic!("{report}") };
     assert_eq!(leases.conflicts(), 0, "{report}");
     let asked = ["Range", "LeaseGrant", "Txn"].map(|method| bare.cost.calls(method));
-    assert_eq!(asked, [nodes; 3], "nothing but them is the least\n{report}");
+    assert_eq!(asked, [nodes; 3], "these requests are the minimum\n{report}");
     assert_eq!(cold.conflicts(), 0, "{report}");
     assert_eq!(cold.listings, nodes, "{report}");
-    assert_eq!(churn.listings, 1, "only who joins reads all leases\n{report}");
+    assert_eq!(churn.listings, 1, "only a node that joins reads all leases\n{report}");
     assert_eq!(away.listings, 0, "{report}");
     assert_eq!(
         restart.cost.calls("Txn"),

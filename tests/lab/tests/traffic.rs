@@ -9,7 +9,7 @@ use cluster::{direct, subnet};
 use tweed_lab::{Family, Tally, Traffic, eventually};
 
 #[test]
-fn on_a_quiet_network_messages_come_back_and_pages_come() -> Result<()> {
+fn on_a_quiet_network_messages_and_pages_arrive() -> Result<()> {
     let it = direct(3);
     let traffic = Traffic::start(&it.lab.pairs(Family::V4))?;
     let mut first = Tally::default();
@@ -29,7 +29,7 @@ fn without_a_path_pages_fail_and_a_stream_waits_for_it() -> Result<()> {
     let it = direct(2);
     let traffic = Traffic::start(&it.lab.pairs(Family::V4))?;
     it.nodes[0].ip(format!("route del {}", subnet(1)))?;
-    // Otherwise the default route would report that there is none, which ends a stream.
+    // Otherwise the default route would return an error, which ends a stream.
     it.nodes[0].ip(format!("route add blackhole {}", subnet(1)))?;
     let mut all = Tally::default();
     eventually(Duration::from_secs(8), || {
@@ -52,7 +52,7 @@ fn a_stream_that_is_reset_is_reported() -> Result<()> {
     let it = direct(2);
     let traffic = Traffic::start(&it.lab.pairs(Family::V4))?;
     let pod = it.lab.pods()[0].clone();
-    // ss(8) closes sockets as a process would that dies.
+    // ss(8) closes sockets as a dying process would.
     pod.namespace().run("ss", &["--kill", "--tcp", "state", "established"])?;
     let mut all = Tally::default();
     eventually(Duration::from_secs(10), || {

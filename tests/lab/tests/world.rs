@@ -1,4 +1,4 @@
-//! Namespaces, wires, pods and what is read of the kernel.
+//! Namespaces, wires, pods and the facts read from the kernel.
 
 mod cluster;
 
@@ -96,7 +96,7 @@ fn a_dual_stack_pod_has_an_address_of_each_family() -> Result<()> {
 }
 
 #[test]
-fn a_cut_wire_swallows_packets_and_keeps_its_carrier() -> Result<()> {
+fn a_cut_wire_drops_packets_and_keeps_its_carrier() -> Result<()> {
     let it = direct(2);
     let to = it.pods[1].address(Family::V4)?;
     it.nodes[1].underlay().cut()?;
@@ -117,7 +117,7 @@ fn an_unplugged_wire_has_no_carrier() -> Result<()> {
 }
 
 #[test]
-fn isolated_wires_are_cut_off_from_each_other_alone() -> Result<()> {
+fn isolated_wires_are_cut_off_only_from_each_other() -> Result<()> {
     let it = direct(3);
     it.nodes[0].underlay().isolate()?;
     it.nodes[1].underlay().isolate()?;
@@ -140,7 +140,7 @@ fn a_strict_node_filters_by_reverse_path_on_every_device() -> Result<()> {
 }
 
 #[test]
-fn a_lab_takes_its_namespaces_and_files_away() -> Result<()> {
+fn a_lab_removes_its_namespaces_and_files() -> Result<()> {
     let it = islands(1);
     let namespace = it.nodes[0].namespace().clone();
     let folder = it.nodes[0].folder();
@@ -153,7 +153,7 @@ fn a_lab_takes_its_namespaces_and_files_away() -> Result<()> {
 }
 
 #[test]
-fn waiting_in_vain_reports_the_last_state() {
+fn a_wait_that_times_out_reports_the_last_state() {
     let error = eventually(Duration::from_millis(20), || -> Result<()> {
         anyhow::bail!("the route is missing")
     });
@@ -161,7 +161,7 @@ fn waiting_in_vain_reports_the_last_state() {
 }
 
 #[test]
-fn a_host_keeps_its_files_to_itself_and_loses_what_runs_with_the_power() -> Result<()> {
+fn a_host_has_its_own_files_and_loses_its_processes_in_a_power_cut() -> Result<()> {
     let it = islands(2);
     let [left, right] = [Host::boot(&it.nodes[0])?, Host::boot(&it.nodes[1])?];
     left.run("touch", &["/var/lib/kept", "/run/lost", "/run/flannel/of-the-node"])?;

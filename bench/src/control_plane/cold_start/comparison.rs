@@ -10,7 +10,7 @@ use crate::instruments::script::{Script, processor_time_of_children};
 use crate::instruments::site::{Site, TIMEOUT};
 use crate::report::sample::{Sample, ratio};
 
-/// What a start needs for a moment has been given back by then.
+/// By then, the daemon has freed the memory that only its start needs.
 const SETTLED: Duration = Duration::from_secs(2);
 
 pub(super) struct Comparison {
@@ -18,7 +18,7 @@ pub(super) struct Comparison {
     pub(super) backend: Backend,
     pub(super) daemon: Cost,
     pub(super) script: Cost,
-    /// Of the daemon, in KiB.
+    /// Peak memory of the daemon, in KiB.
     pub(super) peak: Sample<u64>,
     pub(super) resident: Sample<u64>,
     scripts: Vec<Script>,
@@ -94,7 +94,7 @@ impl Comparison {
     }
 }
 
-/// The entries that a daemon makes, in its order: the routes come last.
+/// The entries that a daemon creates, in its order: the routes come last.
 fn scripts(site: &Site, count: u32) -> Result<Vec<Script>> {
     let file = |name| site.lab.folder().join(name);
     let all = || peers(0..count);
@@ -109,7 +109,7 @@ fn scripts(site: &Site, count: u32) -> Result<Vec<Script>> {
     })
 }
 
-/// Whom the tunnel's guard lets in, by one command: nothing is faster.
+/// The peers that the guard of the tunnel admits, added by one command, which is the fastest way.
 fn set_of_peers(count: u32) -> impl Iterator<Item = String> {
     let peers: Vec<String> = peers(0..count).map(Peer::admission).collect();
     let elements = format!("add element ip guard peers {{ {} }}", peers.join(", "));

@@ -1,11 +1,11 @@
-//! How flanneld keeps its rules: every five seconds it asks for each chain and each rule.
+//! How flanneld keeps its rules: every five seconds it checks for each chain and each rule.
 
 use anyhow::Result;
 use tweed_lab::{Daemon, DaemonPlan, Node};
 
 use crate::instruments::peer::NETWORK;
 
-/// Of the node that it runs on; any will do.
+/// The subnet of its node; any subnet will do.
 const SUBNET: &str = "10.128.2.0/24";
 const POSTROUTING: &str = "FLANNEL-POSTRTG";
 const FORWARD: &str = "FLANNEL-FWD";
@@ -18,7 +18,7 @@ pub(super) struct FlannelRules {
 struct Rule {
     table: &'static str,
     chain: &'static str,
-    /// The chain that has to be there for it.
+    /// The chain that must exist for the check.
     own: &'static str,
     words: String,
 }
@@ -35,7 +35,7 @@ impl FlannelRules {
         Ok(Self { rules })
     }
 
-    /// Asks for them again and again.
+    /// Checks the rules repeatedly.
     pub(super) fn start(&self, node: &Node) -> Result<Daemon> {
         let asked = |rule: &Rule| {
             let Rule { table, own, .. } = rule;

@@ -1,4 +1,4 @@
-//! What it costs to keep rules: by nftables, by iptables, and by asking for each as flanneld does.
+//! The cost of keeping rules: by nftables, by iptables, and by checking each rule as flanneld does.
 
 mod flannel_rules;
 
@@ -18,15 +18,16 @@ const PEERS: u32 = 5000;
 /// The length of an idle measurement; its results are shown per minute.
 const WINDOW: Duration = Duration::from_secs(20);
 const WINDOWS_PER_MINUTE: u32 = 3;
-/// After a start.
+/// The daemon is idle this time after its start.
 const REST: Duration = Duration::from_secs(3);
 
-/// A daemon with rules, and how to look at them.
+/// A daemon with rules, and the commands that list them.
 struct Variant {
     name: &'static str,
     flags: &'static [&'static str],
     list: &'static [&'static str],
-    /// What others do to its rules: one chain is flushed, everything is, the firewall is reloaded.
+    /// Commands of other programs: one flushes a chain, one flushes everything, one reloads the
+    /// firewall.
     disturbances: [&'static str; 3],
     idle: Sample<Duration>,
     edited: Sample<Duration>,
@@ -64,7 +65,7 @@ impl Variant {
         }
     }
 
-    /// `number`: of all turns, for each has a range of its own.
+    /// `number` counts all turns: each turn excludes another range.
     fn measure(&mut self, site: &Site, number: usize) -> Result<()> {
         let plan = site.node.daemon(&site.etcd);
         let plan = self.flags.iter().fold(plan, |plan, flag| plan.argument(*flag));
@@ -80,24 +81,24 @@ impl Variant {
         daemon.stop().map(drop)
     }
 
-    /// Until another range is spared.
+    /// The time until the rules exclude another range.
     fn edit(&self, site: &Site, number: usize) -> Result<Duration> {
         let range = format!("192.0.{number}.0/24");
         site.configure(&format!(r#""NonMasqueradeCIDRs":["{range}"],"#))?;
         eventually(TIMEOUT, || Ok::<_, anyhow::Error>(self.listed(site)?.contains(&range)))
     }
 
-    /// Until rules are there again after `disturbance` has changed them.
+    /// The time until the rules are restored after `disturbance` has changed them.
     fn disturb(&self, site: &Site, disturbance: &str) -> Result<Duration> {
         let before = self.listed(site)?;
         site.node.namespace().run("sh", &["-c", disturbance])?;
-        // Those of nftables may be back already.
+        // The rules of nftables may be restored already.
         let is_seen = self.listed(site).ok().as_ref() != Some(&before);
         ensure!(is_seen || self.name.contains("nftables"), "{disturbance}: nothing deleted");
         eventually(TIMEOUT, || Ok::<_, anyhow::Error>(self.listed(site)? == before))
     }
 
-    /// Without comments, which have the time in them.
+    /// Without comments, which contain the time.
     fn listed(&self, site: &Site) -> Result<String> {
         let [program, words @ ..] = self.list else { return Ok(String::new()) };
         let listing = site.node.namespace().run(program, words)?;
@@ -151,7 +152,7 @@ fn show(variants: &[Variant], asking: &Sample<Duration>, sheet: &mut Sheet) -> R
     sheet.row(&[&"a loop of `iptables -C`", &asking, &"", &"", &"", &""])
 }
 
-/// Of the processor per minute, programs included that it starts.
+/// Processor time per minute, including programs that the process starts.
 fn used(process: &Process) -> Result<Duration> {
     let so_far = || {
         Ok::<_, anyhow::Error>(process.processor_time()? + process.processor_time_of_children()?)

@@ -1,4 +1,5 @@
-//! What pods feel of the path between their nodes: requests per second, and the flow of one stream.
+//! What the path between two nodes costs pods: requests per second, and the throughput of one
+//! stream.
 
 mod pod_path;
 mod stream;
@@ -13,7 +14,7 @@ use crate::report::sample::Sample;
 use crate::report::sheet::{Sheet, thousands};
 use pod_path::PodPath;
 
-/// A path between pods, and what was measured on it.
+/// A path between pods, and its measurements.
 struct Case {
     name: &'static str,
     pod_path: PodPath,

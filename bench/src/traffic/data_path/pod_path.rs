@@ -10,7 +10,7 @@ const NETWORK: &str = "10.244.0.0/16";
 pub(super) struct PodPath {
     pub(super) from: Pod,
     pub(super) to: Pod,
-    // Ends daemons and clears everything away when it goes.
+    // Ends the daemons and removes everything when it is dropped.
     _lab: Lab,
 }
 

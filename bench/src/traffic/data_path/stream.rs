@@ -1,4 +1,4 @@
-//! One TCP stream, as fast as it goes.
+//! One TCP stream, without a limit of its rate.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,7 +12,7 @@ use tweed_lab::{Family, Pod};
 
 const LASTING: Duration = Duration::from_secs(1);
 const CHUNK: usize = 128 << 10;
-/// Seconds within which the stream has to begin.
+/// The stream must begin within this time, in seconds.
 const TIMEOUT: i64 = 10;
 
 pub(super) fn megabits_per_second(from: &Pod, to: &Pod) -> Result<u64> {
@@ -36,7 +36,7 @@ fn send(sink: SocketAddr) -> Result<()> {
     Ok(())
 }
 
-/// From the first byte to the last.
+/// Measures from the first byte to the last.
 fn receive(listener: &TcpListener) -> Result<u64> {
     let (mut stream, _) = listener.accept().context("no stream came")?;
     let mut chunk = vec![0; CHUNK];

@@ -1,4 +1,4 @@
-//! A server of one small page, and clients that keep no connection.
+//! A server of one small page, and clients that open a connection for each request.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -11,14 +11,14 @@ use nix::sys::socket::{setsockopt, sockopt};
 use nix::sys::time::TimeVal;
 use tweed_lab::{Family, Pod};
 
-/// As long as the welcome page of nginx.
+/// The length of nginx's welcome page.
 const PAGE: usize = 612;
 const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 612\r\nConnection: close\r\n\r\n";
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: pod\r\nConnection: close\r\n\r\n";
 const CLIENTS: usize = 32;
 const SERVERS: usize = 8;
 const LASTING: Duration = Duration::from_secs(1);
-/// So often, in microseconds, a server without clients looks whether it is still wanted.
+/// The interval, in microseconds, at which a server without clients checks whether it must end.
 const LOOK_UP: i64 = 50_000;
 
 pub(super) fn requests_per_second(from: &Pod, to: &Pod) -> Result<u64> {
@@ -46,7 +46,7 @@ fn serve(listener: &TcpListener, serving: &AtomicBool) {
 }
 
 fn answer(mut client: TcpStream) -> Result<()> {
-    // It has inherited the timeout of the listener.
+    // The connection inherits the timeout of the listener.
     client.set_read_timeout(None)?;
     let mut request = [0; 256];
     let length = client.read(&mut request)?;
@@ -54,7 +54,7 @@ fn answer(mut client: TcpStream) -> Result<()> {
     Ok(client.write_all(&[HEAD, &[b'.'; PAGE]].concat())?)
 }
 
-/// Threads live in the namespace of the one that starts them.
+/// A thread runs in the namespace of the thread that starts it.
 fn ask_in_parallel(server: SocketAddr) -> Result<u64> {
     let start = Instant::now();
     let answered: u64 = scope(|threads| {

@@ -22,7 +22,7 @@ pub(super) struct Case {
     /// The config before the first stage.
     pub(super) before: String,
     pub(super) company: Company,
-    /// Before the first daemon starts.
+    /// Whether packets with addresses of pods pass before the first daemon starts.
     pub(super) foreign: Foreign,
     pub(super) stages: Vec<Stage>,
 }
@@ -34,21 +34,21 @@ const RATE: u32 = 400;
 pub(super) const SHAPE: Shape =
     Shape { flags: rules::FLAGS, proxies: rules::PROXIES, ..Shape::of(6, 2) };
 
-/// What the figures of a case are held to.
+/// The goals that the figures of a case must meet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum HeldTo {
     Flips,
-    /// The network takes direct paths away.
+    /// The network drops packets on direct paths.
     CutOff,
-    /// For comparison alone.
+    /// No goals: the case is only a comparison.
     Comparison,
 }
 
-/// Who else is on the segment.
+/// What else is on the segment.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Company {
     None,
-    /// A node with another implementation.
+    /// A node that runs another implementation.
     Flannel,
 }
 
@@ -60,10 +60,10 @@ pub(super) struct Stage {
     pub(super) then: Then,
 }
 
-/// Which paths there are.
+/// The paths that are expected.
 #[derive(Clone, Copy)]
 pub(super) struct Then {
-    /// On host-gw.
+    /// The nodes on host-gw.
     pub(super) share: Share,
     /// Whether direct paths of the segment carry packets.
     pub(super) foreign: Foreign,
@@ -85,14 +85,14 @@ impl Case {
         traffic.take();
         let mut costs = Vec::new();
         for stage in &self.stages {
-            // Those that were opened in earlier stages stay open.
+            // Connections of earlier stages stay open.
             connections.open()?;
             let cost = stage.run(&mut cluster, &probe, &traffic).with_context(|| stage.name)?;
             costs.push(Cost { connections: connections.take()?, ..cost });
         }
         let report = probe.finish()?;
         traffic.finish()?;
-        // The packets before the first mark are those before the first stage.
+        // Packets before the first mark were sent before the first stage.
         let costs = costs.into_iter().enumerate();
         Ok(costs.map(|(index, cost)| cost.with(&report, index + 1)).collect())
     }
@@ -126,7 +126,7 @@ impl Stage {
         running.finish()?;
         let is_right = self.wait(cluster).is_ok();
         let took = is_right.then(|| started.elapsed());
-        cluster.tell_flannel()?;
+        cluster.notify_flannel()?;
         probe.run_for(PAUSE);
         Ok(Cost { took, victim, tally: traffic.take(), ..Cost::default() })
     }
@@ -175,7 +175,7 @@ impl Stage {
         Self { meanwhile, ..self }
     }
 
-    /// The segment drops what comes from pods.
+    /// The segment drops packets with addresses of pods.
     pub(super) const fn cut(self) -> Self {
         let then = Then { foreign: Foreign::Dropped, ..self.then };
         Self { then, ..self }

@@ -1,4 +1,4 @@
-//! The table: every way to migrate, and everything that may get in its way.
+//! The table: every way to migrate, with every fault.
 
 use tweed_lab::ReversePath;
 
@@ -8,7 +8,7 @@ use super::order::Order;
 use super::share::{ALL, NO_NODE, Share, plain};
 use tweed_lab::cluster::{Reload, Shape};
 
-/// Packets per second and ordered pair of pods where there are only six pairs.
+/// Packets per second and ordered pair of pods, for clusters with six pairs.
 const HIGH_RATE: u32 = 1000;
 
 const TWO: Share = Share::named(2);
@@ -84,7 +84,7 @@ fn migrate() -> Case {
     Case { before: plain("vxlan"), ..case }
 }
 
-/// Without a router between, `finish` turns `Mixed` off.
+/// Without a router between nodes, `finish` turns `Mixed` off.
 fn migrate_all() -> Case {
     let case = Case::of(
         "`tweedctl migrate`, six nodes on one segment",
@@ -230,7 +230,7 @@ fn foreign_dropped_meanwhile() -> Case {
     Case { held_to: HeldTo::CutOff, ..case }
 }
 
-/// Those behind a router would have no path at all.
+/// Nodes behind a router would have no path.
 fn as_flannel_does_it() -> Case {
     let case = Case::of(
         "as flannel does it: no `Mixed`, a restart a second",

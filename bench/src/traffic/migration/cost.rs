@@ -1,4 +1,4 @@
-//! What one stage has cost.
+//! The cost of one stage.
 
 use std::time::Duration;
 
@@ -9,21 +9,21 @@ use crate::report::sheet::{thousands, time};
 #[derive(Clone, Debug, Default)]
 pub(super) struct Cost {
     pub(super) count: Count,
-    /// Of the packets lost, those from and to the node that was rebooted.
+    /// The lost packets from and to the node that was rebooted.
     pub(super) by_reboot: u64,
     pub(super) outage: Duration,
     pub(super) tally: Tally,
-    /// Between other ends than pods.
+    /// Connections that are not between pods.
     pub(super) connections: Outcomes,
-    /// Of the whole case.
+    /// The overruns in the whole case.
     pub(super) overruns: u64,
-    /// Until every path was right; none if one never was.
+    /// The time until every path was correct; none after a timeout.
     pub(super) took: Option<Duration>,
     pub(super) victim: Option<String>,
 }
 
 impl Cost {
-    /// Adds the results for the packets of stage number `index` of the report.
+    /// Adds the results of stage number `index` of the report.
     pub(super) fn with(mut self, report: &Report, index: usize) -> Self {
         self.overruns = report.overruns;
         for pair in &report.pairs {
@@ -37,7 +37,7 @@ impl Cost {
         self
     }
 
-    /// Connections of a kind: how many were open, and how many of them broke.
+    /// The numbers of open and of broken connections of one kind.
     fn of_kind(&self, wanted: Kind) -> (usize, usize) {
         let of_kind = self.connections.iter().filter(|((kind, _), _)| *kind == wanted);
         of_kind.fold((0, 0), |(open, broken), (_, it)| (open + it.open, broken + it.broken.len()))
@@ -47,7 +47,7 @@ impl Cost {
         Kind::ALL.iter().map(|kind| self.of_kind(*kind).1 as u64).sum()
     }
 
-    /// The longest time from a request to its answer, on connections that did not break.
+    /// The longest time from a request to its answer, on unbroken connections.
     fn worst_exchange(&self) -> Duration {
         self.connections.values().map(|it| it.worst).max().unwrap_or_default()
     }
@@ -56,7 +56,7 @@ impl Cost {
         u64::from(self.took.is_none())
     }
 
-    /// Of a row of the table, without its name.
+    /// The cells of a row of the table, without its name.
     pub(super) fn cells(&self) -> impl Iterator<Item = String> {
         let Self { count, by_reboot, outage, tally, .. } = self;
         let failed = format!("{} of {}", tally.failed, thousands(tally.pages + tally.failed));

@@ -1,26 +1,26 @@
-//! What happens in the middle of a stage.
+//! Faults in the middle of a stage.
 
 use anyhow::Result;
 use tweed_lab::Files;
 
 use tweed_lab::cluster::Cluster;
 
-/// What a network drops that knows the addresses of its machines.
+/// Packets that a network drops if it knows the addresses of its machines.
 const FOREIGN: &str = "ip saddr 10.244.0.0/16";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Meanwhile {
     Nothing,
-    /// The member that leads is killed; the others find another leader.
+    /// The leader of etcd is killed; the other members elect another one.
     MemberLost,
     MemberBack,
-    /// The daemon of node number so many, from 0, is killed and started again.
+    /// The daemon of the node with this index, counted from 0, is killed and started again.
     Killed(usize),
-    /// Likewise, and all that its kernel held is gone.
+    /// The same, and all entries of its kernel are lost.
     Rebooted(usize),
-    /// One node more, with a daemon.
+    /// A node with a daemon joins.
     Joined,
-    /// The segment swallows what comes from pods.
+    /// The segment drops packets with addresses of pods.
     ForeignDropped,
     ForeignPasses,
 }

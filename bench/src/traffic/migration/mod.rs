@@ -1,4 +1,4 @@
-//! Live migrations of eight nodes, each with something that gets in its way: what they cost.
+//! The cost of live migrations of eight nodes, each with a fault.
 
 mod case;
 mod cases;
@@ -57,7 +57,7 @@ fn show(case: &Case, costs: &[Cost], sheet: &mut Sheet) -> Result<()> {
     }
 }
 
-/// A flip is what everything but a broken network and flannel's own way is held to.
+/// The goals apply to every flip, except on a broken network and with flannel's own procedure.
 fn goals(results: &[(HeldTo, Vec<Cost>)]) -> Vec<Goal> {
     let costs = |kind| results.iter().filter(move |it| it.0 == kind).flat_map(|it| &it.1);
     let sum = |number: fn(&Cost) -> u64| costs(HeldTo::Flips).map(number).map(count).sum();

@@ -1,4 +1,4 @@
-//! How a stage is ordered: by an edit of the config, by `tweedctl migrate`, or as flannel does it.
+//! The ways to start a stage: an edit of the config, `tweedctl migrate`, or flannel's procedure.
 
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -18,24 +18,24 @@ pub(super) enum Order {
     Plain(&'static str),
     /// The edits of two operators at the same time.
     Twice(Share, Share),
-    /// `tweedctl migrate` with these words, and the exit code that is due.
+    /// `tweedctl migrate` with these arguments, and the expected exit code.
     Migrate(&'static str, i32),
-    /// Likewise, asked again and again until that is its exit code.
+    /// The same, repeated until it returns this exit code.
     Ask(&'static str, i32),
     /// Without `Mixed`: the edit, then every daemon restarts, one a second.
     Restart(&'static str),
 }
 
-/// For an operator who asks.
+/// The timeout of a repeated command.
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// Between two restarts: those of a fast rollout.
+/// The pause between two restarts in a fast rollout.
 const BETWEEN: Duration = Duration::from_secs(1);
 
-/// An order that is being carried out.
+/// An order in progress.
 pub(super) struct Running(Option<JoinHandle<Result<()>>>);
 
 impl Order {
-    /// Gives the order; what takes time goes on by itself.
+    /// Gives the order; a slow order continues in its own thread.
     pub(super) fn begin(self, cluster: &mut Cluster) -> Result<Running> {
         match self {
             Self::None => {}
@@ -60,8 +60,8 @@ impl Order {
         Ok(Running(None))
     }
 
-    /// What daemons report of `Mixed` once the order is carried out; nothing is known of orders
-    /// that leave it as it was.
+    /// The value of `Mixed` that daemons report after the order; none if the order does not change
+    /// it.
     pub(super) fn mixes(self) -> Option<bool> {
         match self {
             Self::None | Self::Migrate(..) | Self::Ask(..) | Self::Restart(_) => None,
@@ -72,7 +72,7 @@ impl Order {
 }
 
 impl Running {
-    /// Waits until it is carried out.
+    /// Waits until the order is complete.
     pub(super) fn finish(self) -> Result<()> {
         let Some(thread) = self.0 else { return Ok(()) };
         thread.join().map_err(|_| anyhow!("the order panicked"))?

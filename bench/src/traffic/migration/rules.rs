@@ -1,4 +1,4 @@
-//! What translates addresses on each node, and how many connections that has cost.
+//! What translates addresses on each node, and the number of connections that broke.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -18,7 +18,7 @@ const BY_IPTABLES: &[&str] = &["--ip-masq", "--iptables"];
 pub(super) const FLAGS: &[&[&str]] =
     &[BY_NFTABLES, BY_IPTABLES, BY_NFTABLES, BY_IPTABLES, BY_NFTABLES, BY_IPTABLES];
 
-/// What handles services on these nodes.
+/// The program that handles services on these nodes.
 pub(super) const PROXIES: &[Proxy] = &[
     Proxy::Plain,
     Proxy::Plain,
@@ -43,7 +43,7 @@ impl AddAssign for Total {
     }
 }
 
-/// A row for each of the rules, of several migrations together.
+/// One row for each kind of rules, over several migrations.
 pub(super) fn show<'a>(
     cases: impl Iterator<Item = &'a Vec<Cost>>,
     sheet: &mut Sheet,
@@ -69,7 +69,7 @@ pub(super) fn show<'a>(
     Ok(())
 }
 
-/// One migration, stage by stage: what is open in the last stage, and what broke before.
+/// One migration, stage by stage: connections that are open in the last stage, and all that broke.
 fn add(costs: &[Cost], totals: &mut BTreeMap<(usize, Kind), Total>) {
     for (index, cost) in costs.iter().enumerate() {
         let is_last = index + 1 == costs.len();

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use tweed::model::config::{BackendType, Rollout};
 
-/// The first so many nodes of the segment, and so many of a hundred.
+/// The first `near` nodes of the segment as names, and the percentage of the rollout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Share {
     named: u8,
@@ -35,7 +35,7 @@ impl Share {
         self.rollout().follows([node])
     }
 
-    /// With `Mixed`.
+    /// The config with `Mixed`.
     pub(super) fn config(self) -> String {
         let Rollout { percent, nodes, .. } = self.rollout();
         let rollout = match self {

@@ -3,7 +3,7 @@
 use ipnetwork::IpNetwork;
 use tweed_lab::Family;
 
-/// The two ways into a subnet, in the words of `ip route`.
+/// The two paths to a subnet, in the syntax of `ip route`.
 pub(super) struct Paths {
     pub(super) family: Family,
     pub(super) subnet: IpNetwork,
@@ -11,7 +11,7 @@ pub(super) struct Paths {
     pub(super) tunnel: String,
 }
 
-/// A way of replacing: after `setup` and after `back`, packets go the direct path.
+/// A way to replace a route: after `setup` and after `back`, packets use the direct path.
 pub(super) struct Case {
     pub(super) family: Family,
     pub(super) name: &'static str,
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_words_of_a_case_are_filled_in() {
+    fn the_placeholders_of_a_case_are_replaced() {
         let paths = Paths {
             family: Family::V4,
             subnet: "10.244.2.0/24".parse().unwrap(),

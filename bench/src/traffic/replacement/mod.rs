@@ -1,4 +1,4 @@
-//! Which way of replacing a route costs no packet: a stream through a node that changes its mind.
+//! Which way of replacing a route loses no packet: a stream through a node whose route is flipped.
 
 mod case;
 mod shell;

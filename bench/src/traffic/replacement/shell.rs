@@ -1,4 +1,4 @@
-//! `ip -batch` at work: it carries out a line as soon as it has read it.
+//! A running `ip -batch`, which executes each line as soon as it has read it.
 
 use std::io::Write;
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -25,7 +25,7 @@ impl Shell {
         self.stdin.write_all(text.as_bytes()).context("`ip -batch` has ended")
     }
 
-    /// Waits until all lines are carried out; an error if one was refused.
+    /// Waits until all lines are executed; a refused line is an error.
     pub(super) fn finish(self) -> Result<()> {
         drop(self.stdin);
         let output = self.child.wait_with_output()?;

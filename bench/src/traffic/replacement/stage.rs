@@ -8,17 +8,17 @@ use tweed_lab::{Count, Family, Lab, Node, Pair, Pod, ProbePlan, SegmentPlan, Sub
 use super::case::{Case, Paths};
 use super::shell::Shell;
 
-/// Packets per second, if the machine gives as many.
+/// Packets per second, if the machine can send them.
 const RATE: u32 = 50_000;
 const FLIPS: usize = 1000;
 const APART: Duration = Duration::from_millis(1);
-/// Packets flow for so long before the first flip and after the last.
+/// The time in which packets flow before the first flip and after the last.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Of the tunnel's devices of the far node.
+/// The MAC address of the tunnel devices of the far node.
 const MAC: &str = "02:00:00:00:00:02";
 
 pub(super) struct Stage {
-    // Clears everything away when it goes.
+    // Removes everything when it is dropped.
     _lab: Lab,
     near: Node,
     pods: (Pod, Pod),
@@ -40,7 +40,7 @@ impl Stage {
             far.change_mac(device, MAC)?;
             near.ip(format!("neighbour add {base} lladdr {MAC} dev {device} nud permanent"))?;
             near.bridge(format!("fdb add {MAC} dev {device} dst {address} self permanent"))?;
-            // The kernel takes an IPv6 gateway only for a device that it is routed through.
+            // The kernel accepts an IPv6 gateway only on a device that has a route to it.
             near.ip(format!("route add {base} dev {device}"))?;
             let direct = format!("via {address} dev eth0");
             let tunnel = format!("via {base} dev {device} onlink");
@@ -50,7 +50,7 @@ impl Stage {
         Ok(Self { _lab: lab, near, pods, paths })
     }
 
-    /// What a thousand flips cost.
+    /// The cost of a thousand flips.
     pub(super) fn measure(&self, case: &Case, paths: &Paths) -> Result<Count> {
         let subnet = paths.subnet;
         let mut setup = Shell::start(self.near.namespace())?;
@@ -81,7 +81,7 @@ impl Stage {
     }
 }
 
-/// What a daemon writes for the pods of node `number`.
+/// The subnet file that a daemon writes for the pods of node `number`.
 fn subnets(number: u8) -> Result<SubnetEnv> {
     Ok(SubnetEnv {
         networks: vec!["10.244.0.0/16".parse()?, "fd00::/16".parse()?],

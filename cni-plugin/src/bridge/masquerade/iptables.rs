@@ -167,7 +167,7 @@ mod tests {
         -A CNI-aaa -d 10.1.0.0/24 -j ACCEPT\n";
 
     #[test]
-    fn an_attachment_gets_a_chain_that_spares_its_own_network() {
+    fn an_attachment_gets_a_chain_that_excludes_its_own_network() {
         let address = "10.244.7.2/24".parse().unwrap();
         assert_eq!(
             script_of("CNI-aaa", r#"name: "a" id: "b""#, &[address]),
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_goes_with_what_leads_to_it() {
+    fn a_chain_is_removed_with_the_rules_that_jump_to_it() {
         assert_eq!(
             removal(LISTED, &["CNI-aaa".to_owned()]),
             "*nat\n-D POSTROUTING -s 10.1.0.2/32 -m comment --comment \

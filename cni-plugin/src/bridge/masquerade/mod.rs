@@ -12,7 +12,7 @@ use crate::protocol::request::Attachment;
 
 /// There are rules for the addresses of `plan`, if the config asks for them.
 pub(super) fn ensure(settings: &Settings, identity: &Identity, plan: &Plan) -> Result<(), Error> {
-    let addresses: Vec<_> = plan.addresses.iter().map(|one| one.address).collect();
+    let addresses: Vec<_> = plan.result.addresses.iter().map(|one| one.address).collect();
     match settings.masquerade {
         None => Ok(()),
         Some(Backend::Nftables) => table::ensure(identity, &addresses),

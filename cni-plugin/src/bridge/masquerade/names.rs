@@ -39,7 +39,7 @@ mod tests {
     use crate::protocol::request::Attachment;
 
     #[test]
-    fn they_are_the_names_of_the_plugins() {
+    fn the_names_equal_those_of_the_go_plugins() {
         let attachment = Attachment { container_id: "c1".into(), interface: "eth0".into() };
         let identity = Identity { network: "cbr0".into(), attachment };
         assert_eq!(

@@ -6,7 +6,7 @@ use std::io;
 use ipnetwork::IpNetwork;
 use nix::errno::Errno;
 use tweed_netlink::nftables::{
-    self, Batch, Chain, Expression, Hook, Match, Ports, Rule, TableFamily,
+    Batch, Chain, Condition, Hook, ListedRule, Match, Ports, Rule, Table, TableFamily, Verdict,
 };
 use tweed_netlink::{Protocol, Socket};
 
@@ -15,7 +15,8 @@ use crate::bridge::identity::Identity;
 use crate::protocol::error::Error;
 use crate::protocol::request::Attachment;
 
-const TABLE: &str = "cni_plugins_masquerade";
+const NAME: &str = "cni_plugins_masquerade";
+const TABLE: Table<'_> = Table { family: TableFamily::Both, name: NAME };
 const CHECKS: &str = "masq_checks";
 const POSTROUTING: &str = "postrouting";
 
@@ -29,11 +30,9 @@ pub(super) fn ensure(identity: &Identity, addresses: &[IpNetwork]) -> Result<(),
     let frame = frame(&mut socket)?;
     let cleared = stale.iter().fold(frame, |batch, rule| batch.delete_rule(CHECKS, rule.handle));
     let batch = addresses.iter().fold(cleared, |batch, address| {
-        let rule = [
-            Expression::Source(Match::Is, IpNetwork::from(address.ip())),
-            Expression::Destination(Match::IsNot, *address),
-            Expression::Masquerade(Ports::Kept),
-        ];
+        let source = Condition::source(Match::Is, address.ip());
+        let conditions = [source, Condition::destination(Match::IsNot, *address)];
+        let rule = Rule::of(conditions, Verdict::Masquerade(Ports::Kept));
         batch.rule(CHECKS, &rule, Some(&comment))
     });
     commit(&mut socket, batch)
@@ -63,15 +62,14 @@ pub(super) fn collect(network: &str, valid: &[Attachment]) -> Result<(), Error> 
 /// would wait for all readers before it frees what it replaces.
 fn frame(socket: &mut Socket) -> Result<Batch, Error> {
     let rules = postrouting();
-    let present = nftables::list(socket, TableFamily::Both, TABLE, POSTROUTING)
-        .map_err(|error| failure(&error))?;
+    let present = TABLE.rules(socket, POSTROUTING).map_err(|error| failure(&error))?;
     if present.len() == rules.len() {
-        return Ok(Batch::of(TableFamily::Both, TABLE));
+        return Ok(Batch::of(TABLE));
     }
     let comment = "Masquerading for plugins from github.com/containernetworking/plugins";
     let of_checks =
         "Masquerade traffic from certain IPs to any (non-multicast) IP outside their subnet";
-    let empty = Batch::of(TableFamily::Both, TABLE)
+    let empty = Batch::of(TABLE)
         .table(Some(comment))
         .chain(Chain { name: CHECKS, hook: None, comment: Some(of_checks) })
         .chain(Chain { name: POSTROUTING, hook: Some(Hook::SourceNat), comment: None })
@@ -79,11 +77,11 @@ fn frame(socket: &mut Socket) -> Result<Batch, Error> {
     Ok(rules.iter().fold(empty, |batch, rule| batch.rule(POSTROUTING, rule, None)))
 }
 
-fn postrouting() -> Vec<Vec<Expression>> {
+fn postrouting() -> Vec<Rule> {
     let spared = multicast().into_iter();
     let spared =
-        spared.map(|group| vec![Expression::Destination(Match::Is, group), Expression::Return]);
-    spared.chain([vec![Expression::Goto(CHECKS.to_owned())]]).collect()
+        spared.map(|group| Rule::of([Condition::destination(Match::Is, group)], Verdict::Return));
+    spared.chain([Rule::of([], Verdict::Goto(CHECKS.to_owned()))]).collect()
 }
 
 fn multicast() -> impl IntoIterator<Item = IpNetwork> {
@@ -92,9 +90,10 @@ fn multicast() -> impl IntoIterator<Item = IpNetwork> {
     [v4, v6].into_iter().flatten()
 }
 
-fn rules_of(socket: &mut Socket, key: &str) -> Result<Vec<Rule>, Error> {
-    let is_its = |rule: &Rule| rule.comment.as_deref().is_some_and(|text| text.starts_with(key));
-    let all = nftables::list(socket, TableFamily::Both, TABLE, CHECKS);
+fn rules_of(socket: &mut Socket, key: &str) -> Result<Vec<ListedRule>, Error> {
+    let is_its =
+        |rule: &ListedRule| rule.comment.as_deref().is_some_and(|text| text.starts_with(key));
+    let all = TABLE.rules(socket, CHECKS);
     let mut rules = match all {
         Err(error) if is_without_nftables(&error) => Vec::new(),
         all => all.map_err(|error| failure(&error))?,
@@ -103,9 +102,9 @@ fn rules_of(socket: &mut Socket, key: &str) -> Result<Vec<Rule>, Error> {
     Ok(rules)
 }
 
-fn delete(socket: &mut Socket, rules: &[Rule]) -> Result<(), Error> {
+fn delete(socket: &mut Socket, rules: &[ListedRule]) -> Result<(), Error> {
     rules.chunks(AT_ONCE).try_for_each(|rules| {
-        let start = Batch::of(TableFamily::Both, TABLE);
+        let start = Batch::of(TABLE);
         let batch = rules.iter().fold(start, |batch, rule| batch.delete_rule(CHECKS, rule.handle));
         commit(socket, batch)
     })
@@ -117,7 +116,7 @@ fn commit(socket: &mut Socket, batch: Batch) -> Result<(), Error> {
         None => Ok(()),
         // Another process has removed one of them meanwhile: a retry finds what is left.
         Some(refusal) if refusal.errno == Errno::ENOENT => {
-            Err(Error::try_again_later(format!("the rules of {TABLE} have changed meanwhile")))
+            Err(Error::try_again_later(format!("the rules of {NAME} have changed meanwhile")))
         }
         Some(refusal) => Err(failure(refusal)),
     }
@@ -142,7 +141,7 @@ fn is_without_nftables(error: &io::Error) -> bool {
 }
 
 fn failure(cause: &impl std::fmt::Display) -> Error {
-    Error::failed(format!("masquerading by the nftables table inet {TABLE}: {cause}"))
+    Error::failed(format!("masquerading by the nftables table inet {NAME}: {cause}"))
 }
 
 #[cfg(test)]
@@ -150,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kernel_without_nftables_has_no_rules_of_it() {
+    fn a_kernel_without_nftables_has_no_nftables_rules() {
         for errno in [Errno::EINVAL, Errno::EPROTONOSUPPORT] {
             assert!(is_without_nftables(&errno.into()), "{errno}");
         }

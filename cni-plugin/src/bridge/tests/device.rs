@@ -1,4 +1,5 @@
-//! The MAC of a bridge, the addresses that its gateways replace, and when a new one is in use.
+//! The MAC of a bridge, the addresses that its gateways replace, and the moment when a new one is
+//! in use.
 
 use std::fs;
 use std::net::Ipv6Addr;
@@ -9,7 +10,7 @@ use tweed_netlink::Protocol;
 use super::*;
 
 #[test]
-fn a_made_up_address_is_for_one_link_and_local() {
+fn a_generated_mac_is_unicast_and_local() {
     for _ in 0..64 {
         assert_eq!(made_up_mac().unwrap().octets()[0] & 0b11, 0b10);
     }
@@ -31,7 +32,7 @@ fn of(there: &[&str], gateways: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn any_other_ipv4_address_is_a_rival_and_an_overlapping_ipv6_one() {
+fn other_ipv4_addresses_and_overlapping_ipv6_addresses_conflict() {
     assert_eq!(of(&["10.244.7.1/24"], &["10.244.7.1/24"]), [""; 0]);
     assert_eq!(of(&["10.244.7.1/24"], &["10.244.9.1/24"]), ["10.244.7.1/24"]);
     assert_eq!(of(&["10.244.7.1/16"], &["10.244.7.1/24"]), ["10.244.7.1/16"]);
@@ -47,13 +48,13 @@ fn gateways_of_requested_ranges_are_added_to_that_of_the_network() {
     assert_eq!(of(&[ranges[0], home], &[ranges[1], home]), [""; 0]);
     assert_eq!(of(&[ranges[0], home], &[home]), [""; 0]);
     assert_eq!(of(&["10.8.0.9/16", home], &[ranges[1], home]), ["10.8.0.9/16"]);
-    // The subnet of this node is another one now.
+    // The node has another subnet now.
     let moved = of(&[ranges[0], home], &[ranges[0], "10.244.9.1/24"]);
     assert_eq!(moved, [home]);
     assert_eq!(of(&[ranges[0], home], &["10.244.9.1/24"]), [ranges[0], home]);
 }
 
-/// Whether packets to `address` reach this host: the kernel has a route to itself then.
+/// Whether packets to `address` reach this host: then the kernel has a route to the address itself.
 fn is_in_use(address: Ipv6Addr) -> bool {
     let destination = format!("{:032x} 80 ", address.to_bits());
     let routes = fs::read_to_string("/proc/thread-self/net/ipv6_route").unwrap();
@@ -61,7 +62,7 @@ fn is_in_use(address: Ipv6Addr) -> bool {
 }
 
 #[test]
-fn an_address_is_in_use_once_it_was_waited_for() {
+fn an_address_is_in_use_after_the_wait() {
     let ip = |line: &str| {
         assert!(Command::new("ip").args(line.split(' ')).status().unwrap().success(), "{line}");
     };

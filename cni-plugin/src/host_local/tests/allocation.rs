@@ -1,9 +1,9 @@
-//! What an ADD gets, and what it is refused.
+//! Addresses that an ADD gets, and refusals.
 
 use super::*;
 
 #[test]
-fn the_store_holds_what_host_local_would_have_written() {
+fn the_store_has_the_form_of_host_locals() {
     let home = Home::dual();
     assert_eq!(home.add("a").unwrap(), ["10.0.0.2/29", "fd00::2/64"]);
     assert_eq!(
@@ -42,7 +42,7 @@ fn an_allocation_has_gateways_routes_and_name_resolution() {
 }
 
 #[test]
-fn a_freed_address_comes_round_last() {
+fn a_freed_address_is_allocated_last() {
     let home = Home::small();
     assert_eq!(home.add("a").unwrap(), ["10.0.0.2/29"]);
     home.del("a");
@@ -67,7 +67,7 @@ fn an_exhausted_pool_is_reported_as_by_host_local_and_recovers() {
 }
 
 #[test]
-fn what_fails_for_one_family_leaves_nothing_of_the_other() {
+fn a_failure_of_one_family_leaves_no_address_of_the_other() {
     let home = Home::dual();
     for id in 0..5 {
         home.add(&format!("a{id}")).unwrap();
@@ -100,7 +100,7 @@ fn an_attachment_gets_one_address_and_two_interfaces_get_two() {
 }
 
 #[test]
-fn a_requested_address_is_given_if_it_can_be() {
+fn a_requested_address_is_allocated_if_it_is_free() {
     let home = Home::dual();
     let add = |wish, container| allocate(&requesting(&home, wish), &attachment(container));
     let addresses = add("10.0.0.5", "a").unwrap().addresses;
@@ -148,7 +148,7 @@ fn the_addresses_are_kept_before_they_are_reserved() {
 }
 
 #[test]
-fn what_is_held_of_other_ranges_is_kept_as_well() {
+fn the_kept_addresses_include_those_of_other_ranges() {
     let home = Home::small();
     home.add("a").unwrap();
     let moved = Config {

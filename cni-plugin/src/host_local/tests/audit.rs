@@ -77,7 +77,7 @@ fn an_audit_names_every_record_and_frees_only_the_dead() {
 }
 
 #[test]
-fn after_a_boot_what_the_runtime_still_has_is_kept_and_the_rest_is_freed() {
+fn after_a_boot_only_addresses_that_the_runtime_still_has_are_kept() {
     let home = Home::with(&[
         ("10.0.0.2", "alive\r\neth0"),
         ("10.0.0.3", "dead\r\neth0"),

@@ -1,4 +1,4 @@
-//! Every way to hold an address, or not to.
+//! Every kind of proof that an address is in use, or is not.
 
 use std::collections::{HashMap, HashSet};
 
@@ -17,7 +17,7 @@ fn attachment(container: &str) -> Attachment {
     Attachment { container_id: container.into(), interface: "eth0".into() }
 }
 
-/// Nothing is known; booted at 10,000, now 20,000.
+/// No sign of use; the machine was booted at 10,000, and now is 20,000.
 fn nothing_known() -> Liveness {
     Liveness {
         cached: Cache::default(),
@@ -49,7 +49,7 @@ const SINCE_BOOT: u64 = 10_001;
 const JUST_NOW: u64 = 19_990;
 
 #[test]
-fn a_record_without_a_container_is_dead_once_it_cannot_be_about_to_be_used() {
+fn a_record_without_a_container_is_dead_once_no_add_can_still_use_it() {
     for content in [ABC, b"abcabcabcabc"] {
         assert_eq!(classified(content, BEFORE_BOOT, &nothing_known()), (Kind::Leaked, true));
         assert_eq!(classified(content, SINCE_BOOT, &nothing_known()), (Kind::Leaked, true));
@@ -61,7 +61,7 @@ fn a_record_without_a_container_is_dead_once_it_cannot_be_about_to_be_used() {
 }
 
 #[test]
-fn one_sign_of_use_is_enough_to_hold_an_address() {
+fn one_sign_of_use_is_sufficient_to_hold_an_address() {
     let configured = HashMap::from([("10.0.0.2".parse().unwrap(), "/run/netns/x".to_owned())]);
     let busy = HashSet::from(["abcabcabcabc".to_owned()]);
     let all = [
@@ -85,7 +85,7 @@ fn one_sign_of_use_is_enough_to_hold_an_address() {
 }
 
 #[test]
-fn an_address_is_double_if_the_runtime_has_another_for_its_owner() {
+fn an_address_is_duplicate_if_the_runtime_has_another_for_its_owner() {
     let other = cached(NETWORK, "10.0.0.9");
     assert_eq!(classified(ABC, BEFORE_BOOT, &other), (Kind::Double, true));
     assert_eq!(classified(ABC, JUST_NOW, &other), (Kind::Double, false));
@@ -109,7 +109,7 @@ fn records_without_content_are_dead_and_foreign_ones_stay() {
     assert_eq!(classification.reason, "its name is another spelling of 10.0.0.2");
 }
 
-/// Were each record compared with each container, this would not end within hours.
+/// A comparison of each record with each container would take hours.
 #[test]
 fn a_full_store_is_classified_record_by_record() {
     const RECORDS: u32 = 65_000;

@@ -40,7 +40,7 @@ fn flannels_config_is_read() {
 }
 
 #[test]
-fn the_flat_spelling_comes_first_and_the_runtimes_ranges_before_it() {
+fn the_flat_form_precedes_ranges_and_the_runtimes_ranges_precede_both() {
     let config = parse(
         r#"{"cniVersion": "1.0.0", "name": "net",
         "runtimeConfig": {"IPRanges": [[{"Subnet": "10.3.0.0/24"}]]},
@@ -71,7 +71,7 @@ fn requested_addresses_add_up() {
 }
 
 #[test]
-fn what_cannot_be_right_is_refused_in_host_locals_words() {
+fn invalid_configs_are_refused_with_host_locals_errors() {
     assert_eq!(refusal(parse(r#"{"name": "net"}"#)), "IPAM config missing 'ipam' key");
     assert_eq!(refusal(ipam("{}")), "no IP ranges specified");
     assert_eq!(refusal(ipam(r#"{"ranges": [[]]}"#)), "invalid range set 0: empty range set");
@@ -89,7 +89,7 @@ fn what_cannot_be_right_is_refused_in_host_locals_words() {
 }
 
 #[test]
-fn old_versions_have_room_for_one_address_of_each_family() {
+fn old_versions_allow_one_address_of_each_family() {
     let two = r#"{"subnet": "10.0.0.0/24", "ranges": [[{"subnet": "10.1.0.0/24"}]]}"#;
     let both = r#"{"subnet": "10.0.0.0/24", "ranges": [[{"subnet": "fd00::/64"}]]}"#;
     let with = |version: &str, ipam: &str| {
@@ -103,7 +103,7 @@ fn old_versions_have_room_for_one_address_of_each_family() {
 }
 
 #[test]
-fn the_store_cannot_be_led_astray_by_the_networks_name() {
+fn the_name_of_a_network_cannot_redirect_the_store() {
     for name in ["", ".", "..", "a/b", "/a", "a/", "./a"] {
         let config =
             parse(&format!(r#"{{"name": "{name}", "ipam": {{"subnet": "10.0.0.0/24"}}}}"#));

@@ -1,10 +1,10 @@
-//! A boot, or files that are not as they were left.
+//! A boot, and damaged files.
 
 use std::time::{Duration, SystemTime};
 
 use super::*;
 
-/// As if the machine had been booted since the last command.
+/// Simulates a boot since the last command.
 fn boot(home: &Home) {
     let lock = File::open(home.path("lock")).unwrap();
     lock.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1)).unwrap();
@@ -46,7 +46,7 @@ fn a_boot_is_noticed_once() {
 }
 
 #[test]
-fn the_first_command_after_a_boot_frees_nothing_that_may_live() {
+fn the_first_command_after_a_boot_frees_nothing_that_may_be_in_use() {
     let home = Home::small();
     home.add("a").unwrap();
     home.add("b").unwrap();
@@ -57,7 +57,7 @@ fn the_first_command_after_a_boot_frees_nothing_that_may_live() {
 }
 
 #[test]
-fn nonsense_about_the_last_address_starts_over() {
+fn an_invalid_last_address_restarts_the_order() {
     let home = Home::small();
     home.add("a").unwrap();
     for nonsense in ["", "10.0.0", "10.77.0.3", "fd00::3"] {
@@ -67,11 +67,11 @@ fn nonsense_about_the_last_address_starts_over() {
     }
 }
 
-/// Makes something at a path; the other is what it may lead to.
+/// Creates something at the first path; the second is the target of a link.
 type Put = fn(&Path, &Path);
 
 #[test]
-fn a_pipe_or_a_link_in_place_of_a_file_neither_hangs_nor_leads_astray() {
+fn a_pipe_or_a_link_in_place_of_a_file_causes_no_hang_and_no_redirection() {
     let home = Home::small();
     home.add("a").unwrap();
     home.del("a");

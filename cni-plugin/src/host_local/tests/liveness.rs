@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use super::*;
 
 #[test]
-fn processes_that_come_and_go_are_no_error() {
+fn processes_that_start_and_end_are_no_error() {
     let crowd = std::thread::spawn(|| {
         for _ in 0..150 {
             Command::new("true").status().unwrap();
@@ -32,7 +32,7 @@ fn run(line: &str) {
 }
 
 #[test]
-fn an_address_is_found_in_a_namespace_without_processes_and_in_one_with() {
+fn addresses_are_found_in_namespaces_with_and_without_processes() {
     for line in [
         "ip netns add witness",
         "ip -n witness link set lo up",
@@ -71,21 +71,21 @@ fn local_leaves_of_the_trie_are_addresses() {
 }
 
 #[test]
-fn nonsense_has_no_addresses() {
+fn invalid_text_has_no_addresses() {
     assert_eq!(parse_trie("/32 host LOCAL\n|-- x\n/32 host LOCAL\n"), Vec::<IpAddr>::new());
     assert_eq!(parse_inet6("\n zz 1 2\n"), Vec::<IpAddr>::new());
     assert_eq!(parse_mount(""), None);
 }
 
 #[test]
-fn a_plugin_is_known_by_its_environment() {
+fn a_plugin_is_recognized_by_its_environment() {
     let mut plugin = Command::new("cat")
         .env("CNI_CONTAINERID", "busy-one")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    // Until it speaks it may still be on its way to an environment of its own.
+    // Before its first output, the process may not have its own environment yet.
     plugin.stdin.as_mut().unwrap().write_all(b"!").unwrap();
     plugin.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
     assert!(busy_containers(&processes().unwrap()).unwrap().contains("busy-one"));
@@ -95,7 +95,7 @@ fn a_plugin_is_known_by_its_environment() {
 }
 
 #[test]
-fn an_empty_name_is_no_container() {
+fn an_empty_name_is_not_a_container() {
     assert_eq!(container_of(b"A=1\0CNI_CONTAINERID=abc\0B=2\0").as_deref(), Some("abc"));
     assert_eq!(container_of(b"CNI_CONTAINERID=\0"), None);
     assert_eq!(container_of(b""), None);

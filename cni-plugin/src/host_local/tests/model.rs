@@ -22,7 +22,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Host-local in a few lines: who has what, and which came last.
+/// Host-local in a few lines: the owner of each address, and the address that was allocated last.
 #[derive(Default)]
 struct Model {
     held: BTreeMap<u8, String>,
@@ -48,7 +48,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn allocation_does_what_the_model_does(steps in prop::collection::vec(step(), 0..80)) {
+    fn allocation_matches_the_model(steps in prop::collection::vec(step(), 0..80)) {
         let home = Home::with(r#"{"subnet": "10.0.0.0/28"}"#);
         let mut model = Model::default();
         for step in steps {

@@ -1,4 +1,4 @@
-//! The order of trying, compared with Go's iterator.
+//! The order in which addresses are tried, compared with Go's iterator.
 
 use proptest::prelude::*;
 
@@ -29,7 +29,7 @@ fn shown(set: &RangeSet, last: Option<&str>) -> Vec<String> {
 }
 
 #[test]
-fn trying_begins_after_the_last_one_and_ends_with_it() {
+fn the_order_begins_after_the_last_address_and_ends_with_it() {
     let set = set(&[("10.0.0.2", "10.0.0.5", "10.0.0.4")]);
     assert_eq!(shown(&set, None), ["10.0.0.2", "10.0.0.3", "10.0.0.5"]);
     assert_eq!(shown(&set, Some("10.0.0.2")), ["10.0.0.3", "10.0.0.5", "10.0.0.2"]);
@@ -39,7 +39,7 @@ fn trying_begins_after_the_last_one_and_ends_with_it() {
 }
 
 #[test]
-fn all_ranges_of_a_set_take_their_turns() {
+fn all_ranges_of_a_set_are_used_alternately() {
     let set = set(&[
         ("10.0.0.1", "10.0.0.2", "10.0.0.1"),
         ("10.0.1.1", "10.0.1.2", "10.0.9.9"),
@@ -49,7 +49,7 @@ fn all_ranges_of_a_set_take_their_turns() {
     assert_eq!(shown(&set, Some("10.0.2.1")), ["10.0.0.2", "10.0.1.1", "10.0.1.2"]);
 }
 
-/// Go's: one step at a time, until the first address comes round again.
+/// Go's order: one step at a time, until the first address is reached again.
 fn gos_order(set: &RangeSet, last: Option<IpAddr>) -> Vec<IpAddr> {
     let ranges = set.ranges();
     let begin = last.and_then(|last| {
@@ -79,7 +79,7 @@ fn gos_order(set: &RangeSet, last: Option<IpAddr>) -> Vec<IpAddr> {
 
 proptest! {
     #[test]
-    fn the_order_is_gos(
+    fn the_order_equals_gos(
         sizes in prop::collection::vec((1..6_u32, 0..8_u32), 1..4),
         last in prop::option::of(0..30_u32),
     ) {

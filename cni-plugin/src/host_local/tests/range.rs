@@ -29,7 +29,7 @@ fn a_range_is_the_subnet_without_its_first_and_ipv4_broadcast_address() {
 }
 
 #[test]
-fn a_subnet_must_be_a_network_with_room() {
+fn a_subnet_must_be_a_network_with_free_addresses() {
     let cases = [
         ("192.0.2.0/31", "Network 192.0.2.0/31 too small to allocate from"),
         ("2001:db8::/127", "Network 2001:db8::/127 too small to allocate from"),
@@ -72,7 +72,7 @@ fn start_and_end_lie_in_the_subnet_and_in_order() {
 }
 
 #[test]
-fn a_gateway_may_lie_anywhere() {
+fn a_gateway_may_be_any_address() {
     let range = range(r#"{"subnet": "10.0.0.0/24", "gateway": "172.16.0.1"}"#).unwrap();
     assert_eq!(shown(&range), "10.0.0.1-10.0.0.254 via 172.16.0.1");
 }
@@ -93,7 +93,7 @@ fn set(subnets: &[&str]) -> Result<RangeSet, Error> {
 }
 
 #[test]
-fn the_ranges_of_a_set_are_of_one_family_and_apart() {
+fn the_ranges_of_a_set_are_of_one_family_and_disjoint() {
     assert_eq!(
         set(&["10.0.0.0/30", "10.1.0.0/30"]).unwrap().to_string(),
         "10.0.0.1-10.0.0.2,10.1.0.1-10.1.0.2"
@@ -107,7 +107,7 @@ fn the_ranges_of_a_set_are_of_one_family_and_apart() {
 }
 
 #[test]
-fn ranges_of_one_subnet_may_lie_side_by_side() {
+fn ranges_of_one_subnet_may_be_adjacent() {
     let part = |start: &str, end: &str| {
         let json =
             format!(r#"{{"subnet": "10.0.0.0/24", "rangeStart": "{start}", "rangeEnd": "{end}"}}"#);
@@ -121,7 +121,7 @@ fn ranges_of_one_subnet_may_lie_side_by_side() {
 }
 
 #[test]
-fn a_number_is_the_address_again() {
+fn an_address_is_converted_to_a_number_and_back() {
     for text in ["0.0.0.0", "10.244.7.2", "255.255.255.255", "::", "fd00:10:244:7::2"] {
         let before = json::address(text).unwrap();
         assert_eq!(address(number(before)), before);

@@ -14,7 +14,7 @@ fn a_record_is_read_as_it_was_written() {
 }
 
 #[test]
-fn whatever_the_kernel_takes_as_a_name_can_be_freed_again() {
+fn every_interface_name_of_the_kernel_can_be_freed() {
     for interface in ["eth\u{1}", "eth\u{1b}[2J", "\u{202e}0hte"] {
         let owner = attachment("0123abc", interface);
         assert_eq!(Record::parse(render(&owner).as_bytes()), Record::Of(owner));
@@ -32,14 +32,14 @@ fn identifiers_of_runtimes_differ_from_words() {
 }
 
 #[test]
-fn white_space_around_it_does_not_count() {
+fn surrounding_white_space_is_ignored() {
     let owner = attachment("abc", "eth0");
     assert!(Record::parse(b"\n abc\r\neth0\r\n\t").is_of(&owner));
     assert_eq!(Record::parse(b"abc\n"), Record::OfContainer("abc".into()));
 }
 
 #[test]
-fn an_old_record_is_of_every_interface_of_its_container() {
+fn an_old_record_belongs_to_every_interface_of_its_container() {
     let record = Record::parse(b"abc");
     assert!(record.is_of(&attachment("abc", "eth0")) && record.is_of(&attachment("abc", "x")));
     assert!(!record.is_of(&attachment("abcd", "eth0")));

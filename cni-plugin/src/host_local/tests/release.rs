@@ -1,12 +1,12 @@
-//! What is free again, by whom, and what is left alone.
+//! Which addresses are freed, by which command, and which stay.
 
 use super::*;
 
-/// As runtimes name containers.
+/// Names of containers as runtimes choose them.
 const OLD: &str = "0123456789ab";
 
 #[test]
-fn freeing_twice_or_nothing_is_no_error() {
+fn repeated_and_empty_releases_are_no_error() {
     let home = Home::small();
     home.del("a");
     assert!(!home.config.location.directory().exists());
@@ -72,12 +72,12 @@ fn a_full_range_set_frees_records_without_content() {
 }
 
 #[test]
-fn a_release_goes_by_the_record_where_the_store_confirms_it() {
+fn a_release_uses_the_record_if_the_store_confirms_it() {
     let home = Home::small();
     home.add("a").unwrap();
     home.write_by_plugin("10.0.0.6", "a\r\neth0");
     let [first, other]: [IpAddr; 2] = ["10.0.0.2", "10.0.0.5"].map(|text| text.parse().unwrap());
-    // A part of what the record names is not there: the store itself is searched.
+    // One of the addresses in the record is missing: the store itself is searched.
     release(&home.config.location, &attachment("a"), Some(&[first, other])).unwrap();
     assert_eq!(home.addresses(), Vec::<String>::new());
     home.add("a").unwrap();
@@ -90,7 +90,7 @@ fn a_release_goes_by_the_record_where_the_store_confirms_it() {
 }
 
 #[test]
-fn what_others_put_there_is_neither_taken_nor_touched() {
+fn foreign_files_are_not_used_and_not_changed() {
     let home = Home::small();
     home.add("a").unwrap();
     fs::write(home.path("10.0.0.3"), "kept for the printer").unwrap();
@@ -104,12 +104,12 @@ fn what_others_put_there_is_neither_taken_nor_touched() {
 }
 
 #[test]
-fn an_address_that_is_blocked_by_hand_stays_blocked() {
+fn an_address_blocked_by_hand_stays_blocked() {
     let home = Home::small();
     home.add("a").unwrap();
     fs::write(home.path("10.0.0.3"), "printer").unwrap();
     fs::write(home.path("10.0.0.4"), "").unwrap();
-    // Under the umask 077, as root often has it.
+    // Written under the umask 077, which is usual for root.
     fs::write(home.path("10.0.0.5"), "").unwrap();
     fs::set_permissions(home.path("10.0.0.5"), fs::Permissions::from_mode(0o600)).unwrap();
     assert_eq!(home.add("b").unwrap(), ["10.0.0.6/29"]);
@@ -123,7 +123,7 @@ fn an_address_that_is_blocked_by_hand_stays_blocked() {
 }
 
 #[test]
-fn what_failed_gives_back_its_own_addresses_and_no_others() {
+fn a_failed_add_frees_its_own_addresses_and_no_others() {
     let home = Home::small();
     home.add("a").unwrap();
     let moved = Config {
@@ -133,7 +133,7 @@ fn what_failed_gives_back_its_own_addresses_and_no_others() {
     let second = allocate(&moved, &attachment("a")).unwrap();
     assert_eq!(home.addresses(), ["10.0.0.2", "10.9.0.2"]);
     let mut forgotten = 0;
-    let mut give_back = |of: &Allocation| {
+    let mut give_back = |of: &AddResult| {
         let location = &moved.location;
         super::super::give_back(location, &attachment("a"), &of.addresses, || forgotten += 1)
             .unwrap();
@@ -141,19 +141,19 @@ fn what_failed_gives_back_its_own_addresses_and_no_others() {
     };
     assert_eq!(give_back(&second), 0);
     assert_eq!(home.addresses(), ["10.0.0.2"]);
-    // Meanwhile another has it.
+    // Another container has reserved it since.
     fs::write(home.path("10.9.0.2"), "b\r\neth0").unwrap();
     assert_eq!(give_back(&second), 0);
     assert_eq!(home.addresses(), ["10.0.0.2", "10.9.0.2"]);
-    // The record is of no use once nothing is held.
+    // The record is useless once no address is held.
     let address = "10.0.0.2/29".parse().unwrap();
     let first = Address { interface: None, address, gateway: None };
-    assert_eq!(give_back(&Allocation { addresses: vec![first], ..second.clone() }), 1);
+    assert_eq!(give_back(&AddResult { addresses: vec![first], ..second.clone() }), 1);
     assert_eq!(home.addresses(), ["10.9.0.2"]);
 }
 
 #[test]
-fn what_host_local_did_in_between_counts() {
+fn changes_by_host_local_meanwhile_are_respected() {
     let home = Home::small();
     home.add("a").unwrap();
     for round in 0..50 {
@@ -183,7 +183,7 @@ fn a_record_that_was_rewritten_in_place_is_found_by_its_content() {
 }
 
 #[test]
-fn a_collection_keeps_what_is_valid() {
+fn a_collection_keeps_valid_attachments() {
     let home = Home::dual();
     for container in ["a", "b", "c"] {
         home.add(container).unwrap();

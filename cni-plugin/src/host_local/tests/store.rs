@@ -1,4 +1,4 @@
-//! Reservations on a real file system, by both ways to make one.
+//! Reservations on a real file system, by both ways to create one.
 
 use super::*;
 
@@ -23,18 +23,18 @@ fn an_address_is_reserved_once() {
     store.reserve(address(), &attachment("a")).unwrap();
     let refused = store.reserve(address(), &attachment("b"));
     assert!(refused.unwrap_err().msg.contains("File exists"));
-    let record = store.record(&address().into()).unwrap();
-    assert_eq!(record, Some(Record::Of(attachment("a"))));
+    assert_eq!(store.record(&address().into()), Some(Record::Of(attachment("a"))));
     store.free(&address().into()).unwrap();
     store.free(&address().into()).unwrap();
-    assert_eq!(store.record(&address().into()).unwrap(), None);
+    assert_eq!(store.record(&address().into()), None);
 }
 
 #[test]
-fn without_nameless_files_a_record_is_as_whole_and_no_other_file_is_left() {
+fn without_nameless_files_a_record_is_still_written_atomically() {
     let (_home, store) = store();
     let path = store.directory.join(address().to_string());
-    // Left by a crash between the two names of one file: it must not be written to again.
+    // A crash has left this file between the two names of one file: it must not be written to
+    // again.
     store.link_named(&path, "a\r\neth0").unwrap();
     fs::hard_link(&path, store.directory.join(NAMELESS)).unwrap();
     let error = store.link_named(&path, "b\r\neth0").unwrap_err();
@@ -44,7 +44,7 @@ fn without_nameless_files_a_record_is_as_whole_and_no_other_file_is_left() {
 }
 
 #[test]
-fn the_last_address_is_written_over_in_place_however_long_it_was() {
+fn the_last_address_is_overwritten_in_place_with_any_length() {
     let (_home, store) = store();
     for text in ["10.244.100.200", "10.0.0.2", "fd00:10:244:7::2"] {
         store.set_last_reserved(0, text.parse().unwrap()).unwrap();
@@ -55,7 +55,7 @@ fn the_last_address_is_written_over_in_place_however_long_it_was() {
 }
 
 #[test]
-fn records_of_before_a_moment_are_separated_from_later_ones() {
+fn records_before_a_moment_are_separated_from_later_ones() {
     let (_home, store) = store();
     store.reserve(address(), &attachment("a")).unwrap();
     let (all, changed) =

@@ -26,7 +26,7 @@ fn refusal(changes: &[(&str, &str)]) -> (u32, String) {
 }
 
 #[test]
-fn an_add_has_everything_that_was_set() {
+fn an_add_has_all_variables() {
     let request = request(&[]).unwrap().unwrap();
     let attachment = Attachment { container_id: "c1".into(), interface: "eth0".into() };
     assert_eq!(request.verb, Verb::Add(Sandbox { attachment, netns: "/run/netns/a".into() }));
@@ -35,7 +35,7 @@ fn an_add_has_everything_that_was_set() {
 }
 
 #[test]
-fn without_a_command_it_is_no_request() {
+fn without_a_command_there_is_no_request() {
     assert_eq!(Request::parse(|_| None), Ok(None));
     assert_eq!(request(&[("CNI_COMMAND", "")]), Ok(None));
 }
@@ -84,7 +84,7 @@ fn malformed_names_are_refused() {
 }
 
 #[test]
-fn a_name_that_cannot_be_shown_is_not_added_and_may_be_deleted() {
+fn a_name_with_control_characters_is_not_added_and_may_be_deleted() {
     for name in ["eth\u{1}", "eth\u{1b}[2J", "\u{202e}0hte", "eth\u{fffd}"] {
         for command in ["ADD", "CHECK"] {
             let (code, text) = refusal(&[("CNI_COMMAND", command), ("CNI_IFNAME", name)]);
@@ -96,7 +96,7 @@ fn a_name_that_cannot_be_shown_is_not_added_and_may_be_deleted() {
 }
 
 #[test]
-fn names_that_a_command_does_not_need_are_not_judged() {
+fn names_that_a_command_does_not_need_are_not_checked() {
     assert!(request(&[("CNI_COMMAND", "STATUS"), ("CNI_CONTAINERID", "a/b")]).is_ok());
 }
 
@@ -110,7 +110,7 @@ fn names_of_networks_are_names_of_directories() {
 }
 
 #[test]
-fn the_own_namespace_is_allowed_only_by_override() {
+fn the_plugins_namespace_is_allowed_only_with_an_override() {
     for (text, rule) in
         [("1", NetnsRule::Any), ("TRUE", NetnsRule::Any), ("yes", NetnsRule::Foreign)]
     {
@@ -133,7 +133,7 @@ fn a_value_is_found_under_its_key() {
 }
 
 #[test]
-fn a_pair_that_is_none_is_named() {
+fn an_invalid_pair_is_named() {
     for arguments in ["MAC", "A=1;", "A=b=c"] {
         assert_eq!(argument(arguments, "X").unwrap_err().code, 4, "{arguments}");
     }

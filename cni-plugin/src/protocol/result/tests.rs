@@ -1,4 +1,4 @@
-//! What each version of the protocol makes of a result.
+//! The form of a result in each version of the protocol.
 
 use super::*;
 
@@ -34,7 +34,7 @@ fn rendered(version: Version) -> Value {
 }
 
 #[test]
-fn the_first_versions_sort_everything_by_family() {
+fn the_first_versions_have_a_section_for_each_family() {
     let expected = json!({
         "cniVersion": "0.2.0",
         "ip4": {"ip": "10.244.7.2/24", "gateway": "10.244.7.1", "routes": [{"dst": "10.244.0.0/16"}]},
@@ -45,7 +45,7 @@ fn the_first_versions_sort_everything_by_family() {
 }
 
 #[test]
-fn the_first_versions_cannot_do_without_an_address() {
+fn the_first_versions_need_an_address() {
     let nothing = AddResult::default();
     assert_eq!(nothing.render(Version::V0_1_0).unwrap_err().code, 1);
     assert!(nothing.render(Version::V0_3_0).is_ok());
@@ -66,7 +66,7 @@ fn the_middle_versions_have_the_family_and_always_dns() {
 }
 
 #[test]
-fn the_last_versions_leave_out_what_is_empty() {
+fn the_last_versions_omit_empty_fields() {
     for version in [Version::V1_0_0, Version::V1_1_0] {
         let result = rendered(version);
         assert_eq!(result["ips"][0].get("version"), None);
@@ -77,20 +77,20 @@ fn the_last_versions_leave_out_what_is_empty() {
 }
 
 #[test]
-fn the_first_interface_is_written_though_its_place_is_zero() {
+fn the_first_interface_is_written_though_its_index_is_zero() {
     let mut outcome = outcome();
     outcome.addresses[0].interface = Some(0);
     assert!(outcome.render(Version::V1_0_0).unwrap().contains("\"interface\": 0"));
 }
 
 #[test]
-fn what_was_written_is_read_back() {
+fn a_written_result_is_read_back() {
     let mut outcome = outcome();
     outcome.dns =
         Dns { nameservers: vec!["192.0.2.1".into()], domain: "a.example".into(), ..Dns::default() };
     for version in [Version::V0_4_0, Version::V1_0_0, Version::V1_1_0] {
-        let map = outcome.to_json(version).unwrap();
-        assert_eq!(AddResult::parse(&map), Ok(outcome.clone()), "{version}");
+        let json = outcome.to_json(version).unwrap();
+        assert_eq!(AddResult::parse(json.as_object().unwrap()), Ok(outcome.clone()), "{version:?}");
     }
     let nonsense = json!({"ips": [{"address": "here"}]});
     assert!(AddResult::parse(nonsense.as_object().unwrap()).is_err());
@@ -113,7 +113,7 @@ fn resolv_conf_is_read_without_its_comments() {
 }
 
 fn route(json: &str) -> Result<Route, Error> {
-    Route::parse(&serde_json::from_str(json).unwrap())
+    parse_route(&serde_json::from_str(json).unwrap())
 }
 
 #[test]
@@ -134,16 +134,16 @@ fn a_route_without_a_network_is_refused() {
 }
 
 #[test]
-fn whatever_went_into_an_error_it_is_printable_and_has_an_end() {
+fn every_error_is_printable_and_of_limited_length() {
     let error = Error::failed(format!("\u{9b}2J{}", "a path ".repeat(60_000)));
-    let json = ErrorReport::from(error).to_json();
+    let json = render_error(&error, Version::V1_1_0);
     assert!(excerpt::is_printable(json.trim_end()) && json.len() < 5000, "{json}");
 }
 
 #[test]
 fn empty_details_are_omitted() {
-    let report = ErrorReport { version: Version::V0_3_1, error: Error::decode("no JSON") };
-    assert_eq!(report.to_json(), "{\"cniVersion\":\"0.3.1\",\"code\":6,\"msg\":\"no JSON\"}\n");
-    let report = ErrorReport::from(Error::incompatible_version("config is 9"));
-    assert!(report.to_json().contains(r#""details":"config is 9""#));
+    let report = render_error(&Error::decode("no JSON"), Version::V0_3_1);
+    assert_eq!(report, "{\"cniVersion\":\"0.3.1\",\"code\":6,\"msg\":\"no JSON\"}\n");
+    let report = render_error(&Error::incompatible_version("config is 9"), Version::V1_1_0);
+    assert!(report.contains(r#""details":"config is 9""#));
 }

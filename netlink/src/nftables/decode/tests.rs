@@ -1,10 +1,9 @@
-//! What is written is read as it was; whatever is read does no harm.
+//! Encoded messages are decoded without change; invalid ones cause no panic.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::super::contents::changed_table;
-use super::super::family::TableFamily;
 use super::super::set::changed_elements;
 use super::*;
 use crate::{Frame, Message};
@@ -23,72 +22,76 @@ fn masked<A: Into<IpAddr>>((address, length): (A, u8)) -> IpNetwork {
     IpNetwork::new(network.network(), length).unwrap()
 }
 
-fn expression(family: Family) -> impl Strategy<Value = Expression> {
-    let rule_for = || prop_oneof![Just(Match::Is), Just(Match::IsNot)];
-    let place = || prop_oneof![Just(Place::Source), Just(Place::Destination)];
-    let of_address = (place(), rule_for(), network(family))
-        .prop_map(|(place, rule_for, network)| compared(place, rule_for, network));
-    let ports = || prop_oneof![Just(Ports::Kept), Just(Ports::FullyRandom)];
-    let address = network(family).prop_map(|network| network.ip());
-    let translated = (address, ports()).prop_map(|(to, ports)| Expression::SourceNat(to, ports));
-    let end = prop_oneof![
-        Just(Expression::Accept),
-        Just(Expression::Drop),
-        Just(Expression::Untrack),
-        Just(Expression::Return),
-        ports().prop_map(Expression::Masquerade),
-        translated,
-        "[a-z]{1,9}".prop_map(Expression::Jump),
-        "[a-z]{1,9}".prop_map(Expression::Goto),
-    ];
-    let looked_up =
-        (place(), rule_for(), "[a-z]{1,9}").prop_map(move |(place, rule_for, set)| match place {
-            Place::Source => Expression::SourceIn(rule_for, set, family),
-            Place::Destination => Expression::DestinationIn(rule_for, set, family),
-        });
-    let of_tunnel = prop_oneof![
-        any::<u16>().prop_map(Expression::UdpTo),
-        (rule_for(), "[a-z]{1,9}")
-            .prop_map(|(rule_for, set)| Expression::ProtocolIn(rule_for, set)),
-        (rule_for(), 0..1_u32 << 24).prop_map(|(rule_for, vni)| Expression::Vni(rule_for, vni)),
-        "[a-z0-9.]{1,15}".prop_map(Expression::InputInterface),
-        rule_for().prop_map(Expression::ReversePath),
-    ];
-    let marked = prop_oneof![
-        (rule_for(), any::<u32>()).prop_map(|(rule_for, mark)| Expression::Marked(rule_for, mark)),
-        any::<u32>().prop_map(Expression::Unmark),
-    ];
-    prop_oneof![of_address, looked_up, of_tunnel, end, marked]
+fn test() -> impl Strategy<Value = Match> {
+    prop_oneof![Just(Match::Is), Just(Match::IsNot)]
 }
 
-fn rule() -> impl Strategy<Value = (Family, Vec<Expression>)> {
-    prop_oneof![Just(Family::V4), Just(Family::V6)]
-        .prop_flat_map(|family| (Just(family), vec(expression(family), 0..5)))
+fn condition(family: Family) -> impl Strategy<Value = Condition> {
+    let side = || prop_oneof![Just(Side::Source), Just(Side::Destination)];
+    let set = || "[a-z]{1,9}";
+    prop_oneof![
+        (side(), test(), network(family))
+            .prop_map(|(side, test, network)| Condition::Address(side, test, network)),
+        (side(), test(), set())
+            .prop_map(move |(side, test, set)| Condition::AddressIn(side, test, set, family)),
+        (test(), set()).prop_map(|(test, set)| Condition::ProtocolIn(test, set)),
+        (test(), any::<u32>()).prop_map(|(test, mark)| Condition::Marked(test, mark)),
+        any::<u16>().prop_map(Condition::UdpTo),
+        (test(), 0..1_u32 << 24).prop_map(|(test, vni)| Condition::Vni(test, vni)),
+        "[a-z0-9.]{1,15}".prop_map(Condition::InputInterface),
+        test().prop_map(Condition::ReversePath),
+    ]
+}
+
+fn verdict(family: Family) -> impl Strategy<Value = Verdict> {
+    let ports = || prop_oneof![Just(Ports::Kept), Just(Ports::FullyRandom)];
+    let address = network(family).prop_map(|network| network.ip());
+    prop_oneof![
+        Just(Verdict::Accept),
+        Just(Verdict::Drop),
+        Just(Verdict::Untrack),
+        Just(Verdict::Return),
+        any::<u32>().prop_map(Verdict::Unmark),
+        ports().prop_map(Verdict::Masquerade),
+        (address, ports()).prop_map(|(to, ports)| Verdict::SourceNat { to, ports }),
+        "[a-z]{1,9}".prop_map(Verdict::Jump),
+        "[a-z]{1,9}".prop_map(Verdict::Goto),
+    ]
+}
+
+fn any_rule() -> impl Strategy<Value = (Family, Rule)> {
+    prop_oneof![Just(Family::V4), Just(Family::V6)].prop_flat_map(|family| {
+        let rule = (vec(condition(family), 0..5), verdict(family));
+        let rule = rule.prop_map(|(conditions, verdict)| Rule { conditions, verdict });
+        (Just(family), rule)
+    })
+}
+
+/// `rule` as a list of expressions in a message.
+fn written(rule: &Rule, family: Family) -> Vec<u8> {
+    let append = |list| rule.append(list, TableFamily::Only(family));
+    Message::new(0, 0, &[]).nest(LIST, append).finish(0, 0)
 }
 
 proptest! {
     #[test]
-    fn what_is_written_is_read_as_it_was((family, rule) in rule()) {
-        let append = |list, one: &Expression| one.append(list, TableFamily::Only(family));
-        let message = Message::new(0, 0, &[]).nest(LIST, |list| rule.iter().fold(list, append));
-        let bytes = message.finish(0, 0);
+    fn an_encoded_expression_is_decoded_without_change((family, rule) in any_rule()) {
+        let bytes = written(&rule, family);
         let list = Attributes::of(&bytes[16..]).nested(LIST).unwrap();
-        prop_assert_eq!(expressions(list, family), Some(rule));
+        prop_assert_eq!(super::rule(list.iter(), TableFamily::Only(family)), Some(rule));
     }
 
     #[test]
-    fn no_bytes_make_it_fall_over(
-        (family, rule) in rule(),
+    fn no_bytes_make_the_decoder_panic(
+        (family, one) in any_rule(),
         changed in vec((any::<prop::sample::Index>(), any::<u8>()), 1..9),
     ) {
-        let append = |list, one: &Expression| one.append(list, TableFamily::Only(family));
-        let message = Message::new(0, 0, &[]).nest(LIST, |list| rule.iter().fold(list, append));
-        let mut bytes = message.finish(0, 0);
+        let mut bytes = written(&one, family);
         for (place, byte) in changed {
             let place = place.index(bytes.len());
             bytes[place] = byte;
         }
-        let _ = Attributes::of(&bytes[16..]).nested(LIST).map(|list| expressions(list, family));
+        let _ = Attributes::of(&bytes[16..]).nested(LIST).map(|list| rule(list.iter(), TableFamily::Only(family)));
         for frame in Frame::all(&bytes) {
             let _ = (changed_table(&frame), changed_elements(&frame));
         }

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::{options, parse, refusal};
-use crate::daemon::options::Store;
+use crate::daemon::options::StoreOptions;
 use crate::store::kube::{
     AnnotationPrefix, ApiOptions, KubeOptions, NetworkCondition, NodeRef, PodRef,
 };
@@ -11,8 +11,8 @@ const NAMED: &[(&str, &str)] = &[("NODE_NAME", "n1")];
 
 fn kube(line: &str, variables: &[(&str, &str)]) -> KubeOptions {
     match parse(&format!("-kube-subnet-mgr {line}"), variables).unwrap().store {
-        Store::Kube(kube) => kube,
-        Store::Etcd(etcd) => panic!("{etcd:?}"),
+        StoreOptions::Kube(kube) => kube,
+        StoreOptions::Etcd(etcd) => panic!("{etcd:?}"),
     }
 }
 
@@ -30,7 +30,7 @@ fn flags_of_kubernetes_have_no_effect_if_it_is_not_the_store() {
     let line = "-kube-subnet-mgr=F -kube-api-url=http://a -kubeconfig-file=/a \
                 -kube-annotation-prefix=Blue -net-config-path=";
     let options = options(line);
-    assert!(matches!(options.store, Store::Etcd(_)));
+    assert!(matches!(options.store, StoreOptions::Etcd(_)));
 }
 
 #[test]

@@ -2,19 +2,20 @@
 //! read.
 
 use tweed_netlink::Frame;
-use tweed_netlink::nftables::{self, Batch, Expression, Hook, TableFamily};
+use tweed_netlink::nftables::{self, Batch, ListedRule, TableFamily};
 
-use super::super::table;
-use crate::model::entry::{Base, BasePolicy, Chain, ChainName, Iptables, Rule};
+use crate::model::entry::{
+    Base, BasePolicy, Chain, ChainName, Condition, Hook, Iptables, Rule, Verdict,
+};
 use crate::plan::diff::Op;
 
 /// The kernel state of one of tweed's chains and of the host's chain that jumps to it.
 #[derive(Debug, Default)]
 pub(crate) struct HostChain {
     /// The rules of tweed's chain; none if it does not exist.
-    pub(crate) inside: Option<Vec<nftables::Rule>>,
+    pub(crate) inside: Option<Vec<ListedRule>>,
     /// All rules of the host's chain, including foreign ones.
-    pub(crate) host: Vec<nftables::Rule>,
+    pub(crate) host: Vec<ListedRule>,
     pub(crate) base_policy: BasePolicy,
 }
 
@@ -31,12 +32,10 @@ impl HostChain {
 
     /// The batch that applies `op`, entirely or not at all. Foreign rules are not changed.
     pub(crate) fn batch(&self, op: &Op, chain: &Chain) -> Batch {
-        let ChainName { family, base, .. } = chain.name;
-        let family = TableFamily::Only(family);
-        let batch = Batch::of(family, base.table());
+        let batch = Batch::of(table_of(chain.name));
         match op {
             Op::Create(_) | Op::Replace(_) => self.with(chain, batch),
-            Op::Remove(_) => self.without(base, batch),
+            Op::Remove(_) => self.without(chain.name.base, batch),
         }
     }
 
@@ -54,7 +53,7 @@ impl HostChain {
         if self.is_led_to(base) {
             return filled;
         }
-        let jump = [Expression::Counter, Expression::Jump(own.to_owned())];
+        let jump = Rule::of([Condition::Counter], Verdict::Jump(own.to_owned()));
         self.without_jumps(base, filled).rule(host, &jump, comment)
     }
 
@@ -71,18 +70,23 @@ impl HostChain {
     }
 
     /// The rules of the host's chain that jump to tweed's chain.
-    fn leading(&self, base: Base) -> impl Iterator<Item = &nftables::Rule> {
+    fn leading(&self, base: Base) -> impl Iterator<Item = &ListedRule> {
         self.host.iter().filter(move |rule| rule.leads_to.as_deref() == Some(base.chain()))
     }
 
     fn is_led_to(&self, base: Base) -> bool {
-        let is_ours = |rule: &nftables::Rule| {
-            let jump = Expression::Jump(base.chain().to_owned());
-            has_comment(rule, base) && rule.expressions.as_deref() == Some(&[jump])
+        let is_ours = |rule: &ListedRule| {
+            let jump = Rule::of([], Verdict::Jump(base.chain().to_owned()));
+            has_comment(rule, base) && rule.rule == Some(jump)
         };
         let mut leading = self.leading(base);
         leading.next().is_some_and(is_ours) && leading.next().is_none()
     }
+}
+
+/// The table of iptables-nft that holds the chain `name`.
+pub(crate) fn table_of(name: ChainName) -> nftables::Table<'static> {
+    nftables::Table { family: TableFamily::Only(name.family), name: name.base.table() }
 }
 
 /// The iptables-nft chain that a notification reports as changed, directly or through the host's
@@ -96,20 +100,20 @@ pub(crate) fn changed_chain(frame: &Frame<'_>) -> Option<ChainName> {
     Some(ChainName { iptables: Iptables::Nft, family, base })
 }
 
-/// None for a rule that matches no form of tweed's rules, or has another comment.
-fn known(rule: &nftables::Rule, base: Base) -> Option<Rule> {
-    table::rule(rule.expressions.as_ref()?).filter(|_| has_comment(rule, base))
+/// None for a rule with an unknown expression, or with another comment.
+fn known(rule: &ListedRule, base: Base) -> Option<Rule> {
+    rule.rule.clone().filter(|_| has_comment(rule, base))
 }
 
-fn has_comment(rule: &nftables::Rule, base: Base) -> bool {
+fn has_comment(rule: &ListedRule, base: Base) -> bool {
     rule.comment.as_deref() == Some(base.comment())
 }
 
 /// The iptables programs do not recognize rules without a counter.
-fn counted(rule: &Rule) -> Vec<Expression> {
-    let mut expressions = table::expressions(rule);
-    let verdict = expressions.pop();
-    expressions.into_iter().chain([Expression::Counter]).chain(verdict).collect()
+fn counted(rule: &Rule) -> Rule {
+    let mut counted = rule.clone();
+    counted.conditions.push(Condition::Counter);
+    counted
 }
 
 const fn hook(base: Base) -> Hook {

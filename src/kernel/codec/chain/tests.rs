@@ -3,8 +3,9 @@
 use expect_test::{Expect, expect};
 
 use super::*;
+use crate::model::entry::Match::{Is, IsNot};
 use crate::model::entry::{Entry, Iptables};
-use crate::model::prefix::{Family, Prefix};
+use crate::model::prefix::Family;
 
 /// The tables of a host that flanneld and other programs have changed.
 const LISTED: &str = "\
@@ -43,12 +44,14 @@ fn prefix(text: &str) -> Prefix {
 /// The rules of `LISTED`.
 fn masquerading() -> Chain {
     let (network, subnet) = (prefix("10.244.0.0/16"), prefix("10.244.1.0/24"));
-    let multicast = Match::IsNot(prefix("224.0.0.0/4"));
+    let multicast = prefix("224.0.0.0/4");
+    let (from, to) = (Condition::source::<Prefix>, Condition::destination::<Prefix>);
+    let masqueraded = Verdict::Masquerade(Ports::FullyRandom);
     let rules = vec![
-        Rule { marked: Some(Marked::With(0x4000)), ..Rule::of_all(Verdict::Return) },
-        Rule::between(Match::Is(subnet), Match::Is(network), Verdict::Return),
-        Rule::between(Match::IsNot(network), Match::Is(subnet), Verdict::Return),
-        Rule::between(Match::Is(network), multicast, Verdict::Masquerade(Ports::FullyRandom)),
+        Rule::of([Condition::Marked(Is, 0x4000)], Verdict::Return),
+        Rule::of([from(Is, subnet), to(Is, network)], Verdict::Return),
+        Rule::of([from(IsNot, network), to(Is, subnet)], Verdict::Return),
+        Rule::of([from(Is, network), to(IsNot, multicast)], masqueraded),
     ];
     Chain::of(name(Base::Postrouting), rules)
 }
@@ -81,18 +84,14 @@ fn what_is_written_is_read_back() {
 /// One of tweed's chains, correctly placed.
 fn fixed() -> Chain {
     let to = "10.244.1.1".parse().unwrap();
-    let unmarked = Some(Marked::Without(0x4000));
+    let (network, unmarked) = (prefix("10.244.0.0/16"), Condition::Marked(IsNot, 0x4000));
     let rules = vec![
-        Rule { destination: Some(Match::IsNot(prefix("10.244.0.0/16"))), ..returned() },
-        Rule { source: Some(Match::Is(prefix("10.244.0.0/16"))), marked: unmarked, ..returned() },
-        Rule::of_all(Verdict::Unmark(0x4000)),
-        Rule::of_all(Verdict::SourceNat { to, ports: Ports::FullyRandom }),
+        Rule::of([Condition::destination(IsNot, network)], Verdict::Return),
+        Rule::of([unmarked, Condition::source(Is, network)], Verdict::Return),
+        Rule::of([], Verdict::Unmark(0x4000)),
+        Rule::of([], Verdict::SourceNat { to, ports: Ports::FullyRandom }),
     ];
     Chain::of(name(Base::EarlyPostrouting), rules)
-}
-
-const fn returned() -> Rule {
-    Rule::of_all(Verdict::Return)
 }
 
 #[test]
@@ -165,7 +164,7 @@ fn an_existing_chain_is_refilled_and_its_jump_rule_kept() {
 }
 
 #[test]
-fn of_several_jump_rules_to_a_chain_one_remains() {
+fn one_of_several_jump_rules_to_a_chain_remains() {
     let chain = Chain { rules: vec![], ..masquerading() };
     let doubled =
         LISTED.replace("-A POSTROUTING -m", "-A POSTROUTING -j FLANNEL-POSTRTG\n-A POSTROUTING -m");

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn of_two_that_overlap_the_older_is_accepted_whichever_came_first() {
+fn the_older_of_two_overlapping_leases_is_accepted_in_any_order() {
     let pairs = [
         (A, "10.5.3.0/25@172.16.0.9"),
         (A, "10.5.2.0/23@172.16.0.9"),
@@ -47,7 +47,7 @@ fn conflicts_with(winner: &str) -> String {
 }
 
 #[test]
-fn a_mac_belongs_to_the_node_from_whose_public_ip_it_is_derived_however_young() {
+fn a_mac_belongs_to_the_node_with_the_public_ip_that_it_is_derived_from() {
     let leases = [with_mac_of(A, A, 20), with_mac_of(A, RIVAL, 1)];
     for order in [[0, 1], [1, 0]] {
         let mut one_by_one = validity();
@@ -111,7 +111,7 @@ fn each_family_has_its_own_device_and_macs() {
 }
 
 #[test]
-fn a_mac_that_its_holder_no_longer_has_goes_to_the_next() {
+fn a_mac_that_its_holder_has_dropped_belongs_to_the_next_claimant() {
     let mut peers = validity();
     peers.apply(listing(&[lease(A, 10), lease(RIVAL, 11), lease(OTHER_RIVAL, 12)]));
     assert_eq!(outcome(&peers, OTHER_RIVAL), conflicts_with(A));

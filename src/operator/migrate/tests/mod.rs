@@ -20,16 +20,15 @@ use clap::Parser;
 use expect_test::{Expect, expect};
 
 use self::world::{Listens, MIXED, Runs, VXLAN, World, note, step};
-use super::carry_out::carry_out;
+use super::carry_out::{Author, carry_out};
 use super::options::{MigrateCommand, Order};
 use super::plan::MigrationPlan;
 use super::state::{Note, Stage, Step};
 use super::status::MigrationStatus;
-use super::store::{self, Author};
+use super::{Error, read};
 use crate::model::config::BackendType;
 use crate::model::path::Path;
-use crate::operator::options::{self, Arguments};
-use crate::operator::{Answer, Error};
+use crate::operator::{Answer, Arguments, Command};
 use crate::store::ClusterStore;
 use crate::store::operator::{StoreContents, Swap, Unavailable, Written};
 
@@ -76,7 +75,7 @@ impl ClusterStore for Memory {
 fn order(line: &str) -> Order {
     let words = ["tweedctl", "migrate"].into_iter().chain(line.split(' '));
     match Arguments::try_parse_from(words).unwrap().command {
-        options::Command::Migrate(options) => match options.command {
+        Command::Migrate(options) => match options.command {
             MigrateCommand::Order(order) => order,
             other => panic!("{other:?}"),
         },

@@ -82,14 +82,14 @@ async fn no_operator_overwrites_another_and_each_may_continue() {
 
 /// The second write fails because the config has changed since the read.
 #[tokio::test(start_paused = true)]
-async fn of_two_concurrent_writes_one_is_a_conflict() {
+async fn one_of_two_concurrent_writes_is_a_conflict() {
     let mut world = World::new(MIXED, 3, 0);
     step(&mut world, &Step::Begin { to: BackendType::HostGw, stage: Stage::percent(25) });
     let memory = Memory { world: RefCell::new(world), reads: RefCell::new(0), events: vec![] };
-    let seen = store::read(&memory).await.unwrap();
+    let seen = read(&memory).await.unwrap();
     another_continues(&mut memory.world.borrow_mut());
     let document = seen.state.after(&Step::Reach(Stage::percent(100)), &note(9), None);
-    let swap = store::swap(&memory, seen.state.revision, &document).await.unwrap();
+    let swap = memory.swap(seen.state.revision, document.text()).await.unwrap();
     assert_eq!(swap, Swap::Outdated);
     let stage = memory.world.borrow().state().under_way.unwrap().stage;
     assert_eq!(stage, Stage::percent(50));
@@ -126,6 +126,31 @@ async fn a_node_that_does_not_follow_is_named() {
             14:02:03  applied on 3 of 3 nodes
             3 of 3 nodes on host-gw (all nodes); next: tweedctl migrate finish
             Done
+        "]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_stage_is_written_while_a_node_has_not_applied_the_last_one() {
+    let mut world = World::new(MIXED, 3, 0);
+    world.nodes[1].listens = Listens::No;
+    step(&mut world, &Step::Begin { to: BackendType::HostGw, stage: Stage::percent(25) });
+    let lines: [(&str, &[Event]); 2] = [("next --timeout 1s", &[]), ("finish --timeout 1s", &[])];
+    check(
+        world,
+        &lines,
+        &expect![[r"
+            # next --timeout 1s
+            14:02:00  applied on 2 of 3 nodes
+            not all nodes have applied the config; tweedctl migrate status lists them
+              172.16.0.2 has not seen the config yet
+            Late
+            # finish --timeout 1s
+            14:02:00  applied on 2 of 3 nodes
+            not all nodes have applied the config; tweedctl migrate status lists them
+              172.16.0.2 has not seen the config yet
+            Late
         "]],
     )
     .await;
@@ -179,6 +204,6 @@ async fn a_missing_config_is_reported_in_one_sentence() {
             Err(Unavailable("no server answers".into()))
         }
     }
-    let error = store::read(&Empty).await.unwrap_err();
+    let error = read(&Empty).await.unwrap_err();
     assert!(matches!(&error, Error::Store(why) if why == "key /n/config is missing"), "{error}");
 }

@@ -39,8 +39,10 @@ fn a_plan_shows_changes_and_exceptions() {
 #[test]
 fn a_plan_with_all_shows_every_pair() {
     let view = World::new(VXLAN, 2, 0).view();
+    let mut plan = MigrationPlan::new(&view, BackendType::HostGw);
+    plan.shows_all = true;
     check_plan(
-        &MigrationPlan::new(&view, BackendType::HostGw).in_full(),
+        &plan,
         &expect![[r"
             to          host-gw, of 2 nodes
             Mixed       off; start turns it on first

@@ -24,10 +24,10 @@ fn check(view: &ClusterView, backends: Backends, expected: &Expect) {
     let reachability = Reachability::new(view, backends);
     let mut lines = String::new();
     for (from, reaches) in reachability.of_members() {
-        for reach in reaches {
+        for ((to, _), reach) in reaches {
             let path = reach.path.map_or("nothing", Path::as_str);
             let reason = reach.reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
-            let to = &view.members[reach.to].name;
+            let to = &view.members[to].name;
             writeln!(lines, "{} → {to} {path}{reason}", from.name).unwrap();
         }
     }
@@ -119,7 +119,7 @@ fn flannel_stays_as_it_is_and_ignores_the_new_backend() {
 }
 
 #[test]
-fn what_a_node_reports_precedes_its_computed_plan() {
+fn the_report_of_a_node_precedes_its_computed_plan() {
     let mut world = begun(World::new(MIXED, 2, 0));
     world.reports_path(1, 2, Some(Path::Tunnel), "its direct path did not answer");
     check(

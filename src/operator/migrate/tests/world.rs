@@ -11,7 +11,7 @@ use crate::model::path::Cause;
 use crate::model::path::{Fallback, Fallbacks, Path};
 use crate::model::prefix::{Family, Prefix};
 use crate::model::report::{Exception, NodeReport, OtherMtu, Quality};
-use crate::model::status::PeerCounts;
+use crate::model::status::{PeerCounts, ReachabilityCounts};
 
 use super::super::cluster::{ClusterView, Member};
 use super::super::options::{Order, StageOptions, Start};
@@ -195,6 +195,8 @@ impl Machine {
             pod_mtu: Some(1450),
             other_mtu: self.other_mtu.clone(),
             peers: PeerCounts::default(),
+            reachability: ReachabilityCounts::default(),
+            failing_peers: Vec::new(),
             failing: self.failing.clone(),
             quality: self.quality,
             keeps_connections: self.keeps_connections,

@@ -1,5 +1,7 @@
 //! Peers that answer, stop answering and lose packets, with a simulated clock.
 
+mod reports;
+
 use std::collections::VecDeque;
 
 use super::*;
@@ -14,7 +16,7 @@ struct World {
     board: Board,
     now: Duration,
     /// Which probes are answered.
-    answers: fn(&ProbeRequest) -> bool,
+    answers: Box<dyn Fn(&ProbeRequest) -> bool>,
     random: u64,
     sent: Vec<(Duration, ProbeRequest)>,
     /// Lost probes, and when their answers time out.
@@ -24,10 +26,18 @@ struct World {
 
 impl World {
     fn new(peers: u8, answers: fn(&ProbeRequest) -> bool) -> Self {
+        Self::of((0..peers).map(|peer| (address(peer), target(peer))), answers)
+    }
+
+    fn of(
+        peers: impl Iterator<Item = (IpAddr, Target)>,
+        answers: fn(&ProbeRequest) -> bool,
+    ) -> Self {
         let board = Board::new(&Probe::default());
         let (sent, lost, verdicts) = (Vec::new(), VecDeque::new(), BTreeMap::new());
+        let answers = Box::new(answers);
         let mut world = Self { board, now: SECOND, answers, random: 1, sent, lost, verdicts };
-        let peers = (0..peers).map(|peer| (address(peer), Some(target(peer))));
+        let peers = peers.map(|(peer, target)| (peer, Some(target)));
         world.board.update_targets(&peers.collect(), SECOND);
         world
     }
@@ -100,7 +110,7 @@ fn a_failed_direct_path_is_detected_within_two_intervals() {
     for phase in 0..20 {
         let mut world = World::new(1, ALL);
         world.run(SECOND * 5 + phase * SECOND / 20);
-        (world.answers, world.sent) = (TUNNEL, Vec::new());
+        (world.answers, world.sent) = (Box::new(TUNNEL), Vec::new());
         let died = world.now;
         world.run(SECOND * 3);
         assert_eq!(world.verdict(), ProbeVerdict::Bad(Cause::NoAnswer));
@@ -112,7 +122,7 @@ fn a_failed_direct_path_is_detected_within_two_intervals() {
 fn a_path_that_drops_large_packets_is_detected() {
     let mut world = World::new(1, ALL);
     world.run(SECOND * 5);
-    world.answers = SMALL;
+    world.answers = Box::new(SMALL);
     world.run(SECOND * 3);
     assert_eq!(world.verdict(), ProbeVerdict::Bad(Cause::LargeLost));
 }
@@ -128,10 +138,10 @@ fn a_path_that_never_worked_is_detected_soon() {
 fn a_peer_that_answers_on_no_path_keeps_its_verdict() {
     let mut world = World::new(1, ALL);
     world.run(SECOND * 5);
-    world.answers = NONE;
+    world.answers = Box::new(NONE);
     world.run(SECOND * 60);
     assert_eq!(world.verdict(), ProbeVerdict::Good);
-    world.answers = TUNNEL;
+    world.answers = Box::new(TUNNEL);
     world.run(SECOND * 10);
     assert_eq!(world.verdict(), ProbeVerdict::Bad(Cause::NoAnswer));
 }
@@ -145,7 +155,7 @@ fn a_peer_that_never_answers_is_silent_after_five_intervals() {
     world.sent.clear();
     world.run(SECOND * 60);
     assert!(world.sent.len() <= 20, "{}", world.sent.len());
-    world.answers = ALL;
+    world.answers = Box::new(ALL);
     world.run(SECOND * 20);
     assert_eq!(world.verdict(), ProbeVerdict::Good);
 }
@@ -157,7 +167,7 @@ fn after_a_suspend_no_peer_is_taken_for_silent() {
     world.now += SECOND * 10;
     world.run(TICK);
     assert_eq!(world.verdict(), ProbeVerdict::Pending);
-    world.answers = TUNNEL;
+    world.answers = Box::new(TUNNEL);
     world.run(SECOND * 2);
     assert_eq!(world.verdict(), ProbeVerdict::Bad(Cause::NoAnswer));
 }
@@ -167,7 +177,7 @@ fn a_silent_peer_that_probes_us_is_probed_at_once() {
     let mut world = World::new(1, NONE);
     world.run(SECOND * 20);
     assert_eq!(world.verdict(), ProbeVerdict::Silent);
-    (world.answers, world.sent) = (ALL, Vec::new());
+    (world.answers, world.sent) = (Box::new(ALL), Vec::new());
     world.board.record_packet(address(0), world.now);
     world.run(TICK * 2);
     assert_eq!(world.verdict(), ProbeVerdict::Good);
@@ -183,7 +193,7 @@ fn a_peer_that_has_sent_a_packet_is_never_silent() {
     world.sent.clear();
     world.run(SECOND * 60);
     assert!(world.sent.len() <= 90, "{}", world.sent.len());
-    world.answers = TUNNEL;
+    world.answers = Box::new(TUNNEL);
     world.run(SECOND * 10);
     assert_eq!(world.verdict(), ProbeVerdict::Bad(Cause::NoAnswer));
 }
@@ -204,7 +214,7 @@ fn a_silent_peer_can_be_probed_again_from_the_start() {
     world.run(SECOND * 60);
     assert_eq!(world.verdict(), ProbeVerdict::Silent);
     world.board.restart(&[address(0)].into(), world.now);
-    world.answers = TUNNEL;
+    world.answers = Box::new(TUNNEL);
     world.run(TICK);
     assert_eq!(world.verdict(), ProbeVerdict::Pending);
     world.run(SECOND * 2);
@@ -215,7 +225,7 @@ fn a_silent_peer_can_be_probed_again_from_the_start() {
 fn a_bad_path_recovers_after_several_consecutive_answers() {
     let mut world = World::new(1, TUNNEL);
     world.run(SECOND * 10);
-    world.answers = ALL;
+    world.answers = Box::new(ALL);
     let repaired = world.now;
     world.run(SECOND * 20);
     assert_eq!(world.verdict(), ProbeVerdict::Good);
@@ -227,15 +237,32 @@ fn a_path_that_flaps_needs_more_answers_to_recover() {
     let mut world = World::new(1, ALL);
     let mut proofs = Vec::new();
     for _ in 0..3 {
-        world.answers = TUNNEL;
+        world.answers = Box::new(TUNNEL);
         world.run(SECOND * 5);
-        world.answers = ALL;
+        world.answers = Box::new(ALL);
         let repaired = world.now;
         world.run(SECOND * 60);
         assert_eq!(world.verdict(), ProbeVerdict::Good);
         proofs.push(world.took(repaired));
     }
     assert!(proofs[1] > proofs[0] * 3 / 2 && proofs[2] > proofs[1] * 3 / 2, "{proofs:?}");
+}
+
+#[test]
+fn a_peer_that_takes_no_direct_packets_yet_is_not_judged() {
+    let mut world = World::new(1, TUNNEL);
+    for _ in 0..2000 {
+        world.board.take_direct(address(0), false);
+        world.run(TICK * 4);
+        assert_eq!(world.verdict(), ProbeVerdict::Pending);
+    }
+    world.sent.clear();
+    world.run(SECOND / 2);
+    assert!(world.sent.len() <= 3, "{}", world.sent.len());
+    world.board.take_direct(address(0), true);
+    world.answers = Box::new(ALL);
+    world.run(SECOND * 2);
+    assert_eq!(world.verdict(), ProbeVerdict::Good);
 }
 
 #[test]
@@ -266,7 +293,7 @@ fn a_peer_at_another_address_is_pending_again() {
     let mut world = World::new(1, ALL);
     world.run(SECOND);
     let moved = Target { public_ip: IpAddr::from([172, 16, 9, 9]), ..target(0) };
-    world.answers = NONE;
+    world.answers = Box::new(NONE);
     world.board.update_targets(&[(address(0), Some(moved))].into(), world.now);
     world.run(TICK);
     assert_eq!(world.verdict(), ProbeVerdict::Pending);
@@ -316,14 +343,14 @@ fn losses_before_the_peer_probed_paths_are_not_counted() {
     let mut world = World::new(1, NONE);
     world.run(SECOND * 80);
     assert_eq!(state(&world).window(Path::Direct), (0, 0));
-    world.answers = ALL;
+    world.answers = Box::new(ALL);
     world.run(SECOND * 20);
     for path in [Path::Direct, Path::Tunnel] {
         let (asked, lost) = state(&world).window(path);
         assert!(asked > 0 && lost == 0, "{lost} of {asked}");
     }
     // From then on, losses are counted.
-    world.answers = NONE;
+    world.answers = Box::new(NONE);
     world.run(SECOND * 5);
     assert!(state(&world).window(Path::Direct).1 >= 3);
 }
@@ -334,11 +361,11 @@ fn a_direct_path_is_not_judged_by_probes_before_the_peer_probed_paths() {
     let mut world = World::new(1, NONE);
     world.run(SECOND * 80);
     // Its first packet is the answer through the tunnel.
-    world.answers = TUNNEL;
+    world.answers = Box::new(TUNNEL);
     while state(&world).tunnel.answered_at.is_none() {
         world.run(TICK);
     }
-    world.answers = ALL;
+    world.answers = Box::new(ALL);
     // A silent peer is probed again only some seconds later.
     for _ in 0..2000 {
         world.run(TICK);

@@ -1,7 +1,9 @@
 //! A host without a flaw, what a node needs of it, and functions that change it.
 
+use tweed_netlink::nftables::{FilterChain, TableFamily};
+
 use super::super::*;
-use crate::model::entry::LinkName;
+use crate::model::entry::{Condition, LinkName, Match, Rule, Verdict};
 use crate::model::node::Interface;
 use crate::model::node::tests::interface;
 use crate::model::policy::Forward;
@@ -60,7 +62,7 @@ pub(super) fn host() -> Host {
             Socket { port: 8472, owner: Owner::Unknown },
             Socket { port: 8475, owner: Owner::Tweed },
         ],
-        chains: vec![forward(RuleVerdict::Accept, [])],
+        chains: vec![forward(Verdict::Accept, [])],
         vxlan: Module::Available,
         systemd: Systemd {
             networkd: Some(unit("networkd.conf", foreign)),
@@ -91,12 +93,9 @@ pub(super) fn unit(name: &str, text: &str) -> Unit {
     Unit::parse(format!("/etc/systemd/network/{name}"), [text])
 }
 
-pub(super) fn forward(
-    policy: RuleVerdict,
-    rules: impl IntoIterator<Item = ForeignRule>,
-) -> ForeignChain {
-    ForeignChain {
-        family: Some(Family::V4),
+pub(super) fn forward(policy: Verdict, rules: impl IntoIterator<Item = Rule>) -> FilterChain {
+    FilterChain {
+        family: TableFamily::Only(Family::V4),
         table: "filter".to_owned(),
         name: "FORWARD".to_owned(),
         policy: Some(policy),
@@ -104,20 +103,20 @@ pub(super) fn forward(
     }
 }
 
-pub(super) fn chain(name: &str, rules: impl IntoIterator<Item = ForeignRule>) -> ForeignChain {
-    ForeignChain { name: name.to_owned(), policy: None, ..forward(RuleVerdict::Accept, rules) }
+pub(super) fn chain(name: &str, rules: impl IntoIterator<Item = Rule>) -> FilterChain {
+    FilterChain { name: name.to_owned(), policy: None, ..forward(Verdict::Accept, rules) }
 }
 
-pub(super) fn any(then: RuleVerdict) -> ForeignRule {
-    ForeignRule { source: None, destination: None, then }
+pub(super) fn any(then: Verdict) -> Rule {
+    Rule::of([], then)
 }
 
-pub(super) fn from(network: &str, then: RuleVerdict) -> ForeignRule {
-    ForeignRule { source: Some(prefix(network)), ..any(then) }
+pub(super) fn from(network: &str, then: Verdict) -> Rule {
+    Rule::of([Condition::source(Match::Is, prefix(network))], then)
 }
 
-pub(super) fn to(network: &str, then: RuleVerdict) -> ForeignRule {
-    ForeignRule { destination: Some(prefix(network)), ..any(then) }
+pub(super) fn to(network: &str, then: Verdict) -> Rule {
+    Rule::of([Condition::destination(Match::Is, prefix(network))], then)
 }
 
 pub(super) fn set(host: &mut Host, name: &str, value: &str) {

@@ -1,5 +1,6 @@
 //! One simulated daemon: it acquires a lease, holds it and observes all others, as a real one does.
 
+use std::future::ready;
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -80,7 +81,9 @@ impl Node {
     }
 
     async fn work(&self) -> Result<(), Error> {
-        let config = self.manager.network_config().await;
+        let mut usable = self.manager.watch_config().filter_map(|update| ready(update.config.ok()));
+        // A watch never ends.
+        let Some(config) = usable.next().await else { return Ok(()) };
         let mut attributes = self.orders.attributes.clone();
         let lease = self.acquire(&config, &mut attributes).await?;
         tokio::select! {

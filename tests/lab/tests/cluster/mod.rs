@@ -1,4 +1,4 @@
-//! A cluster whose paths are programmed by hand, as a daemon would.
+//! A cluster whose paths are programmed by commands instead of a daemon.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -25,7 +25,7 @@ pub(crate) fn islands(count: usize) -> Cluster {
     Cluster { lab, segment, nodes, pods }
 }
 
-/// Like [`islands`], with a direct path from everyone to everyone.
+/// Like [`islands`], with a direct path from every node to every other one.
 pub(crate) fn direct(count: usize) -> Cluster {
     let cluster = islands(count);
     for (from, to) in ordered_pairs(count) {
@@ -54,7 +54,7 @@ pub(crate) fn subnet(index: usize) -> String {
 }
 
 impl Cluster {
-    /// Replaces whatever path there is.
+    /// Replaces any existing path.
     pub(crate) fn route_directly(&self, from: usize, to: usize) {
         let gateway = self.nodes[to].address(Family::V4).unwrap();
         let route = format!("route replace {} via {gateway} proto 241", subnet(to));
@@ -79,7 +79,7 @@ impl Cluster {
         }
     }
 
-    /// Replaces whatever path there is.
+    /// Replaces any existing path.
     pub(crate) fn route_through_tunnel(&self, from: usize, to: usize) {
         let words = format!("via {} dev flannel.1 onlink proto 241", base(to));
         self.nodes[from].ip(format!("route replace {} {words}", subnet(to))).unwrap();

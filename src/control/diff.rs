@@ -1,0 +1,160 @@
+//! The difference between desired and actual state, without removals that have to wait.
+
+use std::collections::BTreeSet;
+
+use tokio::time::Instant;
+
+use super::Control;
+use super::changes::Differences;
+use crate::model::entry::{Entry, KernelState, Key, NexthopId, Removal};
+use crate::plan::diff::{Op, diff, diff_key};
+
+impl Control {
+    /// The operations to apply now.
+    pub(super) fn select_ops(&mut self) -> Vec<Op> {
+        self.changes |= self.derived.retire(&self.inputs, &self.state.actual);
+        // Removing a link or a table also removes other entries.
+        let removes_others = |key: &Key| matches!(key, Key::Link(_) | Key::Table(_));
+        let ops = match std::mem::take(&mut self.changes.differences) {
+            Differences::In(keys) if !keys.iter().any(removes_others) => self.diff_keys(&keys),
+            Differences::In(_) | Differences::Anywhere => self.diff_all(),
+        };
+        let remade = self.remade(&ops);
+        let mut due: Vec<Op> = ops.into_iter().filter(|op| self.is_due(op, &remade)).collect();
+        keep_used_nexthops(&mut due, &self.state.actual);
+        due.into_iter().inspect(|op| tracing::debug!("{op}")).collect()
+    }
+
+    fn diff_all(&mut self) -> Vec<Op> {
+        let (desired, actual, scope) =
+            (self.derived.desired.state(), &self.state.actual, &self.derived.scope);
+        let differs = |key: &Key| diff_key(key, desired, actual, scope).is_some();
+        self.state.refused.retain(differs);
+        self.state.timers.retain(differs);
+        diff(desired, actual, scope)
+    }
+
+    fn diff_keys(&mut self, keys: &BTreeSet<Key>) -> Vec<Op> {
+        let (mut puts, mut removals) = (Vec::new(), Vec::new());
+        let (desired, scope) = (self.derived.desired.state(), &self.derived.scope);
+        for key in keys {
+            match diff_key(key, desired, &self.state.actual, scope) {
+                Some(op @ (Op::Create(_) | Op::Replace(_))) => puts.push(op),
+                Some(op @ Op::Remove(_)) => removals.push(op),
+                None => {
+                    self.state.timers.forget(key);
+                    self.state.refused.forget(key);
+                }
+            }
+        }
+        puts.extend(removals.into_iter().rev());
+        puts
+    }
+
+    /// An operation that the kernel refused is retried only after its own backoff, whatever
+    /// triggered this diff.
+    fn is_due(&mut self, op: &Op, remade: &BTreeSet<Key>) -> bool {
+        let is_due = match op {
+            Op::Create(entry) | Op::Replace(entry) => {
+                self.state.timers.forget(&entry.key());
+                self.may_put(entry, remade)
+            }
+            Op::Remove(entry) => self.may_remove_now(entry),
+        };
+        is_due && !self.state.refused.holds_back(op)
+    }
+
+    /// Whether `entry` may be created, or may replace the existing one. An entry that is already
+    /// correct is kept if its device or table is not being recreated.
+    fn may_put(&self, entry: &Entry, remade: &BTreeSet<Key>) -> bool {
+        let key = entry.key();
+        let may_put = match self.state.actual.get(&key) {
+            None => true,
+            Some(_) if remade.contains(&key) || is_on(entry, remade) => true,
+            Some(held) => !entry.is_met_by(held) && self.inputs.may_replace_with(entry),
+        };
+        may_put && !self.uses_foreign_nexthop(entry)
+    }
+
+    /// The devices and tables that `ops` recreate; the entries on them are lost in between.
+    fn remade(&self, ops: &[Op]) -> BTreeSet<Key> {
+        let desired = self.derived.desired.state();
+        let is_remade = |op: &&Op| match (op, op.entry()) {
+            (Op::Replace(_), Entry::Table(_)) => true,
+            (Op::Remove(_), link @ Entry::Link(_)) => desired.get(&link.key()).is_some(),
+            _ => false,
+        };
+        let remade = ops.iter().filter(is_remade).map(Op::entry);
+        remade.filter(|entry| self.inputs.may_replace_with(entry)).map(Entry::key).collect()
+    }
+
+    /// Whether `entry` is, or is a route that uses, a nexthop object that is now foreign.
+    fn uses_foreign_nexthop(&self, entry: &Entry) -> bool {
+        let id = match entry {
+            Entry::Nexthop(nexthop) => Some(nexthop.id),
+            Entry::Route(route) => route.nexthop,
+            _ => None,
+        };
+        let held = id.and_then(|id| self.state.actual.get(&Key::Nexthop(id)));
+        held.is_some_and(Entry::is_foreign_nexthop)
+    }
+
+    fn may_remove_now(&mut self, entry: &Entry) -> bool {
+        let key = entry.key();
+        if matches!(entry, Entry::Link(_)) && self.derived.desired.state().get(&key).is_some() {
+            // The device must be removed before it can be recreated.
+            return self.inputs.may_replace_with(entry);
+        }
+        self.inputs.may_remove()
+            && match entry.removal() {
+                Removal::AtOnce => true,
+                Removal::Delayed => self.state.timers.has_lingered(&key),
+                Removal::AfterRules => self.rules_are_met() && self.state.timers.has_lingered(&key),
+            }
+    }
+
+    /// Whether all masquerading rules are in place. Until then, the rules of another firewall or of
+    /// a former daemon are still needed.
+    pub(super) fn rules_are_met(&self) -> bool {
+        self.inputs.own.is_some() && self.is_met(Entry::is_rules)
+    }
+
+    /// New rules were applied: check whether the old rules can be removed now.
+    pub(super) fn check_old_rules(&mut self) {
+        let rules = self.state.actual.local().filter(|entry| entry.is_rules());
+        let keys = rules.map(|entry| entry.key());
+        let desired = self.derived.desired.state();
+        for key in keys.filter(|key| desired.get(key).is_none()) {
+            self.state.timers.check_again(key, Instant::now());
+        }
+    }
+}
+
+/// Whether `entry` is on one of these devices or in one of these tables.
+fn is_on(entry: &Entry, remade: &BTreeSet<Key>) -> bool {
+    if remade.is_empty() {
+        return false;
+    }
+    let device = entry.link().map(|link| Key::Link(link.clone()));
+    let table = entry.table().map(|table| Key::Table(table.clone()));
+    device.into_iter().chain(table).any(|key| remade.contains(&key))
+}
+
+/// Drops from `ops` the removal of nexthop objects that a route still uses: the kernel would remove
+/// the route too. One pass over the routes, because thousands of objects may be removed together.
+fn keep_used_nexthops(ops: &mut Vec<Op>, actual: &KernelState) {
+    let leaving: BTreeSet<NexthopId> = ops.iter().filter_map(removed_nexthop).collect();
+    if leaving.is_empty() {
+        return;
+    }
+    let used = actual.routes().filter_map(|route| route.nexthop);
+    let used: BTreeSet<NexthopId> = used.filter(|id| leaving.contains(id)).collect();
+    ops.retain(|op| removed_nexthop(op).is_none_or(|id| !used.contains(&id)));
+}
+
+fn removed_nexthop(op: &Op) -> Option<NexthopId> {
+    match (op, op.entry()) {
+        (Op::Remove(_), Entry::Nexthop(nexthop)) => Some(nexthop.id),
+        _ => None,
+    }
+}

@@ -1,0 +1,188 @@
+//! Whether the peers answer by the paths in use: for status, readiness and the log.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use tokio::time::Instant;
+
+use super::Control;
+use super::changes::Changes;
+use super::readiness::SHOWN;
+use crate::model::lease::Endpoint;
+use crate::model::path::{PeerReachability, ReachabilityState, UnknownCause};
+use crate::model::status::{PeerCounts, ReachabilityCounts};
+use crate::plan::paths::Board;
+
+/// How many peers one pass of the loop logs with a line each.
+const LINES: usize = 10;
+/// How many unreachable peers the status names.
+const NAMED: usize = 10;
+
+/// What the log last reported about the peers.
+#[derive(Debug, Default)]
+pub(super) struct LoggedPeers {
+    /// The degraded and unreachable peers, and since when.
+    failing: BTreeMap<IpAddr, (ReachabilityState, Instant)>,
+    /// The peers whose reachability may differ from what was logged.
+    moved: BTreeSet<IpAddr>,
+}
+
+/// A change of a peer's reachability, for the log.
+enum PeerChange {
+    Degraded {
+        cause: String,
+    },
+    Unreachable {
+        cause: String,
+    },
+    /// From one of these states, which it had for this time.
+    Reachable {
+        before: ReachabilityState,
+        seconds: u64,
+    },
+}
+
+impl Control {
+    /// Whether the peer of `endpoint`, which has a path, answers by it.
+    pub(super) fn reachability(&self, endpoint: &Endpoint) -> PeerReachability {
+        self.known_reachability(endpoint.subnet.base()).unwrap_or_else(|| {
+            let is_off =
+                !self.is_probing() || (self.current_board().is_none() && !self.paths.is_starting());
+            let cause = if is_off { UnknownCause::ProbesOff } else { UnknownCause::TooEarly };
+            PeerReachability::Unknown { cause }
+        })
+    }
+
+    /// The number of peers with a path in each state.
+    pub(super) fn reachability_counts(&self, peers: &PeerCounts) -> ReachabilityCounts {
+        let mut counts = self.current_board().map(Board::counts).unwrap_or_default();
+        counts.unknown += (peers.direct + peers.tunnel).saturating_sub(counts.total());
+        counts
+    }
+
+    pub(super) fn first_unreachable(&self) -> Vec<String> {
+        let unreachable =
+            self.failing().filter(|(_, it)| it.state() == ReachabilityState::Unreachable);
+        unreachable.filter_map(|(peer, _)| self.peer_name(peer)).take(NAMED).collect()
+    }
+
+    /// One sentence for all peers that fail for the same reason, the unreachable ones first.
+    pub(super) fn reachability_warnings(&self) -> Vec<String> {
+        let mut groups: BTreeMap<_, Vec<IpAddr>> = BTreeMap::new();
+        for (peer, reachability) in self.failing() {
+            let cause = reachability.cause().unwrap_or_default();
+            groups.entry((reachability.state(), cause)).or_default().push(peer);
+        }
+        let total = self.current_board().map(Board::counts).unwrap_or_default().total();
+        let warning = |((state, cause), peers): ((ReachabilityState, String), Vec<IpAddr>)| {
+            let are = if peers.len() == 1 { "is" } else { "are" };
+            let named = peers.iter().filter_map(|peer| self.peer_name(*peer)).take(SHOWN);
+            let mut named: Vec<String> = named.collect();
+            let more = peers.len().saturating_sub(SHOWN);
+            named.extend((more > 0).then(|| format!("{more} more")));
+            let (number, state) = (peers.len(), state.as_str());
+            format!("{number} of {total} peers {are} {state}: {}: {cause}", named.join(", "))
+        };
+        groups.into_iter().rev().map(warning).collect()
+    }
+
+    /// Records which peers became reachable or unreachable.
+    pub(super) fn note_reachability(&mut self) -> Changes {
+        let moved = self.paths.take_moved();
+        let report = !moved.is_empty();
+        self.paths.logged.moved.extend(moved);
+        Changes { report, ..Changes::default() }
+    }
+
+    /// Logs the peers that became reachable or unreachable, each once per change.
+    pub(super) fn log_reachability(&mut self) {
+        // A change of the plan may have changed paths.
+        self.take(Self::note_reachability);
+        let moved = std::mem::take(&mut self.paths.logged.moved);
+        let changes = moved.into_iter().filter_map(|peer| Some((peer, self.peer_change(peer)?)));
+        let changes: Vec<(IpAddr, PeerChange)> = changes.collect();
+        for (peer, change) in changes.iter().take(LINES) {
+            self.log_peer(*peer, change);
+        }
+        if changes.len() > LINES {
+            let counts = self.current_board().map(Board::counts).unwrap_or_default();
+            let ReachabilityCounts { degraded, unreachable, .. } = counts;
+            let more = changes.len() - LINES;
+            tracing::warn!(
+                more,
+                degraded,
+                unreachable,
+                "more peers became reachable or unreachable"
+            );
+        }
+    }
+
+    /// The change of a peer since it was last logged, if there is one.
+    fn peer_change(&mut self, peer: IpAddr) -> Option<PeerChange> {
+        let known = self.known_reachability(peer);
+        let failing = &mut self.paths.logged.failing;
+        let before = failing.get(&peer).copied();
+        let Some(state) = known.map(|it| it.state()).filter(|state| state.is_failing()) else {
+            let (before, since) = failing.remove(&peer)?;
+            let seconds = since.elapsed().as_secs();
+            let is_back = known == Some(PeerReachability::Reachable);
+            return is_back.then_some(PeerChange::Reachable { before, seconds });
+        };
+        if before.is_some_and(|(before, _)| before == state) {
+            return None;
+        }
+        failing.insert(peer, (state, Instant::now()));
+        let cause = known?.cause().unwrap_or_default();
+        Some(match state {
+            ReachabilityState::Unreachable => PeerChange::Unreachable { cause },
+            ReachabilityState::Degraded
+            | ReachabilityState::Reachable
+            | ReachabilityState::Unknown => PeerChange::Degraded { cause },
+        })
+    }
+
+    fn log_peer(&self, peer: IpAddr, change: &PeerChange) {
+        let lease = self.paths.leases.get(&peer).map(ToString::to_string).unwrap_or_default();
+        let peer = self.peer_name(peer).unwrap_or_default();
+        match change {
+            PeerChange::Unreachable { cause } => {
+                tracing::warn!(lease, peer, cause, "peer is unreachable");
+            }
+            PeerChange::Degraded { cause } => {
+                tracing::warn!(lease, peer, cause, "peer is degraded");
+            }
+            PeerChange::Reachable { before: ReachabilityState::Unreachable, seconds } => {
+                tracing::info!(lease, peer, seconds, "peer is reachable again");
+            }
+            PeerChange::Reachable { seconds, .. } => {
+                tracing::info!(lease, peer, seconds, "peer is no longer degraded");
+            }
+        }
+    }
+
+    /// The degraded and unreachable peers.
+    fn failing(&self) -> impl Iterator<Item = (IpAddr, PeerReachability)> {
+        let peers = self.current_board().into_iter().flat_map(Board::failing);
+        peers.filter_map(|peer| Some((peer, self.known_reachability(peer)?)))
+    }
+
+    fn known_reachability(&self, peer: IpAddr) -> Option<PeerReachability> {
+        self.current_board()?.reachability(peer, self.paths.now())
+    }
+
+    /// As in `10.244.7.0/24 (172.16.0.7)`.
+    fn peer_name(&self, peer: IpAddr) -> Option<String> {
+        let lease = self.inputs.peers.lease(self.paths.leases.get(&peer)?)?;
+        let endpoint = lease.endpoints.iter().find(|it| it.subnet.base() == peer)?;
+        Some(format!("{} ({})", endpoint.subnet, endpoint.public_ip))
+    }
+
+    fn is_probing(&self) -> bool {
+        self.inputs.config.as_ref().is_some_and(|config| config.probing().is_some())
+    }
+
+    /// The board, if its results are recent.
+    fn current_board(&self) -> Option<&Board> {
+        self.paths.current_board().filter(|_| self.is_probing())
+    }
+}

@@ -1,0 +1,204 @@
+//! How soon the board reports that peers became unreachable or reachable again.
+
+use super::*;
+use crate::model::path::{DegradedCause, UnknownCause};
+
+/// A cluster of `number` peers that answer by `path`, the path in use. Between nodes without
+/// `Mixed`, only that path is probed.
+fn cluster(number: u16, path: Path, mixed: bool) -> World {
+    let target = |peer| {
+        let public_ip = IpAddr::from([172, 16, high(peer), low(peer)]);
+        let (direct, tunnel) = (mixed || path == Path::Direct, mixed || path == Path::Tunnel);
+        Target { public_ip, direct, tunnel }
+    };
+    let mut world = World::of((0..number).map(|peer| (wide(peer), target(peer))), ALL);
+    for peer in 0..number {
+        let used = UsedPath { path, direct_failure: None };
+        world.board.use_path(wide(peer), Some(used), world.now);
+    }
+    // Until all have answered at the steady pace.
+    world.run(round(number) * 2 + SECOND * 10);
+    assert_eq!(world.board.counts().reachable, usize::from(number));
+    world.board.take_moved();
+    world
+}
+
+fn wide(peer: u16) -> IpAddr {
+    IpAddr::from([10, 128 + high(peer), low(peer), 0])
+}
+
+const fn high(peer: u16) -> u8 {
+    peer.to_be_bytes()[0]
+}
+
+const fn low(peer: u16) -> u8 {
+    peer.to_be_bytes()[1]
+}
+
+/// The longest time between two probes of one peer.
+fn round(number: u16) -> Duration {
+    Pace::Steady.interval(SECOND, number.into()) * 11 / 10
+}
+
+/// How long it takes at most to report an unreachable peer.
+fn limit(number: u16) -> Duration {
+    match number {
+        ..=100 => SECOND * 10,
+        101..=200 => SECOND * 15,
+        201.. => round(number) + SECOND * 3,
+    }
+}
+
+/// Runs until `peers` peers have this state; returns how long that took.
+fn time_until(world: &mut World, state: ReachabilityState, peers: usize) -> Duration {
+    let began = world.now;
+    while *world.board.counts().of(state) < peers {
+        world.run(TICK);
+        assert!(world.now < began + SECOND * 200, "{:?}", world.board.counts());
+    }
+    world.now.checked_sub(began).unwrap()
+}
+
+const CLUSTERS: [(Path, bool); 4] =
+    [(Path::Tunnel, false), (Path::Direct, false), (Path::Tunnel, true), (Path::Direct, true)];
+
+#[test]
+fn a_peer_that_falls_silent_is_reported_in_time() {
+    for number in [3, 100, 200, 1000] {
+        for (path, mixed) in CLUSTERS {
+            let mut world = cluster(number, path, mixed);
+            let dead = wide(number / 2);
+            world.answers = Box::new(move |request| request.peer != dead);
+            let took = time_until(&mut world, ReachabilityState::Unreachable, 1);
+            assert!(took <= limit(number), "{number} {path:?} {mixed}: {took:?}");
+            assert_eq!(world.board.failing().collect::<Vec<_>>(), [dead]);
+            let known = world.board.reachability(dead, world.now).unwrap();
+            let PeerReachability::Unreachable { cause, since_ms } = known else { panic!() };
+            assert_eq!(cause, UnreachableCause::PeerSilent);
+            assert!((1..=3000).contains(&since_ms.unwrap()), "{since_ms:?}");
+            world.answers = Box::new(ALL);
+            let took = time_until(&mut world, ReachabilityState::Reachable, number.into());
+            assert!(took <= round(number), "{number} {path:?} {mixed}: {took:?}");
+        }
+    }
+}
+
+#[test]
+fn all_peers_that_fall_silent_are_reported_in_time() {
+    for number in [3, 100, 200, 1000] {
+        for (path, mixed) in CLUSTERS {
+            let mut world = cluster(number, path, mixed);
+            world.answers = Box::new(NONE);
+            let took = time_until(&mut world, ReachabilityState::Unreachable, number.into());
+            // Both paths of thousands of peers in doubt share the budget for urgent probes.
+            let compared = if mixed { SECOND * 2 } else { Duration::ZERO };
+            assert!(took <= limit(number) + compared, "{number} {path:?} {mixed}: {took:?}");
+            let known = world.board.reachability(wide(0), world.now);
+            let is_alone = matches!(
+                known,
+                Some(PeerReachability::Unreachable { cause: UnreachableCause::AllSilent, .. })
+            );
+            assert!(is_alone, "{known:?}");
+            world.answers = Box::new(ALL);
+            let took = time_until(&mut world, ReachabilityState::Reachable, number.into());
+            assert!(took <= round(number), "{number} {path:?} {mixed}: {took:?}");
+        }
+    }
+}
+
+#[test]
+fn a_silent_peer_costs_no_more_probes_than_one_that_answers() {
+    let mut world = cluster(100, Path::Tunnel, false);
+    let sent = |world: &mut World| {
+        world.sent.clear();
+        world.run(SECOND * 60);
+        world.sent.len()
+    };
+    let before = sent(&mut world);
+    world.answers = Box::new(NONE);
+    world.run(SECOND * 30);
+    let after = sent(&mut world);
+    assert!(after <= before * 11 / 10, "{before}, {after}");
+}
+
+#[test]
+fn a_tunnel_that_fails_alone_is_the_cause() {
+    let mut world = cluster(3, Path::Tunnel, true);
+    world.answers = Box::new(|request| request.path == Path::Direct);
+    time_until(&mut world, ReachabilityState::Unreachable, 3);
+    let known = world.board.reachability(wide(0), world.now);
+    let is_tunnel = matches!(
+        known,
+        Some(PeerReachability::Unreachable { cause: UnreachableCause::TunnelSilent, .. })
+    );
+    assert!(is_tunnel, "{known:?}");
+}
+
+#[test]
+fn a_path_that_drops_only_large_packets_is_degraded() {
+    let mut world = cluster(3, Path::Tunnel, false);
+    world.answers = Box::new(|request| request.size == ProbeSize::Small);
+    time_until(&mut world, ReachabilityState::Degraded, 3);
+    // It stays so, however long.
+    for _ in 0..100 {
+        world.run(SECOND);
+        let known = world.board.reachability(wide(0), world.now);
+        let cause = DegradedCause::LargeLost;
+        assert_eq!(known, Some(PeerReachability::Degraded { cause }));
+    }
+    // After an outage, too.
+    world.answers = Box::new(NONE);
+    time_until(&mut world, ReachabilityState::Unreachable, 3);
+    world.answers = Box::new(|request| request.size == ProbeSize::Small);
+    time_until(&mut world, ReachabilityState::Degraded, 3);
+    world.answers = Box::new(ALL);
+    let took = time_until(&mut world, ReachabilityState::Reachable, 3);
+    assert!(took <= round(3), "{took:?}");
+}
+
+#[test]
+fn a_lossy_path_in_a_large_cluster_is_measured_soon() {
+    let mut world = cluster(1000, Path::Tunnel, false);
+    let lossy = wide(7);
+    world.answers = Box::new(move |request| request.peer != lossy || request.number % 10 > 0);
+    while world.board.states[&lossy].tunnel.watched == 0 {
+        world.run(SECOND);
+    }
+    let took = time_until(&mut world, ReachabilityState::Degraded, 1);
+    assert!(took <= SECOND * 150, "{took:?}");
+    let known = world.board.reachability(lossy, world.now);
+    assert_eq!(known, Some(PeerReachability::Degraded { cause: DegradedCause::Loss }));
+}
+
+#[test]
+fn a_peer_without_a_path_is_not_counted() {
+    let mut world = cluster(3, Path::Tunnel, false);
+    world.board.use_path(wide(0), None, world.now);
+    assert_eq!(world.board.counts().total(), 2);
+    assert_eq!(world.board.reachability(wide(0), world.now), None);
+    world.board.update_targets(&[(wide(1), None)].into(), world.now);
+    assert_eq!(world.board.counts().total(), 1);
+    assert_eq!(world.board.take_moved(), [wide(0), wide(1)].into());
+}
+
+#[test]
+fn a_peer_that_never_answers_through_the_tunnel_is_unknown_and_rarely_probed() {
+    let mut world = cluster(1, Path::Tunnel, false);
+    let target = world.board.states[&wide(0)].target;
+    world.answers = Box::new(NONE);
+    world.board.update_targets(&[(wide(0), None)].into(), world.now);
+    world.board.update_targets(&[(wide(0), Some(target))].into(), world.now);
+    let used = UsedPath { path: Path::Tunnel, direct_failure: None };
+    world.board.use_path(wide(0), Some(used), world.now);
+    world.run(SECOND * 10);
+    let known = world.board.reachability(wide(0), world.now);
+    let cause = UnknownCause::NeverAnswered;
+    assert_eq!(known, Some(PeerReachability::Unknown { cause }));
+    world.sent.clear();
+    world.run(SECOND * 60);
+    assert!(world.sent.len() <= 10, "{}", world.sent.len());
+    // Its first packet is a reason to probe it at once.
+    world.answers = Box::new(ALL);
+    world.board.record_packet(wide(0), world.now);
+    time_until(&mut world, ReachabilityState::Reachable, 1);
+}

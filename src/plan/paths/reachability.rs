@@ -1,0 +1,185 @@
+//! Whether a peer is reachable by the path in use: for reports only, the plan does not depend on it.
+
+use std::time::Duration;
+
+use super::state::{ProbeState, UsedPath};
+use super::verdict::Thresholds;
+use crate::model::path::{DegradedCause, Path, PeerReachability, UnknownCause, UnreachableCause};
+
+/// Silence is unreachability only for a peer that has sent a packet before: another may run flannel.
+pub(super) fn reachability(
+    state: &ProbeState,
+    used: UsedPath,
+    thresholds: Thresholds,
+    now: Duration,
+) -> PeerReachability {
+    let track = state.track(used.path);
+    if state.first_packet.is_none() {
+        let probed_for = state.first_probe.map(|since| now.saturating_sub(since));
+        let is_old = probed_for.is_some_and(|time| time >= thresholds.silence);
+        let cause = if is_old { UnknownCause::NeverAnswered } else { UnknownCause::TooEarly };
+        return PeerReachability::Unknown { cause };
+    }
+    if let Some(since) = track.unanswered_since.filter(|_| track.is_silent()) {
+        let since_ms = u64::try_from(now.saturating_sub(since).as_millis()).ok();
+        return PeerReachability::Unreachable { cause: cause(state, used.path, since), since_ms };
+    }
+    if track.answered_at.is_none() {
+        return PeerReachability::Unknown { cause: UnknownCause::TooEarly };
+    }
+    let faults = [
+        (used.direct_failure.is_some(), DegradedCause::DirectFails),
+        (track.loses_large(thresholds.failures), DegradedCause::LargeLost),
+        (track.is_lossy(), DegradedCause::Loss),
+    ];
+    let fault = faults.into_iter().find_map(|(is_present, cause)| is_present.then_some(cause));
+    fault.map_or(PeerReachability::Reachable, |cause| PeerReachability::Degraded { cause })
+}
+
+/// Why nothing gets through by `path` since `since`.
+fn cause(state: &ProbeState, path: Path, since: Duration) -> UnreachableCause {
+    let (other, silent) = match path {
+        Path::Direct => (&state.tunnel, UnreachableCause::DirectSilent),
+        Path::Tunnel => (&state.direct, UnreachableCause::TunnelSilent),
+    };
+    if other.answered_at.is_some_and(|answered| answered > since) && !other.is_silent() {
+        silent
+    } else if state.last_packet.is_some_and(|arrived| arrived > since) {
+        UnreachableCause::OneDirection
+    } else {
+        UnreachableCause::PeerSilent
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::super::state::Target;
+    use super::super::verdict::{ProbeSize, Track};
+    use super::*;
+    use crate::model::path::{Cause, ReachabilityState};
+
+    const RULES: Thresholds =
+        Thresholds { failures: 3, successes: 5, silence: Duration::from_secs(5) };
+    const SECOND: Duration = Duration::from_secs(1);
+    const START: Duration = Duration::from_secs(100);
+
+    /// A path with these results, one per second: `+` and `-` for a large probe that was answered
+    /// or lost, `s` and `x` for a small one.
+    fn results(results: &str) -> Track {
+        let mut track = Track::default();
+        for (number, result) in (0..).zip(results.chars()) {
+            let sent = START + SECOND * number;
+            match result {
+                '+' => track.take_answer(ProbeSize::Large, sent, sent),
+                's' => track.take_answer(ProbeSize::Small, sent, sent),
+                '-' => track.take_loss(ProbeSize::Large, sent),
+                _ => track.take_loss(ProbeSize::Small, sent),
+            }
+        }
+        track
+    }
+
+    fn state(direct: Track, tunnel: Track) -> ProbeState {
+        let public_ip = IpAddr::from([172, 16, 0, 9]);
+        let target = Target { public_ip, direct: true, tunnel: true };
+        let mut state = ProbeState::new(target, 0);
+        (state.direct, state.tunnel) = (direct, tunnel);
+        (state.first_packet, state.first_probe) = (Some(START), Some(START));
+        state
+    }
+
+    fn by(state: &ProbeState, path: Path) -> PeerReachability {
+        let used = UsedPath { path, direct_failure: None };
+        reachability(state, used, RULES, START + SECOND * 1000)
+    }
+
+    const REACHABLE: PeerReachability = PeerReachability::Reachable;
+
+    const fn degraded(cause: DegradedCause) -> PeerReachability {
+        PeerReachability::Degraded { cause }
+    }
+
+    const fn unreachable(cause: UnreachableCause, since: u64) -> PeerReachability {
+        PeerReachability::Unreachable { cause, since_ms: Some((1000 - since) * 1000) }
+    }
+
+    #[test]
+    fn each_row_of_the_table_holds() {
+        let loss = degraded(DegradedCause::Loss);
+        let large_lost = degraded(DegradedCause::LargeLost);
+        let silent = |since| unreachable(UnreachableCause::PeerSilent, since);
+        let too_early = PeerReachability::Unknown { cause: UnknownCause::TooEarly };
+        let with_losses = |lost: usize| ["+".repeat(100 - 2 * lost), "-+".repeat(lost)].concat();
+        let rows = [
+            ("the last probe was answered", "+".to_owned(), REACHABLE),
+            ("no result yet", String::new(), too_early),
+            ("a path that was never answered is undecided", "----".to_owned(), too_early),
+            ("and is silent after five probes", "-----".to_owned(), silent(0)),
+            ("some lost probes are no outage", "+-x-x".to_owned(), REACHABLE),
+            ("five in a row are", "+-x-x-".to_owned(), silent(1)),
+            ("of any size", "+xxxxx".to_owned(), silent(1)),
+            ("one answer ends it", "+------+".to_owned(), REACHABLE),
+            ("also that to a small probe", "+------s".to_owned(), REACHABLE),
+            ("four of a hundred are few", with_losses(4), REACHABLE),
+            ("five of a hundred are many", with_losses(5), loss),
+            ("losses leave the window", [with_losses(9), "+".repeat(100)].concat(), REACHABLE),
+            ("the losses of an outage do not count", format!("{}+", "-".repeat(50)), REACHABLE),
+            ("later ones do", format!("{}{}", "-".repeat(50), "+-".repeat(5)), loss),
+            ("those before it do", format!("{}------+", "+-".repeat(6)), loss),
+            ("an outage of large ones is over", format!("+{}+", "-s".repeat(50)), REACHABLE),
+            ("large ones are lost", "+-s-s-s".to_owned(), large_lost),
+            ("two are too few for that", "+-s-s".to_owned(), REACHABLE),
+            ("after an outage as well", format!("{}s-s-s-s", "-".repeat(9)), large_lost),
+        ];
+        for (row, path, expected) in rows {
+            let (used, other) = (results(&path), Track::default());
+            assert_eq!(by(&state(used, other), Path::Direct), expected, "{row}: {path}");
+            assert_eq!(by(&state(other, used), Path::Tunnel), expected, "{row}: {path}");
+        }
+    }
+
+    #[test]
+    fn the_path_that_is_not_used_only_names_the_cause() {
+        let (silent, answered) = (results("+------"), results("+++++++"));
+        assert_eq!(by(&state(silent, answered), Path::Tunnel), REACHABLE);
+        assert_eq!(by(&state(answered, silent), Path::Direct), REACHABLE);
+        let tunnel = unreachable(UnreachableCause::TunnelSilent, 1);
+        assert_eq!(by(&state(answered, silent), Path::Tunnel), tunnel);
+        let direct = unreachable(UnreachableCause::DirectSilent, 1);
+        assert_eq!(by(&state(silent, answered), Path::Direct), direct);
+        let both = unreachable(UnreachableCause::PeerSilent, 1);
+        assert_eq!(by(&state(silent, silent), Path::Direct), both);
+    }
+
+    #[test]
+    fn packets_of_a_silent_peer_show_that_one_direction_works() {
+        let mut heard = state(results("+------"), Track::default());
+        heard.last_packet = Some(START + SECOND * 4);
+        let one = unreachable(UnreachableCause::OneDirection, 1);
+        assert_eq!(by(&heard, Path::Direct), one);
+    }
+
+    #[test]
+    fn a_peer_on_its_fallback_is_degraded() {
+        let state = state(results("+----"), results("+++++"));
+        let used = UsedPath { path: Path::Tunnel, direct_failure: Some(Cause::NoAnswer) };
+        let now = START + SECOND * 10;
+        let expected = degraded(DegradedCause::DirectFails);
+        assert_eq!(reachability(&state, used, RULES, now), expected);
+    }
+
+    #[test]
+    fn a_peer_that_never_sent_a_packet_stays_unknown() {
+        let mut silent = state(results("---------"), results("---------"));
+        silent.first_packet = None;
+        let used = UsedPath { path: Path::Direct, direct_failure: None };
+        let cause = |seconds| match reachability(&silent, used, RULES, START + SECOND * seconds) {
+            PeerReachability::Unknown { cause } => cause,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!((cause(4), cause(5)), (UnknownCause::TooEarly, UnknownCause::NeverAnswered));
+        assert_eq!(by(&silent, Path::Direct).state(), ReachabilityState::Unknown);
+    }
+}

@@ -1,0 +1,7 @@
+//! What an operator uses and sees: command lines, health ports, findings, privileges.
+
+mod command_line;
+mod ctl;
+mod doctor;
+mod health;
+mod privileges;

@@ -1,0 +1,5 @@
+//! Connections to etcd: several servers, TLS, users.
+
+mod auth;
+mod failover;
+mod tls;

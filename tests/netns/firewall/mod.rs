@@ -1,0 +1,5 @@
+//! Tables of nftables, chains of iptables, and the guard of the tunnel.
+
+mod chains;
+mod guard;
+mod tables;
