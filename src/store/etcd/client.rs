@@ -9,7 +9,7 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::connect::{Credentials, EtcdOptions, Fault, describe, fault, open, shown};
-use super::pace::{self, Part, TIMEOUT, faded, is_on};
+use super::pace::{self, TIMEOUT, faded};
 use crate::store::failover::{Failover, Failure, Refusal, Servers, no_answer, retry};
 use crate::store::report::Report;
 
@@ -168,20 +168,6 @@ impl Client {
         }
     }
 
-    /// Pauses between two requests; not while the server answers quickly.
-    pub(super) async fn pause(&self) {
-        if is_on(Part::Pause) {
-            sleep(pace::pause(self.latency().await).mul_f64(rand::random())).await;
-        }
-    }
-
-    /// Pauses longer, before a request that can wait.
-    pub(super) async fn back_off(&self) {
-        if is_on(Part::Gather) {
-            sleep(pace::backoff(self.latency().await).mul_f64(rand::random())).await;
-        }
-    }
-
     /// Pauses before a request that `waiting` other nodes send too, to distribute them over time.
     pub(super) async fn wait_among(&self, waiting: u32) {
         let longest = pace::wait(self.latency().await, waiting);
@@ -189,7 +175,7 @@ impl Client {
     }
 
     pub(super) async fn is_busy(&self) -> bool {
-        !pace::backoff(self.latency().await).is_zero()
+        pace::is_busy(self.latency().await)
     }
 
     /// Classifies `error`; if server or connection failed, the next request uses the next server.

@@ -403,7 +403,6 @@ impl Shared {
     /// lease.
     async fn new_grant(&self) -> Grant {
         let id = rand::random_range(1..=i64::MAX);
-        self.store.client.pause().await;
         let ask = |connection: Connection| async move {
             let options = LeaseGrantOptions::new().with_id(id);
             connection.leases().grant(TTL_SECONDS, Some(options)).await

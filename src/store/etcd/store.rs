@@ -216,19 +216,15 @@ impl Store {
         at: Option<i64>,
         options: &GetOptions,
     ) -> Result<GetResponse, Failure> {
-        let answer = match at {
-            None => self.client.once(|connection| page.get(connection, options)).await?,
+        match at {
+            None => self.client.once(|connection| page.get(connection, options)).await,
             // At a given revision, any member gives the same answer without asking the leader.
             Some(at) => {
                 let options = options.clone().with_revision(at).with_serializable();
                 let answer = self.client.request(|connection| page.get(connection, &options)).await;
-                answer.map_err(Failure::Refused)?
+                answer.map_err(Failure::Refused)
             }
-        };
-        if answer.more() {
-            self.client.pause().await;
         }
-        Ok(answer)
     }
 
     fn transaction(&self, write: &Write) -> Txn {

@@ -13,8 +13,7 @@ use tokio::time::timeout;
 use super::Shared;
 use super::client::{Client, Connection, revision};
 use super::ours::Ours;
-use super::pace::{Part, is_on};
-use super::startup::{Burst, Proof};
+use super::startup::Proof;
 use super::store::Listing;
 use crate::model::lease::{LeaseId, LeaseUpdate, Record};
 use crate::store::failover::{Failure, Refusal};
@@ -54,8 +53,6 @@ pub(super) struct EtcdSource {
     open: Option<Open>,
     /// Whether a watch was open before: history may have been lost since.
     reopened: bool,
-    /// Whether the next watch can wait while the server is busy.
-    gathers: bool,
     /// The keys whose values are too long for a lease.
     oversized: BTreeSet<LeaseId>,
 }
@@ -93,7 +90,6 @@ struct Open {
     connection: Connection,
     stream: WatchStream,
     watch_id: i64,
-    burst: Burst,
 }
 
 /// After this time without a message, progress is requested: proxies keep dead connections open.
@@ -106,7 +102,7 @@ const NAMED: usize = 3;
 impl Source for EtcdSource {
     async fn list(&mut self) -> Result<Vec<Record>, Interrupted> {
         (self.open, self.era) = (None, None);
-        (self.reopened, self.gathers) = (false, true);
+        self.reopened = false;
         let first = self.shared.first.lock().await.take();
         let listing = match first {
             Some(listing) => listing,
@@ -127,9 +123,7 @@ impl Source for EtcdSource {
             };
             let response = self.next(&mut open).await?;
             let updates = self.absorb(&open, &response).await?;
-            self.gathers =
-                is_on(Part::Gather) && open.burst.counts() && self.client().is_busy().await;
-            self.open = (!self.gathers).then_some(open);
+            self.open = Some(open);
             if !updates.is_empty() {
                 return Ok(updates);
             }
@@ -145,7 +139,6 @@ impl EtcdSource {
             era: None,
             open: None,
             reopened: false,
-            gathers: true,
             oversized: BTreeSet::new(),
         }
     }
@@ -177,9 +170,6 @@ impl EtcdSource {
     }
 
     async fn reopen(&mut self) -> Result<Open, Interrupted> {
-        if mem::take(&mut self.gathers) {
-            self.client().back_off().await;
-        }
         if mem::replace(&mut self.reopened, true) {
             self.check_history().await?;
         }
@@ -195,7 +185,7 @@ impl EtcdSource {
         });
         let (connection, stream, created) = opened.await.map_err(|it| self.interrupted(it))?;
         let Some(created) = created else { return Err(Interrupted::Unreachable) };
-        let open = Open { connection, stream, watch_id: created.watch_id(), burst: Burst::begin() };
+        let open = Open { connection, stream, watch_id: created.watch_id() };
         self.check_canceled(&open, &created).await?;
         if revision(created.header()) < self.revision {
             return Err(Interrupted::Gap);

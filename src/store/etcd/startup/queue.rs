@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::snapshot::{Look, Proof};
 use crate::store::backoff::Backoff;
-use crate::store::etcd::pace::{BRISK, Part, is_on};
+use crate::store::etcd::pace::BRISK;
 use crate::store::etcd::store::{Listing, Store};
 use crate::store::failover::retry;
 
@@ -43,11 +43,7 @@ impl Store {
     /// arrive in time. With a `proof`, another node's snapshot is accepted instead.
     pub(in crate::store::etcd) async fn list_queued(&self, proof: Option<Proof<'_>>) -> Listing {
         retry(Backoff::LONGEST, || async move {
-            let look = if is_on(Part::Queue) {
-                self.wait_for_snapshot(proof).await
-            } else {
-                self.look(proof).await.unwrap_or_default()
-            };
+            let look = self.wait_for_snapshot(proof).await;
             if let Some(listing) = look.snapshot {
                 return Some(listing);
             }

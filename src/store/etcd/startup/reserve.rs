@@ -4,7 +4,6 @@
 use crate::store::claim::{Allocation, Claim, Claimant, HeldLease};
 use crate::store::etcd::Shared;
 use crate::store::etcd::ours::Own;
-use crate::store::etcd::pace::{Part, is_on};
 use crate::store::etcd::store::{Listing, Precondition, Stored};
 
 /// A subnet that must be confirmed before it is used.
@@ -30,7 +29,7 @@ impl Shared {
         claimant: &Claimant<'_>,
         value: &[u8],
     ) -> Option<Reserved> {
-        if !is_on(Part::Reserve) || !self.store.client.is_busy().await {
+        if !self.store.client.is_busy().await {
             return None;
         }
         let Allocation::New(request) = claimant.claim(&[]).ok()?.allocation else { return None };

@@ -7,7 +7,6 @@ use super::codec::{self, Unreadable};
 use crate::store::etcd::client::{Connection, revision};
 use crate::store::etcd::connect::{is_unwelcome, unless_denied};
 use crate::store::etcd::ours::Own;
-use crate::store::etcd::pace::{Part, is_on};
 use crate::store::etcd::store::{Listing, Store};
 use crate::store::failover::Failure;
 
@@ -59,7 +58,6 @@ impl Store {
         proof: Option<Proof<'_>>,
     ) -> Result<Look, Failure> {
         let key = self.layout.snapshot.clone();
-        let proof = proof.filter(|_| is_on(Part::Snapshot));
         // etcd does not send older ones.
         let from = proof.map_or(i64::MAX, |proof| proof.own.mod_revision.max(proof.known) + 1);
         let options = GetOptions::new().with_min_mod_revision(from);
@@ -76,7 +74,7 @@ impl Store {
     /// Writes `listing` for other nodes, unless another node has done so after revision `looked`.
     /// Failures are ignored, since nothing depends on it.
     pub(in crate::store::etcd) async fn share(&self, listing: &Listing, looked: i64) {
-        if !is_on(Part::Snapshot) || listing.stored.len() < WORTHWHILE {
+        if listing.stored.len() < WORTHWHILE {
             return;
         }
         let Some(snapshot) = codec::encode(listing) else { return };
