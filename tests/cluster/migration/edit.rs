@@ -16,8 +16,6 @@ use crate::fixture::table::{
 const RATE: u32 = 1000;
 /// How long packets flow after each step.
 const PAUSE: Duration = Duration::from_millis(300);
-/// The device of an unused tunnel is removed later.
-const RETIRED: Duration = Duration::from_secs(30);
 
 /// A cluster under traffic whose config is changed.
 struct EditedCluster {
@@ -143,7 +141,7 @@ fn a_cluster_changes_its_backend_by_edits_alone() {
     assert_eq!(mtu(&it, 0), 1450);
     it.edit_all(HOST_GW).unwrap();
     for (index, node) in it.cluster.nodes.iter().enumerate() {
-        eventually(RETIRED, || {
+        eventually(PATIENCE, || {
             ensure!(node.link("flannel.1")?.is_none(), "the device is still there");
             ensure!(node.subnet_env()?.mtu == 1500, "pods get less than they could");
             ensure!(!it.cluster.lease(index)?.value.contains("VtepMAC"), "a VTEP is published");

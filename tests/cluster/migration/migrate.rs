@@ -247,8 +247,6 @@ fn flannel_nodes_prevent_a_migration_without_force() {
 
 /// What a cloud network drops if it knows the addresses of its machines.
 const FOREIGN: &str = "ip saddr 10.244.0.0/16";
-/// Generous: on an idle machine, a path is judged within two intervals.
-const JUDGED: Duration = Duration::from_secs(20);
 
 #[test]
 fn both_families_move_and_return_without_a_lost_packet() {
@@ -285,7 +283,7 @@ fn a_watched_status_shows_every_stage() {
     let plan = DaemonPlan::program(&cluster.nodes[1], binaries().tweedctl);
     let watch = words.into_iter().fold(plan, DaemonPlan::argument).start().unwrap();
     let shows = |word: &str| {
-        eventually(JUDGED, || {
+        eventually(PATIENCE, || {
             // The daemon of the node writes to the same log.
             let log = watch.log()?;
             let pictures = log.rsplit("migration ").next().unwrap_or_default();
@@ -312,7 +310,7 @@ fn an_edit_that_races_a_stage_is_kept_and_reported() {
     let (code, printed) = std::thread::scope(|scope| {
         let held = scope.spawn(|| migrate(&cluster, 1, "next --percent 50 --hold 60s"));
         let written = || Ok::<_, anyhow::Error>(config(&cluster)?.contains("\"Percent\":50"));
-        eventually(JUDGED, written).unwrap();
+        eventually(PATIENCE, written).unwrap();
         let text = config(&cluster).unwrap();
         let edited = text.replacen("net team", "another team", 1);
         assert_ne!(text, edited);
@@ -336,7 +334,7 @@ fn where_foreign_sources_are_dropped_the_plan_reports_it_and_no_node_changes() {
     cluster.start_pods().unwrap();
     let probe = probe(&cluster).unwrap();
     let printed = "its direct path fails: probes through the tunnel are answered";
-    eventually(JUDGED, || {
+    eventually(PATIENCE, || {
         let plan = json(&cluster, "plan --to host-gw")?;
         let obstacles = plan["obstacles"].as_array().context("no obstacles")?;
         ensure!(obstacles.len() == 6 && plan["then"]["direct"] == 0, "{plan}");

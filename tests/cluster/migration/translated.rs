@@ -15,8 +15,6 @@ use crate::fixture::table::{HOST_GW, HOST_GW_MIXED, Side, VXLAN, VXLAN_MIXED};
 
 /// A connection without an answer for this time is broken.
 const SILENCE: Duration = Duration::from_secs(10);
-/// The device of an unused tunnel is removed later.
-const RETIRED: Duration = Duration::from_secs(60);
 /// Node 1 forwards connections to these ports to the pod of node 2; those to the second are marked
 /// for masquerading, as by kube-proxy.
 const NODE_PORT: u16 = 7002;
@@ -205,7 +203,7 @@ impl Scenario {
     fn wait_for_the_end_of_the_tunnel(&self) -> Result<()> {
         for device in ["flannel.1", "flannel-v6.1"] {
             let show = || self.node().namespace().output("ip", &["link", "show", device]);
-            eventually(RETIRED, || Ok::<_, anyhow::Error>(!show()?.status.success()))?;
+            eventually(PATIENCE, || Ok::<_, anyhow::Error>(!show()?.status.success()))?;
         }
         Ok(())
     }

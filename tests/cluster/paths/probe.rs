@@ -11,7 +11,7 @@ use tweed::model::probe_secret::Secret;
 use tweed::probe::{Keyring, Packet, PacketKind, Stamp, Wire};
 use tweed_lab::{Family, Namespace, Node, Path, ProbePlan, SegmentPlan, eventually};
 
-use crate::fixture::cluster::{CONFIG, Cluster, ClusterPlan, Stack};
+use crate::fixture::cluster::{CONFIG, Cluster, ClusterPlan, PATIENCE, Stack};
 use crate::fixture::peer::Peer;
 use crate::fixture::table::{HOST_GW_MIXED, VXLAN_MIXED};
 
@@ -30,8 +30,6 @@ const INSPECTED: [&str; 2] = [
 ];
 /// Packets per second and ordered pair of pods.
 const RATE: u32 = 500;
-/// Generous: on an idle machine, a path is judged within two intervals.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 fn config(stack: Stack, side: crate::fixture::table::Side) -> String {
     stack.config(&side.config())

@@ -1,17 +1,13 @@
 //! A peer that does not answer by the path in use is shown in every view, until it answers again.
 
-use std::time::Duration;
-
 use anyhow::{Result, ensure};
 use tweed_lab::{Family, eventually};
 
 use super::probe::reported;
 use crate::fixture::ask::tweedctl;
-use crate::fixture::cluster::{Cluster, Stack};
+use crate::fixture::cluster::{Cluster, PATIENCE, Stack};
 use crate::fixture::table::{HOST_GW_MIXED, Side, VXLAN, VXLAN_MIXED};
 
-/// Generous: on an idle machine, an unreachable peer is reported within two seconds.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// All packets of the tunnel, to a filter of the segment.
 const TUNNEL: &str = "udp dport 8472";
 /// Those that are as large as the largest packets of pods.

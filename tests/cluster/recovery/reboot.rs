@@ -15,7 +15,6 @@ const HOST_GW: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"host-gw"}
 const MIXED: &str = r#"{"Network":"10.244.0.0/16","Mixed":true,"Backend":{"Type":"host-gw"}}"#;
 /// Long enough for an unwanted change to appear.
 const A_WHILE: Duration = Duration::from_secs(5);
-const FOLLOWED: Duration = Duration::from_secs(20);
 const LAST_KNOWN: &str = "forwarding from the checkpoint";
 
 /// A node whose checkpoint survives a reboot, and another node.
@@ -86,11 +85,11 @@ fn a_reboot_without_etcd_is_survived(config: &str, files: Files) -> Result<()> {
     if config == VXLAN || config == MIXED {
         routed(&stays)?;
         comes.join(&scenario.cluster.etcd)?;
-        eventually(FOLLOWED, || routed(&comes))?;
+        eventually(PATIENCE, || routed(&comes))?;
         stays.leave(&scenario.cluster.etcd)?;
-        eventually(FOLLOWED, || stays.is_unknown_to(&scenario.node))?;
+        eventually(PATIENCE, || stays.is_unknown_to(&scenario.node))?;
     }
-    eventually(FOLLOWED, || is_ready(&scenario.daemon))?;
+    eventually(PATIENCE, || is_ready(&scenario.daemon))?;
     let lease = scenario.cluster.etcd.get(&scenario.key)?;
     let address = scenario.node.address(Family::V4)?.to_string();
     ensure!(lease.as_ref().is_some_and(|it| it.value.contains(&address)), "{lease:?}");
@@ -130,7 +129,7 @@ fn a_subnet_survives_a_reboot_and_a_wiped_etcd() {
     // Without its files, the node would choose another subnet.
     scenario.cluster.etcd.put(crate::fixture::cluster::CONFIG, VXLAN).unwrap();
     let is_held = || Ok::<_, anyhow::Error>(scenario.cluster.etcd.get(&scenario.key)?.is_some());
-    eventually(FOLLOWED, is_held).unwrap();
+    eventually(PATIENCE, is_held).unwrap();
     assert_eq!(key_of(&scenario.node).unwrap(), scenario.key);
     scenario.pods_reach_each_other().unwrap();
 }
@@ -146,7 +145,7 @@ fn a_node_whose_subnet_was_taken_while_down_ends_and_names_the_holder() {
     scenario.daemon.wait_ready().unwrap();
     let kernel = scenario.node.snapshot().unwrap();
     scenario.cluster.etcd.start().unwrap();
-    assert_eq!(exit_code(&scenario.daemon, FOLLOWED).unwrap(), 1);
+    assert_eq!(exit_code(&scenario.daemon, PATIENCE).unwrap(), 1);
     let words = scenario.daemon.process().last_words();
     assert!(words.contains("is held by the node with public IP 10.99.1.77"), "{words}");
     assert_eq!(kernel.changes(&scenario.node.snapshot().unwrap()), Vec::<String>::new());
@@ -154,7 +153,7 @@ fn a_node_whose_subnet_was_taken_while_down_ends_and_names_the_holder() {
     // No new pod gets an address of it, and no start allocates another subnet under running pods.
     assert!(!scenario.node.subnet_file().exists(), "{words}");
     scenario.daemon.start().unwrap();
-    assert_eq!(exit_code(&scenario.daemon, FOLLOWED).unwrap(), 1);
+    assert_eq!(exit_code(&scenario.daemon, PATIENCE).unwrap(), 1);
     assert!(!scenario.node.subnet_file().exists());
     assert_eq!(scenario.cluster.etcd.get(&scenario.key).unwrap().unwrap().value, taken);
 }
@@ -180,7 +179,7 @@ fn a_damaged_checkpoint_is_reported_and_ignored() {
     .unwrap();
     eventually(PATIENCE, || is_waiting_for(&scenario.daemon, "no network config yet")).unwrap();
     scenario.cluster.etcd.start().unwrap();
-    eventually(FOLLOWED, || is_ready(&scenario.daemon)).unwrap();
+    eventually(PATIENCE, || is_ready(&scenario.daemon)).unwrap();
     assert_eq!(key_of(&scenario.node).unwrap(), scenario.key);
     eventually(PATIENCE, || scenario.has_saved("10.244.101.0")).unwrap();
 }

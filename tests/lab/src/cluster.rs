@@ -2,11 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::time::Duration;
 
 use crate::{
     Binaries, Connections, Daemon, Etcd, EtcdPlan, Family, Flannel, Lab, Matrix, Node, NodePlan,
-    Pair, Path, Ping, Probe, Proxy, ReversePath, Segment, Worker, eventually, paths,
+    PATIENCE, Pair, Path, Ping, Probe, Proxy, ReversePath, Segment, Worker, eventually, paths,
 };
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
@@ -14,7 +13,6 @@ use serde::Deserialize;
 const CONFIG: &str = "/coreos.com/network/config";
 const SUBNETS: &str = "/coreos.com/network/subnets/";
 const REPORTS: &str = "/coreos.com/network/tweed/nodes/";
-const SETTLED: Duration = Duration::from_secs(20);
 
 /// The plan of a cluster: nodes n1, n2, … on one segment, the last ones behind a router.
 #[derive(Clone, Copy)]
@@ -191,7 +189,7 @@ impl Cluster {
             ensure!(flipped_ip, "the lease of {ip} is not host-gw yet");
             Ok(())
         };
-        eventually(SETTLED, is_published).map(drop)
+        eventually(PATIENCE, is_published).map(drop)
     }
 
     /// Waits until every daemon reports that Mixed is on, or off.
@@ -204,12 +202,12 @@ impl Cluster {
             ensure!(count == self.daemons.len(), "only {count} nodes have Mixed {wanted} yet");
             Ok(())
         };
-        eventually(SETTLED, all_mix).map(drop)
+        eventually(PATIENCE, all_mix).map(drop)
     }
 
     /// Waits until every path is as `wanted` for the names of its two nodes.
     pub fn wait_for(&self, wanted: impl Fn(&str, &str) -> Path) -> Result<()> {
-        eventually(SETTLED, || {
+        eventually(PATIENCE, || {
             let paths = self.paths()?;
             let wrong = paths.cells().find(|(from, to, is)| wanted(from, to) != **is);
             let text = wrong.map(|(from, to, is)| format!("the path {from} → {to} is {is}"));

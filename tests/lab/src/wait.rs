@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+/// Timeout for what must happen on a busy machine. Much shorter than the interval of audits, which
+/// repair everything.
+pub const PATIENCE: Duration = Duration::from_secs(90);
 const POLL: Duration = Duration::from_millis(5);
 /// The maximum that one round counts, so that a suspended machine causes no timeout.
 const ROUND: Duration = Duration::from_millis(500);
-/// A process that is being started has closed our inherited sockets by then.
-const RELEASED: Duration = Duration::from_secs(15);
 
 /// What a closure for [`eventually`] may return: `bool`, `()` or a `Result` of them.
 pub trait Condition {
@@ -69,7 +70,7 @@ pub fn is_silence(error: &std::io::Error) -> bool {
 /// socket for a moment.
 pub fn listen(address: SocketAddr) -> Result<UdpSocket> {
     let mut bound = None;
-    eventually(RELEASED, || {
+    eventually(PATIENCE, || {
         bound = Some(UdpSocket::bind(address)?);
         Ok::<_, anyhow::Error>(())
     })?;

@@ -3,27 +3,24 @@
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use tweed_lab::eventually;
-
-const SOON: Duration = Duration::from_secs(20);
+use tweed_lab::{PATIENCE, eventually};
 
 #[test]
 fn any_end_of_the_program_leaves_nothing_behind() -> Result<()> {
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGKILL] {
         let mark = format!("{signal}-{}", std::process::id());
         let mut demo = demo(&mark)?;
-        eventually(SOON, || {
+        eventually(PATIENCE, || {
             let running = marked(&mark)?;
             Ok(["etcd", "sleep"].iter().all(|name| running.iter().any(|it| it == name)))
         })?;
         kill(Pid::from_raw(i32::try_from(demo.id())?), signal)?;
         demo.wait()?;
-        eventually(SOON, || {
+        eventually(PATIENCE, || {
             let left = marked(&mark)?;
             anyhow::ensure!(left.is_empty(), "after {signal}: {left:?}");
             Ok(())

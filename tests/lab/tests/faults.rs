@@ -2,13 +2,9 @@
 
 mod cluster;
 
-use std::time::Duration;
-
 use anyhow::Result;
 use cluster::{Cluster, direct, env, islands, subnet};
-use tweed_lab::{Family, Files, Path, eventually};
-
-const SOON: Duration = Duration::from_secs(5);
+use tweed_lab::{Family, Files, PATIENCE, Path, eventually};
 
 #[test]
 fn a_snapshot_shows_what_changed_and_nothing_else() -> Result<()> {
@@ -99,7 +95,7 @@ fn blocked_encapsulation_does_not_affect_direct_paths() -> Result<()> {
     it.pods[0].ping(to, 56)?;
     it.route_through_tunnel(0, 1);
     it.nodes[0].namespace().unblock("ipproto udp dport 8472")?;
-    eventually(SOON, || it.pods[0].ping(to, 56)).map(drop)
+    eventually(PATIENCE, || it.pods[0].ping(to, 56)).map(drop)
 }
 
 /// Two nodes that reach each other through a tunnel, with a `subnet.env` each.

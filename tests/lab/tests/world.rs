@@ -7,11 +7,8 @@ use std::time::Duration;
 use anyhow::Result;
 use cluster::{base, direct, islands, mac, subnet};
 use tweed_lab::{
-    Family, Host, Lab, NodePlan, Path, ReversePath, SegmentPlan, SubnetEnv, eventually,
+    Family, Host, Lab, NodePlan, PATIENCE, Path, ReversePath, SegmentPlan, SubnetEnv, eventually,
 };
-
-/// Longer than the kernel waits between two requests for a neighbour.
-const SOON: Duration = Duration::from_secs(5);
 
 #[test]
 fn pods_reach_each_other_over_a_direct_path() -> Result<()> {
@@ -103,7 +100,7 @@ fn a_cut_wire_drops_packets_and_keeps_its_carrier() -> Result<()> {
     it.pods[0].ping(to, 56).unwrap_err();
     assert!(it.nodes[1].ip("link show eth0")?.contains("LOWER_UP"));
     it.nodes[1].underlay().restore()?;
-    eventually(SOON, || it.pods[0].ping(to, 56)).map(drop)
+    eventually(PATIENCE, || it.pods[0].ping(to, 56)).map(drop)
 }
 
 #[test]
@@ -113,7 +110,7 @@ fn an_unplugged_wire_has_no_carrier() -> Result<()> {
     assert!(it.nodes[1].ip("link show eth0")?.contains("NO-CARRIER"));
     it.nodes[1].underlay().restore()?;
     let to = it.pods[1].address(Family::V4)?;
-    eventually(SOON, || it.pods[0].ping(to, 56)).map(drop)
+    eventually(PATIENCE, || it.pods[0].ping(to, 56)).map(drop)
 }
 
 #[test]
@@ -125,7 +122,7 @@ fn isolated_wires_are_cut_off_only_from_each_other() -> Result<()> {
     it.pods[0].ping(it.pods[2].address(Family::V4)?, 56)?;
     it.nodes[1].underlay().restore()?;
     let to = it.pods[1].address(Family::V4)?;
-    eventually(SOON, || it.pods[0].ping(to, 56)).map(drop)
+    eventually(PATIENCE, || it.pods[0].ping(to, 56)).map(drop)
 }
 
 #[test]
@@ -173,6 +170,6 @@ fn a_host_has_its_own_files_and_loses_its_processes_in_a_power_cut() -> Result<(
     assert!(!left.list("/run")?.contains(&"lost".to_owned()));
     assert_eq!(left.list("/run/flannel")?, ["of-the-node"]);
     let is_gone = "! kill -0 $(cat /var/lib/pid) 2>/dev/null";
-    eventually(SOON, || left.run("sh", &["-c", is_gone]).map(drop))?;
+    eventually(PATIENCE, || left.run("sh", &["-c", is_gone]).map(drop))?;
     Ok(())
 }

@@ -2,15 +2,12 @@
 
 use std::fmt::{Display, Formatter};
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
 use crate::node::Node;
 use crate::process::Process;
-use crate::wait::eventually;
-
-const SOON: Duration = Duration::from_secs(5);
+use crate::wait::{PATIENCE, eventually};
 
 /// One message of the kernel, as `ip monitor` shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +34,7 @@ impl Node {
         let name = format!("{}-monitor{}", self.name(), self.world().number());
         let process = self.world().start(&mut command, self.namespace(), &name)?;
         let monitor = Monitor { process };
-        eventually(SOON, || monitor.waiting().map(drop)).context("starting `ip monitor`")?;
+        eventually(PATIENCE, || monitor.waiting().map(drop)).context("starting `ip monitor`")?;
         Ok(monitor)
     }
 }
@@ -45,7 +42,7 @@ impl Node {
 impl Monitor {
     /// Ends the record. Omits neighbours that the kernel learns and removes by itself.
     pub fn finish(self) -> Result<Vec<Change>> {
-        eventually(SOON, || {
+        eventually(PATIENCE, || {
             ensure!(self.waiting()? == 0 && self.is_asleep()?, "`ip monitor` is behind");
             Ok(())
         })?;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
+/// For a server that answers at once.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The response of a server.
@@ -17,9 +18,14 @@ pub struct Answer {
 
 /// Sends the request from the namespace of the calling thread.
 pub(crate) fn get(address: SocketAddr, path: &str) -> Result<Answer> {
-    let mut stream = TcpStream::connect_timeout(&address, TIMEOUT)
+    get_within(TIMEOUT, address, path)
+}
+
+/// `limit` is the longest time to connect, and the longest silence afterwards.
+pub(crate) fn get_within(limit: Duration, address: SocketAddr, path: &str) -> Result<Answer> {
+    let mut stream = TcpStream::connect_timeout(&address, limit)
         .with_context(|| format!("connecting to {address}"))?;
-    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_read_timeout(Some(limit))?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes())?;
     let mut text = String::new();

@@ -14,11 +14,9 @@ use crate::node::Node;
 use crate::process::{Ended, Process};
 use crate::stores::api_server::ApiServer;
 use crate::stores::etcd::Etcd;
-use crate::wait::eventually;
+use crate::wait::{PATIENCE, eventually};
 
 const HEALTH: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8081);
-const STOP: Duration = Duration::from_secs(10);
-const READY: Duration = Duration::from_secs(60);
 
 /// The command line: by default `tweedd` with flanneld's flags. Later arguments take precedence.
 #[derive(Clone, Debug)]
@@ -131,7 +129,7 @@ impl Daemon {
 
     /// SIGTERM and wait.
     pub fn stop(&self) -> Result<Ended> {
-        self.process.stop(STOP)
+        self.process.stop(PATIENCE)
     }
 
     /// SIGKILL and wait.
@@ -157,7 +155,7 @@ impl Daemon {
     pub fn wait_ready(&self) -> Result<Duration> {
         let name = self.plan.node.name();
         let waited = self.plan.node.namespace().within(|| {
-            eventually(READY, || {
+            eventually(PATIENCE, || {
                 if !self.process.is_running() {
                     return Ok(());
                 }

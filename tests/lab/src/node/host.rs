@@ -2,15 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 
 use crate::node::Node;
 use crate::process::Process;
-use crate::wait::eventually;
-
-const TIMEOUT: Duration = Duration::from_secs(10);
+use crate::wait::{PATIENCE, eventually};
 
 /// Gives a host its own `/run`. `$0` is an empty folder, `$1` the node's.
 const RUN: &str = r#"
@@ -70,7 +67,7 @@ impl Host {
         let name = format!("{}-host", node.name());
         let first = node.world().start(&mut command, node.namespace(), &name)?;
         let host = Self { node: node.clone(), first };
-        eventually(TIMEOUT, || host.path("/opt/booted").exists())
+        eventually(PATIENCE, || host.path("/opt/booted").exists())
             .with_context(|| format!("booting {}: {}", node.name(), host.first.last_words()))?;
         Ok(host)
     }

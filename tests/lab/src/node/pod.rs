@@ -1,7 +1,5 @@
 //! Starts pods on a node, behind its bridge `cni0`.
 
-use std::time::Duration;
-
 use anyhow::{Context, Result};
 use ipnetwork::IpNetwork;
 
@@ -10,9 +8,7 @@ use crate::network::namespace::Namespace;
 use crate::network::pod::Pod;
 use crate::node::Node;
 use crate::node::subnet_env::SubnetEnv;
-use crate::wait::eventually;
-
-const FORWARDING: Duration = Duration::from_secs(5);
+use crate::wait::{PATIENCE, eventually};
 
 /// Number `number` of the pods of `node`.
 pub(super) fn build(node: &Node, env: &SubnetEnv, number: u32) -> Result<Pod> {
@@ -32,7 +28,7 @@ pub(super) fn build(node: &Node, env: &SubnetEnv, number: u32) -> Result<Pod> {
     let pod = Pod::new(node.name(), number, namespace, addresses);
     // The first packet may wait for a neighbour, or the bridge may have no carrier yet.
     for gateway in &env.gateways {
-        eventually(FORWARDING, || pod.ping(gateway.ip(), 0))
+        eventually(PATIENCE, || pod.ping(gateway.ip(), 0))
             .with_context(|| format!("{} to its gateway", pod.label()))?;
     }
     Ok(pod)
@@ -58,7 +54,7 @@ fn connect(node: &Node, pod: &Namespace, mtu: u32, number: u32) -> Result<()> {
     pod.ip(&format!("link set eth0 mtu {mtu} up"))?;
     // A bridge detects a carrier a moment later, and drops packets until then.
     let state = || node.bridge(format!("link show dev {port}"));
-    eventually(FORWARDING, || Ok::<_, anyhow::Error>(state()?.contains("state forwarding")))
+    eventually(PATIENCE, || Ok::<_, anyhow::Error>(state()?.contains("state forwarding")))
         .with_context(|| format!("{port} of {}", node.name()))?;
     Ok(())
 }

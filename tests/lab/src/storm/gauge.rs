@@ -8,10 +8,8 @@ use anyhow::{Context, Result};
 
 use crate::process::Process;
 use crate::stores::etcd::{Etcd, Member};
-use crate::wait::eventually;
+use crate::wait::{PATIENCE, eventually};
 
-/// A busy etcd responds slowly.
-const TIMEOUT: Duration = Duration::from_secs(60);
 /// The unit of `/proc/PID/stat`: fixed by the kernel's interface.
 const TICKS_PER_SECOND: f64 = 100.0;
 
@@ -52,7 +50,7 @@ impl Cost {
 pub(super) fn read(etcd: &Etcd) -> Result<Reading> {
     let (member, pid) = (member(etcd)?, process(etcd)?.pid());
     let mut metrics = String::new();
-    eventually(TIMEOUT, || {
+    eventually(PATIENCE, || {
         metrics = member.get("/metrics")?.body;
         anyhow::Ok(())
     })?;

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use super::Shared;
 use crate::network::http;
@@ -12,9 +12,8 @@ use crate::traffic::probe::Pair;
 
 const BETWEEN_MESSAGES: Duration = Duration::from_millis(100);
 const BETWEEN_PAGES: Duration = Duration::from_millis(500);
-const CONNECT: Duration = Duration::from_secs(5);
-/// A stream without data for this time is broken.
-const SILENCE: Duration = Duration::from_secs(10);
+/// A stream or a page without data for this time is broken: a busy machine delays both.
+pub(super) const SILENCE: Duration = Duration::from_secs(10);
 
 /// Sends messages through a stream, and waits for each to be returned.
 #[derive(Debug)]
@@ -72,7 +71,7 @@ impl Caller {
 const MESSAGE: &[u8; 16] = b"is the peer up ?";
 
 fn connect(target: SocketAddr) -> Result<TcpStream> {
-    let stream = TcpStream::connect_timeout(&target, CONNECT)
+    let stream = TcpStream::connect_timeout(&target, SILENCE)
         .with_context(|| format!("connecting to {target}"))?;
     stream.set_read_timeout(Some(SILENCE))?;
     stream.set_nodelay(true)?;
@@ -83,12 +82,21 @@ impl Browser {
     pub(super) fn run(&self, shared: &Shared) {
         while shared.is_running() {
             let started = Instant::now();
-            match http::get(self.target, "/") {
-                Ok(answer) if answer.body.len() == super::server::PAGE => shared.counters.page(),
-                Ok(_) | Err(_) if !shared.is_running() => return,
-                Ok(_) | Err(_) => shared.counters.failed(),
+            match self.page() {
+                Ok(()) => shared.counters.page(),
+                Err(_) if !shared.is_running() => return,
+                Err(error) => {
+                    eprintln!("page failed after {:.1?}: {error:#}", started.elapsed());
+                    shared.counters.failed();
+                }
             }
             std::thread::sleep(BETWEEN_PAGES.saturating_sub(started.elapsed()));
         }
+    }
+
+    fn page(&self) -> Result<()> {
+        let length = http::get_within(SILENCE, self.target, "/")?.body.len();
+        ensure!(length == super::server::PAGE, "{length} bytes from {}", self.target);
+        Ok(())
     }
 }

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::net::{Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 
@@ -15,14 +14,12 @@ use crate::network::namespace::Namespace;
 use crate::network::pod::Pod;
 use crate::node::Node;
 use crate::node::services::{Proxy, Service, service_range};
-use crate::wait::eventually;
+use crate::wait::{PATIENCE, eventually};
 
 /// The port of listeners on pods, nodes and the machine outside.
 const PORT: u16 = 7100;
 const SERVICE_PORT: u16 = 80;
 const FIRST_NODE_PORT: u16 = 30_001;
-/// An exchange ends within its limit; a busy machine reports that later.
-const SETTLED: Duration = Duration::from_secs(60);
 
 /// A node with a pod, and its rules for services.
 #[derive(Clone, Debug)]
@@ -113,7 +110,7 @@ impl Connections {
             // The first of two may have started before the call.
             line.is_broken() || line.exchanges() >= before + 2
         };
-        eventually(SETTLED, || self.lines.iter().zip(&before).all(is_settled))
+        eventually(PATIENCE, || self.lines.iter().zip(&before).all(is_settled))
             .context("connections with neither an answer nor an end")
             .map(drop)
     }

@@ -11,7 +11,7 @@ use crate::wait::is_silence;
 
 const BETWEEN: Duration = Duration::from_millis(100);
 /// A connection is broken if an exchange, or opening it, takes longer.
-const LIMIT: Duration = Duration::from_secs(5);
+const LIMIT: Duration = Duration::from_secs(10);
 const REQUEST: &[u8; 16] = b"0123456789abcdef";
 
 /// The two ends of a connection, and the translation between them.

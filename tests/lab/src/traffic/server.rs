@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::Shared;
+use super::client::SILENCE;
 use crate::traffic::probe::Pair;
 use crate::wait::is_silence;
 
@@ -18,7 +19,6 @@ pub(super) const PAGE: usize = 10_000;
 
 /// Interval of checks for the end, in milliseconds.
 const LOOK: u16 = 100;
-const REQUEST: Duration = Duration::from_secs(1);
 
 /// Runs in a pod, on ports that the kernel chooses.
 #[derive(Debug)]
@@ -107,7 +107,7 @@ fn echo(mut stream: TcpStream, shared: &Shared) -> std::io::Result<()> {
 }
 
 fn answer(mut stream: TcpStream) -> std::io::Result<()> {
-    stream.set_read_timeout(Some(REQUEST))?;
+    stream.set_read_timeout(Some(SILENCE))?;
     let mut request = Vec::new();
     while !request.ends_with(b"\r\n\r\n") {
         let mut bytes = [0; 512];

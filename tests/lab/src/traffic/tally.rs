@@ -15,7 +15,7 @@ pub struct Tally {
     pub longest_wait: Duration,
     /// Pages received, each by its own connection.
     pub pages: u64,
-    /// Pages not received completely within two seconds.
+    /// Pages with an error, or silent for ten seconds.
     pub failed: u64,
 }
 

@@ -4,7 +4,6 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::Signal;
@@ -14,9 +13,8 @@ use crate::network::namespace::Namespace;
 use crate::network::segment::Segment;
 use crate::network::wire::Wire;
 use crate::process::Process;
+use crate::wait::PATIENCE;
 use crate::world::World;
-
-const STOP: Duration = Duration::from_secs(10);
 
 /// A member, running or not.
 #[derive(Debug)]
@@ -101,7 +99,7 @@ impl Member {
     /// SIGTERM and wait.
     pub fn stop(&mut self) -> Result<()> {
         if let Some(process) = self.process() {
-            process.stop(STOP)?;
+            process.stop(PATIENCE)?;
         }
         self.state = State::Down;
         Ok(())

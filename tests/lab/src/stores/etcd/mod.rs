@@ -13,10 +13,8 @@ pub use keys::Entry;
 pub use member::Member;
 
 use crate::network::segment::Segment;
-use crate::wait::eventually;
+use crate::wait::{PATIENCE, eventually};
 use crate::world::World;
-
-const READY: Duration = Duration::from_secs(60);
 
 /// The plan of an etcd cluster.
 #[derive(Clone, Debug)]
@@ -105,7 +103,7 @@ impl Etcd {
 
     /// Waits until every running member serves, which needs a quorum.
     pub fn wait_ready(&self) -> Result<Duration> {
-        eventually(READY, || {
+        eventually(PATIENCE, || {
             self.members.iter().filter(|member| member.is_up()).try_for_each(Member::healthy)
         })
     }

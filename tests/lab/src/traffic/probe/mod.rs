@@ -18,11 +18,9 @@ pub use report::{Count, PairReport, Report, Stage};
 
 use crate::network::address::Family;
 use crate::network::pod::Pod;
-use crate::wait::{eventually, lock};
+use crate::wait::{PATIENCE, eventually, lock};
 use receiver::{Receiver, Track};
 use sender::{Sender, Timeline};
-
-const WARM_UP: Duration = Duration::from_secs(10);
 
 /// From one pod to another, in one direction.
 #[derive(Clone, Debug)]
@@ -87,7 +85,7 @@ impl ProbePlan {
     }
 
     fn warm_up(&self, sender: &Sender, shared: &Shared) -> Result<()> {
-        let waited = eventually(WARM_UP, || {
+        let waited = eventually(PATIENCE, || {
             let cold = shared.warm.iter().zip(&self.pairs).filter(|(warm, _)| !is_set(warm));
             let cold: Vec<_> = cold.map(|(_, pair)| pair.to_string()).collect();
             sender.warm_up();

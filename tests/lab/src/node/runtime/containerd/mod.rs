@@ -5,7 +5,6 @@ mod message;
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
@@ -16,9 +15,8 @@ use self::message::{
 use super::{Container, ContainerPlan, Runtime, SERVE, image, parse};
 use crate::node::host::Host;
 use crate::process::Process;
-use crate::wait::eventually;
+use crate::wait::{PATIENCE, eventually};
 
-const READY: Duration = Duration::from_secs(60);
 const SOCKET: &str = "/run/containerd/containerd.sock";
 const CONFIG: &str = "/run/containerd.toml";
 const CRUN: &str = "/opt/crun";
@@ -46,11 +44,11 @@ impl Containerd {
     fn wait_ready(&self, host: &Host) -> Result<()> {
         let words =
             || format!("containerd is not ready, its last words:\n{}", self.process.last_words());
-        eventually(READY, || self.cri.version()).with_context(words)?;
+        eventually(PATIENCE, || self.cri.version()).with_context(words)?;
         let archive = image::write_on(host)?;
         host.run("ctr", &["--namespace=k8s.io", "images", "import", archive])?;
         // The CRI plugin is notified a moment later; until then it would pull from the registry.
-        eventually(READY, || self.cri.has_image(image::NAME)).with_context(words)?;
+        eventually(PATIENCE, || self.cri.has_image(image::NAME)).with_context(words)?;
         Ok(())
     }
 }
