@@ -44,7 +44,7 @@ fn cause(state: &ProbeState, path: Path, since: Duration) -> UnreachableCause {
     };
     if other.answered_at.is_some_and(|answered| answered > since) && !other.is_silent() {
         silent
-    } else if state.last_packet.is_some_and(|arrived| arrived > since) {
+    } else if state.track(path).is_heard() {
         UnreachableCause::OneDirection
     } else {
         UnreachableCause::PeerSilent
@@ -155,10 +155,31 @@ mod tests {
 
     #[test]
     fn packets_of_a_silent_peer_show_that_one_direction_works() {
-        let mut heard = state(results("+------"), Track::default());
-        heard.last_packet = Some(START + SECOND * 4);
-        let one = unreachable(UnreachableCause::OneDirection, 1);
-        assert_eq!(by(&heard, Path::Direct), one);
+        let mut peer = state(results("+-----"), Track::default());
+        let cause = |peer: &ProbeState| match by(peer, Path::Direct) {
+            PeerReachability::Unreachable { cause, .. } => cause,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(cause(&peer), UnreachableCause::PeerSilent);
+        peer.record_packet(START + SECOND * 6);
+        assert_eq!(cause(&peer), UnreachableCause::OneDirection);
+        // Then it stops.
+        for seconds in 7..12 {
+            assert_eq!(cause(&peer), UnreachableCause::OneDirection);
+            peer.direct.take_loss(ProbeSize::Large, START + SECOND * seconds);
+        }
+        assert_eq!(cause(&peer), UnreachableCause::PeerSilent);
+    }
+
+    #[test]
+    fn a_packet_that_was_under_way_when_a_peer_stopped_shows_no_direction() {
+        let mut peer = state(results("+-"), Track::default());
+        peer.record_packet(START + SECOND * 2);
+        peer.direct.take_loss(ProbeSize::Large, START + SECOND * 2);
+        for seconds in 3..7 {
+            peer.direct.take_loss(ProbeSize::Small, START + SECOND * seconds);
+        }
+        assert_eq!(by(&peer, Path::Direct), unreachable(UnreachableCause::PeerSilent, 1));
     }
 
     #[test]

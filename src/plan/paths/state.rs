@@ -104,7 +104,6 @@ pub struct ProbeState {
     ignored_until: u64,
     /// When its first packet arrived. From then on it is known to answer probes, unlike flannel.
     pub(super) first_packet: Option<Duration>,
-    pub(super) last_packet: Option<Duration>,
     pub(super) first_probe: Option<Duration>,
     turns: u32,
     recent_failures: u32,
@@ -133,7 +132,6 @@ impl ProbeState {
             turn: Duration::ZERO,
             ignored_until: last,
             first_packet: None,
-            last_packet: None,
             first_probe: None,
             turns: 0,
             recent_failures: 0,
@@ -251,7 +249,8 @@ impl ProbeState {
     /// Records that a packet of the peer arrived. Losses before its first packet are ignored: the
     /// peer may not have answered probes yet.
     pub(super) fn record_packet(&mut self, now: Duration) {
-        self.last_packet = Some(now);
+        self.direct.take_packet();
+        self.tunnel.take_packet();
         if self.first_packet.is_none() {
             self.first_packet = Some(now);
             (self.direct, self.tunnel) = (Track::default(), Track::default());

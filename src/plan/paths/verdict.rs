@@ -32,6 +32,8 @@ pub struct Track {
     /// Consecutive probes of any size that were not answered, and when the first was sent.
     pub(super) unanswered: u32,
     pub(super) unanswered_since: Option<Duration>,
+    /// How many of these were lost since the last packet of the peer.
+    unheard: u32,
     /// As `lost`, without the losses of outages: they do not count as a bad path when it is over.
     pub(super) counted: u128,
     /// Consecutive large probes that were lost, since the last outage.
@@ -73,6 +75,7 @@ impl Track {
         // A later probe may have been answered before this one was counted as lost.
         if Some(sent) > self.large.max(self.small) {
             self.unanswered = self.unanswered.saturating_add(1);
+            self.unheard = self.unheard.saturating_add(1);
             self.unanswered_since.get_or_insert(sent);
         }
         if size == ProbeSize::Large {
@@ -97,9 +100,20 @@ impl Track {
         };
     }
 
+    /// Records that any packet of the peer arrived, on any path.
+    pub(super) const fn take_packet(&mut self) {
+        self.unheard = 0;
+    }
+
     /// Whether nothing gets through.
     pub(super) const fn is_silent(&self) -> bool {
         self.unanswered >= Self::UNANSWERED
+    }
+
+    /// Whether packets of the peer arrive while nothing gets through. Not every packet after the
+    /// first loss shows that: a peer may have sent its last one just before it stopped.
+    pub(super) const fn is_heard(&self) -> bool {
+        self.is_silent() && self.unheard < Self::UNANSWERED
     }
 
     /// Whether more probes must show if packets still get through: the last one was lost, or the

@@ -10,7 +10,10 @@ use anyhow::{Context, Result, bail};
 /// Timeout for what must happen on a busy machine. Much shorter than the interval of audits, which
 /// repair everything.
 pub const PATIENCE: Duration = Duration::from_secs(90);
-const POLL: Duration = Duration::from_millis(5);
+/// Between two checks. A check that takes long, or was made often, is repeated less often: on a busy
+/// machine, checks would slow down what they wait for.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 /// The maximum that one round counts, so that a suspended machine causes no timeout.
 const ROUND: Duration = Duration::from_millis(500);
 
@@ -54,7 +57,10 @@ pub fn eventually<C: Condition>(
         match condition().holds() {
             Ok(()) => return Ok(start.elapsed()),
             Err(state) if waited >= timeout => bail!("{caller}: not within {timeout:?}: {state}"),
-            Err(_) => std::thread::sleep(POLL),
+            Err(_) => {
+                let pause = (round.elapsed() * 4).max(waited / 20);
+                std::thread::sleep(pause.clamp(SHORTEST_PAUSE, LONGEST_PAUSE));
+            }
         }
         waited += round.elapsed().min(ROUND);
     }
