@@ -55,11 +55,6 @@ impl Paths {
         }
     }
 
-    /// The board, while its results are recent.
-    pub(super) fn current_board(&self) -> Option<&Board> {
-        self.board.as_ref().filter(|_| self.state == Probing::On)
-    }
-
     /// The peers that became reachable, degraded, unreachable or unknown since the last call.
     pub(super) fn take_moved(&mut self) -> BTreeSet<IpAddr> {
         self.board.as_mut().map(Board::take_moved).unwrap_or_default()
@@ -322,6 +317,16 @@ impl Control {
         }
         self.paths.update_targets(probed.as_ref(), &changes);
         self.paths.use_paths(&used);
+    }
+
+    /// The board, while peers are probed.
+    pub(super) fn current_board(&self) -> Option<&Board> {
+        let is_current = self.paths.state == Probing::On && self.is_probing();
+        self.paths.board.as_ref().filter(|_| is_current)
+    }
+
+    pub(super) fn is_probing(&self) -> bool {
+        self.inputs.config.as_ref().is_some_and(|config| config.probing().is_some())
     }
 
     /// The reason why paths are not probed although the config requests it.

@@ -29,12 +29,7 @@ pub(super) struct LoggedPeers {
 
 /// A change of a peer's reachability, for the log.
 enum PeerChange {
-    Degraded {
-        cause: String,
-    },
-    Unreachable {
-        cause: String,
-    },
+    Failing(PeerReachability),
     /// From one of these states, which it had for this time.
     Reachable {
         before: ReachabilityState,
@@ -132,24 +127,16 @@ impl Control {
             return None;
         }
         failing.insert(peer, (state, Instant::now()));
-        let cause = known?.cause().unwrap_or_default();
-        Some(match state {
-            ReachabilityState::Unreachable => PeerChange::Unreachable { cause },
-            ReachabilityState::Degraded
-            | ReachabilityState::Reachable
-            | ReachabilityState::Unknown => PeerChange::Degraded { cause },
-        })
+        known.map(PeerChange::Failing)
     }
 
     fn log_peer(&self, peer: IpAddr, change: &PeerChange) {
         let lease = self.paths.leases.get(&peer).map(ToString::to_string).unwrap_or_default();
         let peer = self.peer_name(peer).unwrap_or_default();
         match change {
-            PeerChange::Unreachable { cause } => {
-                tracing::warn!(lease, peer, cause, "peer is unreachable");
-            }
-            PeerChange::Degraded { cause } => {
-                tracing::warn!(lease, peer, cause, "peer is degraded");
+            PeerChange::Failing(reachability) => {
+                let (state, cause) = (reachability.state().as_str(), reachability.cause());
+                tracing::warn!(lease, peer, cause, "peer is {state}");
             }
             PeerChange::Reachable { before: ReachabilityState::Unreachable, seconds } => {
                 tracing::info!(lease, peer, seconds, "peer is reachable again");
@@ -175,14 +162,5 @@ impl Control {
         let lease = self.inputs.peers.lease(self.paths.leases.get(&peer)?)?;
         let endpoint = lease.endpoints.iter().find(|it| it.subnet.base() == peer)?;
         Some(format!("{} ({})", endpoint.subnet, endpoint.public_ip))
-    }
-
-    fn is_probing(&self) -> bool {
-        self.inputs.config.as_ref().is_some_and(|config| config.probing().is_some())
-    }
-
-    /// The board, if its results are recent.
-    fn current_board(&self) -> Option<&Board> {
-        self.paths.current_board().filter(|_| self.is_probing())
     }
 }

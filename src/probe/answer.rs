@@ -56,9 +56,7 @@ mod tests {
         let target = Target { public_ip, direct, tunnel: true };
         let peers = BTreeMap::from([(ip("10.244.2.0"), target)]);
         let targets = Targets { local: Some(local.clone()), peers };
-        let (from, to) = (ip(from), ip(to));
-        let (kind, nonce) = (PacketKind::Request, 7);
-        let packet = Packet { kind, path, nonce, from, to, stamp: None, takes_direct: true };
+        let packet = Packet::new(PacketKind::Request, path, 7, ip(from), ip(to));
         answer(packet, ip(source), &local, &targets)
     }
 

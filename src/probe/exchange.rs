@@ -184,15 +184,7 @@ impl Exchange {
         let ProbeRequest { peer, public_ip, path, size, .. } = request;
         let Some(from) = self.local.addresses.get(&Family::of(peer)).copied() else { return };
         let nonce = self.expect(request);
-        let packet = Packet {
-            kind: PacketKind::Request,
-            path,
-            nonce,
-            from,
-            to: peer,
-            stamp: None,
-            takes_direct: true,
-        };
+        let packet = Packet::new(PacketKind::Request, path, nonce, from, peer);
         let length = match size {
             ProbeSize::Small => 0,
             ProbeSize::Large => self.largest(peer),
@@ -383,15 +375,7 @@ mod tests {
         let (mut exchange, _channels, _orders) = exchange();
         let ProbeRequest { peer, path, .. } = request();
         let (nonce, to) = (exchange.expect(request()), IpAddr::from([10, 244, 1, 0]));
-        let packet = Packet {
-            kind: PacketKind::Answer,
-            path,
-            nonce,
-            from: peer,
-            to,
-            stamp: None,
-            takes_direct: true,
-        };
+        let packet = Packet::new(PacketKind::Answer, path, nonce, peer, to);
         assert!(!exchange.take_answer(Packet { from: to, ..packet }));
         assert!(!exchange.take_answer(Packet { path: Path::Tunnel, ..packet }));
         assert!(!exchange.take_answer(Packet { nonce: nonce.wrapping_add(1), ..packet }));

@@ -58,6 +58,11 @@ const STAMP: usize = 17;
 pub const SHORTEST: usize = BODY + STAMP + Secret::SEAL;
 
 impl Packet {
+    /// A packet without a stamp yet, of a sender that sends packets directly, too.
+    pub const fn new(kind: PacketKind, path: Path, nonce: u64, from: IpAddr, to: IpAddr) -> Self {
+        Self { kind, path, nonce, from, to, stamp: None, takes_direct: true }
+    }
+
     /// The answer to this request, by the same path, without a stamp yet.
     #[must_use]
     pub const fn answered(self, takes_direct: bool) -> Self {
@@ -126,7 +131,7 @@ fn fields(body: &[u8; BODY]) -> Option<Packet> {
     let (kind, path) = *CODES.get(usize::from(*code))?;
     let nonce = u64::from_be_bytes(*nonce);
     let (from, to) = (address(*from), address(*to));
-    let packet = Packet { kind, path, nonce, from, to, stamp: None, takes_direct: true };
+    let packet = Packet::new(kind, path, nonce, from, to);
     (packet.from.is_ipv4() == packet.to.is_ipv4()).then_some(packet)
 }
 
@@ -181,15 +186,9 @@ mod tests {
     }
 
     fn request(stamp: Option<Stamp>) -> Packet {
-        Packet {
-            kind: PacketKind::Request,
-            path: Path::Tunnel,
-            nonce: 0x0102_0304_0506_0708,
-            from: "10.244.1.0".parse().unwrap(),
-            to: "10.244.2.0".parse().unwrap(),
-            stamp,
-            takes_direct: true,
-        }
+        let [from, to] = ["10.244.1.0", "10.244.2.0"].map(|text| text.parse().unwrap());
+        let nonce = 0x0102_0304_0506_0708;
+        Packet { stamp, ..Packet::new(PacketKind::Request, Path::Tunnel, nonce, from, to) }
     }
 
     fn shown(bytes: &[u8]) -> String {

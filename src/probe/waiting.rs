@@ -67,9 +67,7 @@ mod tests {
 
     fn delayed(kind: PacketKind, until: Instant) -> Delayed {
         let ip = |text: &str| text.parse().unwrap();
-        let (path, nonce) = (Path::Direct, 7);
-        let (from, to) = (ip("10.244.1.0"), ip("10.244.2.0"));
-        let packet = Packet { kind, path, nonce, from, to, stamp: None, takes_direct: true };
+        let packet = Packet::new(kind, Path::Direct, 7, ip("10.244.1.0"), ip("10.244.2.0"));
         let outgoing = Outgoing { packet, length: 0, secret: Secret::new(&[7; Secret::LENGTH]) };
         Delayed::new(outgoing, ip("172.16.0.2"), until)
     }

@@ -171,15 +171,7 @@ impl Board {
 
     /// The numbers of peers with a path in use.
     pub fn counts(&self) -> ReachabilityCounts {
-        let mut all = ReachabilityCounts::default();
-        for ReachabilityCounts { reachable, degraded, unreachable, unknown } in self.counts.values()
-        {
-            all.reachable += reachable;
-            all.degraded += degraded;
-            all.unreachable += unreachable;
-            all.unknown += unknown;
-        }
-        all
+        self.counts.values().copied().sum()
     }
 
     /// The degraded and unreachable peers.

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use tweed_lab::{
-    ApiServer, Daemon, DaemonPlan, Etcd, Family, Files, Lab, Node, Pair, Pod, Probe, Segment,
-    eventually,
+    ApiServer, Daemon, DaemonPlan, Entry, Etcd, Family, Files, Lab, Node, Pair, Pod, Probe,
+    Segment, eventually,
 };
 
 use crate::fixture::ask::{exit_code, is_ready, is_ready_with, json, lease_reason, readiness};
@@ -222,15 +222,31 @@ fn clone_disk(original: &Node, copy: &Node) -> Result<()> {
     std::fs::copy(state_file(original), state_file(copy)).map(drop).map_err(Into::into)
 }
 
+/// A machine with a pod, and a node with a copy of its disk.
+struct Cloned {
+    original: Node,
+    daemon: Daemon,
+    lease: Entry,
+    healthy: Healthy,
+    copy: Node,
+}
+
+impl Cloned {
+    fn of(base: &Base) -> Result<Self> {
+        let (original, daemon) = base.machine("n3", "one")?;
+        let pod = original.pod()?;
+        let lease = base.cluster.etcd.get(&key_of(&original)?)?.context("no lease")?;
+        let healthy = base.with(&pod)?;
+        let copy = base.node("n4")?;
+        clone_disk(&original, &copy)?;
+        Ok(Self { original, daemon, lease, healthy, copy })
+    }
+}
+
 #[test]
 fn a_cloned_disk_ends_and_the_original_stays() {
     let base = Base::start().unwrap();
-    let (original, daemon) = base.machine("n3", "one").unwrap();
-    let pod = original.pod().unwrap();
-    let lease = base.cluster.etcd.get(&key_of(&original).unwrap()).unwrap().unwrap();
-    let healthy = base.with(&pod).unwrap();
-    let copy = base.node("n4").unwrap();
-    clone_disk(&original, &copy).unwrap();
+    let Cloned { original, daemon, lease, healthy, copy } = Cloned::of(&base).unwrap();
     let copied = on_machine(&copy, &base.cluster.etcd, "one").start().unwrap();
     ends_by(&copied, original.address(Family::V4).unwrap()).unwrap();
     let now = base.cluster.etcd.get(&lease.key).unwrap().unwrap();
@@ -243,12 +259,7 @@ fn a_cloned_disk_ends_and_the_original_stays() {
 #[test]
 fn a_machine_from_a_template_gets_its_own_lease() {
     let base = Base::start().unwrap();
-    let (original, daemon) = base.machine("n3", "one").unwrap();
-    let pod = original.pod().unwrap();
-    let lease = base.cluster.etcd.get(&key_of(&original).unwrap()).unwrap().unwrap();
-    let healthy = base.with(&pod).unwrap();
-    let copy = base.node("n4").unwrap();
-    clone_disk(&original, &copy).unwrap();
+    let Cloned { daemon, lease, healthy, copy, .. } = Cloned::of(&base).unwrap();
     // A reboot clears /run.
     std::fs::remove_file(copy.subnet_file()).unwrap();
     let copied = on_machine(&copy, &base.cluster.etcd, "two").start().unwrap();
