@@ -12,8 +12,10 @@ use crate::traffic::probe::Pair;
 
 const BETWEEN_MESSAGES: Duration = Duration::from_millis(100);
 const BETWEEN_PAGES: Duration = Duration::from_millis(500);
-/// A stream or a page without data for this time is broken: a busy machine delays both.
-pub(super) const SILENCE: Duration = Duration::from_secs(10);
+/// A page without data for this time has failed; long, because a busy machine delays it.
+pub(super) const PAGE_SILENCE: Duration = Duration::from_secs(5);
+/// A stream without data for this time is broken.
+const SILENCE: Duration = Duration::from_secs(10);
 
 /// Sends messages through a stream, and waits for each to be returned.
 #[derive(Debug)]
@@ -95,7 +97,7 @@ impl Browser {
     }
 
     fn page(&self) -> Result<()> {
-        let length = http::get_within(SILENCE, self.target, "/")?.body.len();
+        let length = http::get_within(PAGE_SILENCE, self.target, "/")?.body.len();
         ensure!(length == super::server::PAGE, "{length} bytes from {}", self.target);
         Ok(())
     }

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::Shared;
-use super::client::SILENCE;
+use super::client::PAGE_SILENCE;
 use crate::traffic::probe::Pair;
 use crate::wait::is_silence;
 
@@ -107,7 +107,7 @@ fn echo(mut stream: TcpStream, shared: &Shared) -> std::io::Result<()> {
 }
 
 fn answer(mut stream: TcpStream) -> std::io::Result<()> {
-    stream.set_read_timeout(Some(SILENCE))?;
+    stream.set_read_timeout(Some(PAGE_SILENCE))?;
     let mut request = Vec::new();
     while !request.ends_with(b"\r\n\r\n") {
         let mut bytes = [0; 512];
