@@ -1,5 +1,6 @@
 //! Whether the peers answer by the paths in use: for status, readiness and the log.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
@@ -63,22 +64,28 @@ impl Control {
 
     /// One sentence for all peers that fail for the same reason, the unreachable ones first.
     pub(super) fn reachability_warnings(&self) -> Vec<String> {
-        let mut groups: BTreeMap<_, Vec<IpAddr>> = BTreeMap::new();
+        // There are only a few states and causes, but possibly thousands of peers.
+        let mut groups: Vec<(PeerReachability, Vec<IpAddr>)> = Vec::new();
         for (peer, reachability) in self.failing() {
-            let cause = reachability.cause().unwrap_or_default();
-            groups.entry((reachability.state(), cause)).or_default().push(peer);
+            let reachability = reachability.without_time();
+            match groups.iter_mut().find(|(group, _)| *group == reachability) {
+                Some((_, peers)) => peers.push(peer),
+                None => groups.push((reachability, vec![peer])),
+            }
         }
+        groups.sort_by_cached_key(|(group, _)| Reverse((group.state(), group.cause())));
         let total = self.current_board().map(Board::counts).unwrap_or_default().total();
-        let warning = |((state, cause), peers): ((ReachabilityState, String), Vec<IpAddr>)| {
+        let warning = |(group, peers): (PeerReachability, Vec<IpAddr>)| {
+            let cause = group.cause().unwrap_or_default();
             let are = if peers.len() == 1 { "is" } else { "are" };
             let named = peers.iter().filter_map(|peer| self.peer_name(*peer)).take(SHOWN);
             let mut named: Vec<String> = named.collect();
             let more = peers.len().saturating_sub(SHOWN);
             named.extend((more > 0).then(|| format!("{more} more")));
-            let (number, state) = (peers.len(), state.as_str());
+            let (number, state) = (peers.len(), group.state().as_str());
             format!("{number} of {total} peers {are} {state}: {}: {cause}", named.join(", "))
         };
-        groups.into_iter().rev().map(warning).collect()
+        groups.into_iter().map(warning).collect()
     }
 
     /// Records which peers became reachable or unreachable.

@@ -29,6 +29,21 @@ impl Rejections {
     }
 }
 
+/// What affects readiness, except the states of the store and of peers. Those have their own log
+/// lines: the reason of the store changes with each server that fails.
+pub(super) struct OwnReasons {
+    blocking: Vec<String>,
+    warnings: Vec<String>,
+}
+
+impl OwnReasons {
+    fn with(&self, others: impl IntoIterator<Item = String>) -> Readiness {
+        let Self { blocking, warnings } = self;
+        let reasons = blocking.iter().cloned().chain(others).chain(warnings.iter().cloned());
+        Readiness { ready: blocking.is_empty(), reasons: reasons.collect() }
+    }
+}
+
 impl Control {
     /// Logs one line for all leases rejected together.
     pub(super) fn log_rejected(&mut self) {
@@ -39,20 +54,19 @@ impl Control {
     }
 
     pub(super) fn readiness(&self) -> Readiness {
-        self.readiness_with(self.store_warning().into_iter().chain(self.reachability_warnings()))
+        self.readiness_of(&self.own_reasons())
     }
 
-    fn readiness_with(&self, logged_apart: impl IntoIterator<Item = String>) -> Readiness {
-        let blocking = self.blocking();
-        let ready = blocking.is_empty();
-        let reasons = blocking.into_iter().chain(logged_apart).chain(self.warnings());
-        Readiness { ready, reasons: reasons.collect() }
+    pub(super) fn readiness_of(&self, own: &OwnReasons) -> Readiness {
+        own.with(self.store_warning().into_iter().chain(self.reachability_warnings()))
     }
 
-    /// Excludes the states of the store and of peers, which have their own log lines: the reason of
-    /// the store changes with each server that fails.
-    pub(super) fn log_readiness(&mut self) {
-        let readiness = self.readiness_with(None);
+    pub(super) fn own_reasons(&self) -> OwnReasons {
+        OwnReasons { blocking: self.blocking(), warnings: self.warnings() }
+    }
+
+    pub(super) fn log_readiness(&mut self, own: &OwnReasons) {
+        let readiness = own.with(None);
         let ready = readiness.ready;
         if self.state.logged.readiness.as_ref() == Some(&readiness) {
             return;

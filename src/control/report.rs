@@ -71,14 +71,15 @@ impl Control {
         self.beat();
         self.log_rejected();
         self.log_reachability();
-        self.log_readiness();
+        let own_reasons = self.own_reasons();
+        self.log_readiness(&own_reasons);
         let progress = Progress {
             config: self.inputs.config.clone().filter(|_| self.inputs.may_use_config()),
             occupied: self.inputs.occupied.clone(),
             identity: self.inputs.identity.clone(),
             attributes: self.publishable(),
             usable: self.usable(),
-            readiness: self.readiness(),
+            readiness: self.readiness_of(&own_reasons),
         };
         let is_news = self.outputs.progress.send_if_modified(|last| {
             let is_news = *last != progress;

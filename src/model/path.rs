@@ -139,6 +139,15 @@ impl PeerReachability {
         }
     }
 
+    /// The same without `since_ms`, which differs at each moment.
+    #[must_use]
+    pub const fn without_time(self) -> Self {
+        match self {
+            Self::Unreachable { cause, .. } => Self::Unreachable { cause, since_ms: None },
+            Self::Reachable | Self::Degraded { .. } | Self::Unknown { .. } => self,
+        }
+    }
+
     /// Why the peer is not reachable, or why that is not known.
     pub fn cause(&self) -> Option<String> {
         match self {

@@ -184,14 +184,10 @@ pub fn failing(fallbacks: &Fallbacks) -> Fallbacks {
 /// The unreachable and degraded ones among `peers`, as many as a report may contain.
 pub fn failing_peers(peers: &[PeerStatus]) -> Vec<FailingPeer> {
     let failing = peers.iter().filter_map(|peer| {
-        let reachability = match peer.reachability? {
-            PeerReachability::Unreachable { cause, .. } => {
-                PeerReachability::Unreachable { cause, since_ms: None }
-            }
-            degraded @ PeerReachability::Degraded { .. } => degraded,
-            PeerReachability::Reachable | PeerReachability::Unknown { .. } => return None,
-        };
-        Some(FailingPeer { lease: peer.lease.clone(), family: peer.family, reachability })
+        let reachability = peer.reachability?.without_time();
+        let is_failing = reachability.state().is_failing();
+        let (lease, family) = (&peer.lease, peer.family);
+        is_failing.then(|| FailingPeer { lease: lease.clone(), family, reachability })
     });
     let mut failing: Vec<FailingPeer> = failing.collect();
     failing.sort_by_key(|peer| std::cmp::Reverse(peer.reachability.state()));

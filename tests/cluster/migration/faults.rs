@@ -1,11 +1,11 @@
 //! A live cluster of eight nodes changes its backend while other faults occur.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use tweed_lab::{Family, Flannel, Path, Probe, Tally, Traffic, eventually, paths};
+use tweed_lab::{Family, Flannel, Path, Probe, Tally, Traffic, eventually, lock, paths};
 
 use crate::fixture::cluster::{CONFIG, Cluster, ClusterPlan, PATIENCE, Stack};
 use crate::fixture::table::{Distance, HOST_GW_MIXED, Side, VXLAN_MIXED, expected, path};
@@ -109,7 +109,7 @@ const ALL: &[usize] = &[0, 1, 2, 3, 4, 5, 6, 7];
 static EIGHT: Mutex<()> = Mutex::new(());
 
 fn eight() -> (MutexGuard<'static, ()>, ClusterPlan) {
-    let turn = EIGHT.lock().unwrap_or_else(PoisonError::into_inner);
+    let turn = lock(&EIGHT);
     (turn, ClusterPlan::new(6, &Stack::V4.config(&VXLAN_MIXED.config())).far(2))
 }
 

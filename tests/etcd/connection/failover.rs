@@ -112,17 +112,17 @@ async fn a_watch_continues_after_the_loss_of_the_leader() {
     }
     members[leader].kill();
     let survivor = &members[(leader + 1) % 3];
-    while survivor
-        .client()
-        .await
-        .put(format!("{SUBNETS}10.5.4.0-24"), value("10.0.0.4"), None)
-        .await
-        .is_err()
-    {}
+    put_once_possible(survivor).await;
     for updates in &mut watches {
         assert_eq!(next(updates).await, "put 10.5.4.0-24@10.0.0.4");
     }
     managers[0].acquire(&config(V4), &node).await.unwrap();
+}
+
+/// Puts a lease as soon as the member has a leader again.
+async fn put_once_possible(member: &EtcdServer) {
+    let (key, value) = (format!("{SUBNETS}10.5.4.0-24"), value("10.0.0.4"));
+    while member.client().await.put(key.as_str(), value.as_str(), None).await.is_err() {}
 }
 
 #[tokio::test]
@@ -135,13 +135,7 @@ async fn a_member_that_hangs_is_replaced() {
         assert_eq!(next(updates).await, "snapshot []");
     }
     members[0].hang();
-    while members[1]
-        .client()
-        .await
-        .put(format!("{SUBNETS}10.5.4.0-24"), value("10.0.0.4"), None)
-        .await
-        .is_err()
-    {}
+    put_once_possible(&members[1]).await;
     for updates in &mut watches {
         assert_eq!(next(updates).await, "put 10.5.4.0-24@10.0.0.4");
     }

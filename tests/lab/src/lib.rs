@@ -73,7 +73,7 @@ pub use stores::api_server::{ApiServer, Asked, Faults, Gone, Lists};
 pub use stores::etcd::{Entry, Etcd, EtcdPlan, Member};
 pub use traffic::probe::{Count, Pair, PairReport, Probe, ProbePlan, Report, Stage, overruns_at};
 pub use traffic::{Connections, Kind, Outcome, Outcomes, Tally, Traffic, Worker};
-pub use wait::{Condition, PATIENCE, eventually, is_silence, listen};
+pub use wait::{Condition, PATIENCE, eventually, is_silence, listen, lock};
 
 use world::World;
 

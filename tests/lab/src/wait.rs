@@ -84,6 +84,6 @@ pub fn listen(address: SocketAddr) -> Result<UdpSocket> {
 }
 
 /// Locks also after another test thread has panicked.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
