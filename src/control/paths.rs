@@ -146,7 +146,7 @@ impl Control {
             // Earlier results are discarded: the plan creates a new board.
             ProbeEvent::On => (paths.state, paths.board) = (Probing::On, None),
             ProbeEvent::Answered { request, sent, at, takes_direct } => paths.revise(|board| {
-                board.take_direct(request.peer, takes_direct);
+                board.take_direct(request.peer, takes_direct, since(at));
                 board.record_answer(&request, since(sent), since(at), rand::random());
             }),
             ProbeEvent::Lost { request, sent, at } => {

@@ -138,9 +138,9 @@ impl Board {
     }
 
     /// Records whether `peer` answers direct probes; without `Mixed`, it may not.
-    pub fn take_direct(&mut self, peer: IpAddr, takes_direct: bool) {
+    pub fn take_direct(&mut self, peer: IpAddr, takes_direct: bool, now: Duration) {
         if let Some(state) = self.states.get_mut(&peer) {
-            state.take_direct(takes_direct);
+            state.take_direct(takes_direct, now);
         }
     }
 

@@ -97,8 +97,8 @@ pub struct ProbeState {
     pub(super) used: Option<UsedPath>,
     /// Whether the peer is reachable by the path in use, as last determined.
     pub(super) reachability: Option<ReachabilityState>,
-    /// Whether the peer answers direct probes.
-    takes_direct: bool,
+    /// When the peer last reported that it answers no direct probes; none since it answers them.
+    refused_direct: Option<Duration>,
     pub(super) turn: Duration,
     /// Results of probes up to this number are ignored: they were sent to another target.
     ignored_until: u64,
@@ -128,7 +128,7 @@ impl ProbeState {
             verdict: ProbeVerdict::Pending,
             used: None,
             reachability: None,
-            takes_direct: true,
+            refused_direct: None,
             turn: Duration::ZERO,
             ignored_until: last,
             first_packet: None,
@@ -188,7 +188,7 @@ impl ProbeState {
         let is_dead = fails(&self.direct) && (fails(&self.tunnel) || !self.target.tunnel);
         match self.verdict {
             ProbeVerdict::Pending if is_dead && self.first_packet.is_some() => Pace::Steady,
-            ProbeVerdict::Pending if !self.takes_direct => Pace::Steady,
+            ProbeVerdict::Pending if self.refused_direct.is_some() => Pace::Steady,
             ProbeVerdict::Pending => Pace::Unjudged,
             ProbeVerdict::Good if self.direct.missed > 0 && !is_dead => Pace::Doubtful,
             ProbeVerdict::Silent => Pace::Silent,
@@ -257,13 +257,13 @@ impl ProbeState {
         }
     }
 
-    /// Records whether the peer answers direct probes. Losses of direct probes are no evidence while
-    /// it does not: it has not applied `Mixed` yet.
-    pub(super) fn take_direct(&mut self, takes_direct: bool) {
+    /// Records whether the peer answers direct probes. Losses of direct probes that were sent before
+    /// it reported that are no evidence: it has not applied `Mixed` yet, or no longer applies it.
+    pub(super) fn take_direct(&mut self, takes_direct: bool, now: Duration) {
         if !takes_direct {
             self.direct = Track::default();
         }
-        self.takes_direct = takes_direct;
+        self.refused_direct = (!takes_direct).then_some(now);
     }
 
     pub(super) fn take_answer(&mut self, request: &ProbeRequest, sent: Duration, now: Duration) {
@@ -272,7 +272,8 @@ impl ProbeState {
     }
 
     pub(super) fn take_loss(&mut self, request: &ProbeRequest, sent: Duration) {
-        if self.first_packet.is_none_or(|since| sent >= since) {
+        let was_refused = request.path == Path::Direct && self.refused_direct > Some(sent);
+        if !was_refused && self.first_packet.is_none_or(|since| sent >= since) {
             self.track_mut(request.path).take_loss(request.size, sent);
         }
     }

@@ -17,6 +17,11 @@ struct World {
     now: Duration,
     /// Which probes are answered.
     answers: Box<dyn Fn(&ProbeRequest) -> bool>,
+    /// What the answers of the peers contain.
+    takes_direct: bool,
+    round_trip: Duration,
+    /// Probes whose answers are under way, and when they were sent.
+    answered: VecDeque<(Duration, ProbeRequest)>,
     random: u64,
     sent: Vec<(Duration, ProbeRequest)>,
     /// Lost probes, and when their answers time out.
@@ -34,9 +39,18 @@ impl World {
         answers: fn(&ProbeRequest) -> bool,
     ) -> Self {
         let board = Board::new(&Probe::default());
-        let (sent, lost, verdicts) = (Vec::new(), VecDeque::new(), BTreeMap::new());
-        let answers = Box::new(answers);
-        let mut world = Self { board, now: SECOND, answers, random: 1, sent, lost, verdicts };
+        let mut world = Self {
+            board,
+            now: SECOND,
+            answers: Box::new(answers),
+            takes_direct: true,
+            round_trip: Duration::from_millis(1),
+            answered: VecDeque::new(),
+            random: 1,
+            sent: Vec::new(),
+            lost: VecDeque::new(),
+            verdicts: BTreeMap::new(),
+        };
         let peers = peers.map(|(peer, target)| (peer, Some(target)));
         world.board.update_targets(&peers.collect(), SECOND);
         world
@@ -61,11 +75,18 @@ impl World {
             for request in self.board.requests(self.now, next) {
                 self.sent.push((self.now, request));
                 if (self.answers)(&request) {
-                    let came = self.now + Duration::from_millis(1);
-                    self.board.record_answer(&request, self.now, came, self.random);
+                    self.answered.push_back((self.now, request));
                 } else {
                     self.lost.push_back((self.now + timeout, request));
                 }
+            }
+            let (now, round_trip) = (self.now, self.round_trip);
+            while let Some((sent, request)) =
+                self.answered.pop_front_if(|(sent, _)| *sent + round_trip < now + TICK)
+            {
+                let came = sent + round_trip;
+                self.board.take_direct(request.peer, self.takes_direct, came);
+                self.board.record_answer(&request, sent, came, self.random);
             }
             for peer in self.board.take_changed() {
                 self.verdicts.insert(peer, (self.now, self.board.states[&peer].verdict));
@@ -251,18 +272,33 @@ fn a_path_that_flaps_needs_more_answers_to_recover() {
 #[test]
 fn a_peer_that_takes_no_direct_packets_yet_is_not_judged() {
     let mut world = World::new(1, TUNNEL);
+    world.takes_direct = false;
     for _ in 0..2000 {
-        world.board.take_direct(address(0), false);
         world.run(TICK * 4);
         assert_eq!(world.verdict(), ProbeVerdict::Pending);
     }
     world.sent.clear();
     world.run(SECOND / 2);
     assert!(world.sent.len() <= 3, "{}", world.sent.len());
-    world.board.take_direct(address(0), true);
+    world.takes_direct = true;
     world.answers = Box::new(ALL);
     world.run(SECOND * 2);
     assert_eq!(world.verdict(), ProbeVerdict::Good);
+}
+
+#[test]
+fn a_peer_that_no_longer_takes_direct_packets_keeps_its_verdict() {
+    for away in 1..40 {
+        let mut world = World::new(1, ALL);
+        world.run(SECOND * 5);
+        // It restarts without `Mixed`: some direct probes are under way when it answers.
+        world.answers = Box::new(NONE);
+        world.run(TICK * away * 4);
+        (world.answers, world.takes_direct) = (Box::new(TUNNEL), false);
+        world.round_trip = SECOND / 5;
+        world.run(SECOND * 60);
+        assert_eq!(world.verdict(), ProbeVerdict::Good, "{away}");
+    }
 }
 
 #[test]
