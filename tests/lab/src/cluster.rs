@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use crate::{
     Binaries, Connections, Daemon, Etcd, EtcdPlan, Family, Flannel, Lab, Matrix, Node, NodePlan,
-    PATIENCE, Pair, Path, Ping, Probe, Proxy, ReversePath, Segment, Worker, eventually, paths,
+    PATIENCE, Pair, Path, Ping, Pod, Probe, Proxy, ReversePath, Segment, Worker, eventually, paths,
 };
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
@@ -88,7 +88,7 @@ impl Cluster {
     }
 
     fn build_far(&mut self) -> Result<()> {
-        let far = self.lab.segment("10.99.2.0/24")?;
+        let far = self.lab.segment("10.99.2.128/25")?;
         self.lab.router("router", &[&self.segment, &far])?;
         for _ in 0..self.shape.far {
             let name = self.add_node(&far)?;
@@ -223,6 +223,10 @@ impl Cluster {
 
     pub fn pings(&self) -> Result<Matrix<Ping>> {
         self.lab.ping_matrix(Family::V4)
+    }
+
+    pub fn pods(&self) -> Vec<Pod> {
+        self.lab.pods()
     }
 
     pub fn pairs(&self) -> Vec<Pair> {

@@ -5,6 +5,7 @@
 )]
 
 mod demo;
+mod keep;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -36,6 +37,34 @@ enum Command {
         /// Its command line tool.
         #[arg(long)]
         tweedctl: PathBuf,
+    },
+    /// Starts a cluster in the background and leaves it running, to try things in.
+    ///
+    /// Prints the names and addresses of its nodes and pods. `exec` runs commands in them.
+    Up {
+        #[command(flatten)]
+        wanted: keep::Wanted,
+        /// The name of the cluster, if there are several.
+        #[arg(long, default_value = "lab")]
+        name: String,
+    },
+    /// Runs a command in a node or pod of a running cluster; exits with its code.
+    ///
+    /// In a node, tweedctl finds its daemon, and etcdctl the store: `tweed-lab exec n1 tweedctl peers`.
+    Exec {
+        /// The name of the cluster.
+        #[arg(long, default_value = "lab")]
+        name: String,
+        /// A node (`n1`) or a pod (`pod-n1`).
+        place: String,
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<String>,
+    },
+    /// Ends a running cluster and deletes all that belongs to it.
+    Down {
+        /// The name of the cluster.
+        #[arg(long, default_value = "lab")]
+        name: String,
     },
     /// Starts thousands of simulated daemons at once on a real etcd, and reports what that costs.
     ///
@@ -74,12 +103,15 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: Arguments) -> Result<ExitCode> {
-    if !sandbox::is_inside() {
-        return sandbox::enter();
-    }
+    let is_inside = sandbox::is_inside();
     match arguments.command {
+        Command::Exec { name, place, command } => keep::exec(&name, &place, &command)?,
+        Command::Down { name } => keep::down(&name)?,
+        Command::Up { name, .. } if !is_inside => keep::up(&name)?,
+        _ if !is_inside => return sandbox::enter(),
+        Command::Up { wanted, .. } => keep::keep(wanted)?,
         Command::Demo { tweedd, tweedctl } => {
-            demo::run(Binaries { tweedd, tweedctl }, &mut Screen::stdout())
+            return demo::run(Binaries { tweedd, tweedctl }, &mut Screen::stdout());
         }
         Command::Storm { nodes, network, jitter, real, tweedd, tweedctl } => {
             let [tweedd, tweedctl] = [tweedd, tweedctl].map(Option::unwrap_or_default);
@@ -91,15 +123,16 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
                 progress: |text| eprintln!("{text}"),
                 ..storm::Settings::default()
             };
-            run_storms(&settings, network)
+            run_storms(&settings, network)?;
         }
     }
+    Ok(ExitCode::SUCCESS)
 }
 
-fn run_storms(settings: &storm::Settings, networks: Vec<String>) -> Result<ExitCode> {
+fn run_storms(settings: &storm::Settings, networks: Vec<String>) -> Result<()> {
     for network in networks {
         let report = storm::run(&storm::Settings { network, ..settings.clone() })?;
         Screen::stdout().block(report)?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
