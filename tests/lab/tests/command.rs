@@ -2,7 +2,6 @@
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
@@ -48,71 +47,6 @@ fn a_daemon_that_cannot_run_fails_the_demo_and_is_quoted() -> Result<()> {
         "{shown}"
     );
     Ok(())
-}
-
-/// The commands of the tutorial, each with its output; `…` stands for any text.
-fn tutorial() -> Result<Vec<(String, String)>> {
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/tutorial.md");
-    let page = std::fs::read_to_string(page)?;
-    let mark = "<!-- run by tests/lab/tests/command.rs: the_tutorial_works_as_written -->\n```\n";
-    let blocks = page.split(mark).skip(1).filter_map(|rest| Some(rest.split_once("\n```\n")?.0));
-    let mut steps: Vec<(String, String)> = Vec::new();
-    for line in blocks.flat_map(str::lines) {
-        if let Some(command) = line.strip_prefix("$ ") {
-            steps.push((command.to_owned(), String::new()));
-        } else if let Some((_, output)) = steps.last_mut() {
-            output.extend([line, "\n"]);
-        }
-    }
-    Ok(steps)
-}
-
-fn matches(shown: &str, output: &str) -> bool {
-    let mut parts = shown.trim().split('…').map(str::trim);
-    let mut rest = parts.next().and_then(|first| output.trim().strip_prefix(first));
-    let mut last = None;
-    for part in parts {
-        rest = rest.and_then(|rest| Some(rest.split_once(part)?.1));
-        last = Some(part);
-    }
-    match last {
-        Some(last) => rest.is_some() && output.trim().ends_with(last),
-        None => rest == Some(""),
-    }
-}
-
-#[test]
-fn the_tutorial_works_as_written() -> Result<()> {
-    let programs = Path::new(env!("CARGO_BIN_EXE_tweed-lab")).parent().context("no folder")?;
-    let runtime = format!("{}/tutorial-{}", env!("CARGO_TARGET_TMPDIR"), std::process::id());
-    std::fs::create_dir_all(&runtime)?;
-    let shell = |command: &str| -> Result<String> {
-        let path = format!("{}:{}", programs.display(), std::env::var("PATH")?);
-        let mut shell = Command::new("sh");
-        shell.args(["-c", &format!("exec 2>&1; {command}")]).env("PATH", path);
-        let output = shell.env("XDG_RUNTIME_DIR", &runtime).env_remove("TWEED_SANDBOX").output()?;
-        let lines = String::from_utf8(output.stdout)?;
-        let lines: Vec<_> = lines.lines().map(str::trim_end).collect();
-        Ok(lines.join("\n"))
-    };
-    let steps = tutorial()?;
-    assert!(steps.len() > 12, "{steps:?}");
-    let followed = steps.iter().try_for_each(|(command, shown)| {
-        let mut first = None;
-        let repeated = eventually(PATIENCE, || {
-            let output = shell(command)?;
-            ensure!(matches(shown, first.get_or_insert(output.clone())) || matches(shown, &output));
-            Ok(())
-        });
-        repeated.with_context(|| format!("$ {command}\n{first:?} instead of\n{shown}")).map(drop)
-    });
-    if followed.is_err() {
-        shell("tweed-lab down")?;
-    }
-    followed?;
-    let left: Vec<_> = std::fs::read_dir(format!("{runtime}/tweed-lab"))?.collect();
-    assert!(left.is_empty(), "{left:?}");
-    Ok(std::fs::remove_dir_all(&runtime)?)
 }
 
 #[test]
