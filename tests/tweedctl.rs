@@ -170,7 +170,7 @@ fn an_unreachable_peer_has_an_exit_code_of_its_own() {
     }
     assert_eq!(daemon.tweedctl("peers -o json").json(), json!([peer]));
     let shown = daemon.tweedctl("peers").1;
-    assert!(shown.contains("unreachable for 48 s: no probe is answered"), "{shown}");
+    assert!(shown.contains("unreachable for 48 s: no probe and no ping"), "{shown}");
 }
 
 #[test]

@@ -149,6 +149,9 @@ impl Control {
                 board.take_direct(request.peer, takes_direct, since(at));
                 board.record_answer(&request, since(sent), since(at), rand::random());
             }),
+            ProbeEvent::Echoed { request, sent, at } => paths.revise(|board| {
+                board.record_answer(&request, since(sent), since(at), rand::random());
+            }),
             ProbeEvent::Lost { request, sent, at } => {
                 paths.revise(|board| board.record_loss(&request, since(sent), since(at)));
             }

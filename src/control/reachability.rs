@@ -22,7 +22,7 @@ const NAMED: usize = 10;
 /// What the log last reported about the peers.
 #[derive(Debug, Default)]
 pub(super) struct LoggedPeers {
-    /// The degraded and unreachable peers, and since when.
+    /// The peers that are degraded, unreachable or no longer answer probes, and since when.
     failing: BTreeMap<IpAddr, (ReachabilityState, Instant)>,
     /// The peers whose reachability may differ from what was logged.
     moved: BTreeSet<IpAddr>,
@@ -124,7 +124,10 @@ impl Control {
         let known = self.known_reachability(peer);
         let failing = &mut self.paths.logged.failing;
         let before = failing.get(&peer).copied();
-        let Some(state) = known.map(|it| it.state()).filter(|state| state.is_failing()) else {
+        let is_daemon_silent =
+            known == Some(PeerReachability::Unknown { cause: UnknownCause::DaemonSilent });
+        let is_shown = |state: &ReachabilityState| state.is_failing() || is_daemon_silent;
+        let Some(state) = known.map(|it| it.state()).filter(is_shown) else {
             let (before, since) = failing.remove(&peer)?;
             let seconds = since.elapsed().as_secs();
             let is_back = known == Some(PeerReachability::Reachable);
@@ -141,9 +144,15 @@ impl Control {
         let lease = self.paths.leases.get(&peer).map(ToString::to_string).unwrap_or_default();
         let peer = self.peer_name(peer).unwrap_or_default();
         match change {
+            PeerChange::Failing(PeerReachability::Unknown { cause }) => {
+                tracing::warn!(lease, peer, %cause, "peer does not answer probes");
+            }
             PeerChange::Failing(reachability) => {
                 let (state, cause) = (reachability.state().as_str(), reachability.cause());
                 tracing::warn!(lease, peer, cause, "peer is {state}");
+            }
+            PeerChange::Reachable { before: ReachabilityState::Unknown, seconds } => {
+                tracing::info!(lease, peer, seconds, "peer answers probes again");
             }
             PeerChange::Reachable { before: ReachabilityState::Unreachable, seconds } => {
                 tracing::info!(lease, peer, seconds, "peer is reachable again");

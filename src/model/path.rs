@@ -127,6 +127,8 @@ pub enum UnknownCause {
     ProbesOff,
     TooEarly,
     NeverAnswered,
+    /// No probe is answered any more, but the peer's kernel answers echo requests by the same path.
+    DaemonSilent,
 }
 
 impl PeerReachability {
@@ -207,7 +209,7 @@ impl fmt::Display for UnreachableCause {
                  one direction are lost or late"
             }
             Self::PeerSilent => {
-                "no probe is answered: its host or daemon is down, or a firewall drops the packets"
+                "no probe and no ping is answered: its host is down, or a firewall drops the packets"
             }
             Self::AllSilent => "no peer answers: check the link and the firewall of this node",
         })
@@ -221,6 +223,10 @@ impl fmt::Display for UnknownCause {
             Self::TooEarly => "not enough probes have been sent yet",
             Self::NeverAnswered => {
                 "it has never answered a probe: it may run flannel, or be unreachable"
+            }
+            Self::DaemonSilent => {
+                "its host answers pings by the same path, and no probe is answered: its daemon is \
+                 down, or a firewall drops the probes"
             }
         })
     }

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::layout::{Table, or_dash};
 use super::{Answer, ExitStatus};
-use crate::model::path::{DegradedCause, Path, PeerReachability};
+use crate::model::path::{DegradedCause, Path, PeerReachability, UnknownCause};
 use crate::model::status::{PeerStatus, ProbeResults};
 
 #[derive(Serialize)]
@@ -56,6 +56,9 @@ const fn state(peer: &PeerStatus) -> &'static str {
     match (peer.path, peer.programmed, peer.reachability) {
         (None, ..) => "no path",
         (Some(_), false, _) => "incomplete",
+        (Some(_), true, Some(PeerReachability::Unknown { cause: UnknownCause::DaemonSilent })) => {
+            "unknown"
+        }
         (Some(_), true, None | Some(PeerReachability::Unknown { .. })) => "programmed",
         (Some(_), true, Some(reachability)) => reachability.state().as_str(),
     }
@@ -67,6 +70,9 @@ fn note(peer: &PeerStatus) -> Option<String> {
         PeerReachability::Unreachable { cause, since_ms } => {
             let time = since_ms.map(|ms| format!(" for {}", age(ms))).unwrap_or_default();
             Some(format!("unreachable{time}: {cause}"))
+        }
+        PeerReachability::Unknown { cause: cause @ UnknownCause::DaemonSilent } => {
+            Some(cause.to_string())
         }
         // The reason of its path names a direct path that fails.
         PeerReachability::Degraded { cause: DegradedCause::DirectFails }
@@ -115,7 +121,7 @@ mod tests {
 
     use super::*;
     use crate::model::lease::LeaseId;
-    use crate::model::path::{ProbeVerdict, UnknownCause, UnreachableCause};
+    use crate::model::path::{ProbeVerdict, UnreachableCause};
     use crate::model::prefix::Prefix;
     use crate::model::status::PathStatus;
 
@@ -213,22 +219,28 @@ mod tests {
         assert_eq!(exit_status(&unreachable), ExitStatus::Failing);
         let incomplete = PeerStatus { programmed: false, ..unreachable.clone() };
         assert_eq!(exit_status(&incomplete), ExitStatus::Problems);
-        let peers = [reachable, degraded, unreachable, incomplete, unknown];
+        let cause = UnknownCause::DaemonSilent;
+        let silent = probed(100, 54, 49_870, PeerReachability::Unknown { cause });
+        assert_eq!(exit_status(&silent), ExitStatus::Done);
+        let peers = [reachable, degraded, unreachable, incomplete, unknown, silent];
         let text = PeerList(peers.into()).to_string();
         assert!(text.lines().all(|line| line.len() <= 80), "{text}");
-        expect![[r"
+        expect![[r#"
             SUBNET         PUBLIC IP   BACKEND  PATH    LOSS  RTT     SEEN  STATE
             10.244.3.0/24  172.16.0.9  vxlan    tunnel  1 %   412 us  0 s   reachable
             10.244.3.0/24  172.16.0.9  vxlan    tunnel  7 %   412 us  1 s   degraded
                 degraded: 5 % or more of the last 100 probes were lost
             10.244.3.0/24  172.16.0.9  vxlan    tunnel  54 %  412 us  49 s  unreachable
-                unreachable for 48 s: no probe is answered: its host or daemon is down, or a
-                  firewall drops the packets
+                unreachable for 48 s: no probe and no ping is answered: its host is down, or
+                  a firewall drops the packets
             10.244.3.0/24  172.16.0.9  vxlan    tunnel  54 %  412 us  49 s  incomplete
-                unreachable for 48 s: no probe is answered: its host or daemon is down, or a
-                  firewall drops the packets
+                unreachable for 48 s: no probe and no ping is answered: its host is down, or
+                  a firewall drops the packets
             10.244.3.0/24  172.16.0.9  vxlan    tunnel  -     -       -     programmed
-        "]]
+            10.244.3.0/24  172.16.0.9  vxlan    tunnel  54 %  412 us  49 s  unknown
+                its host answers pings by the same path, and no probe is answered: its
+                  daemon is down, or a firewall drops the probes
+        "#]]
         .assert_eq(&text);
     }
 

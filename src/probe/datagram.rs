@@ -1,10 +1,16 @@
-//! Builds a UDP datagram with its IP header, in the same form as a pod's packet on the wire.
+//! Builds a UDP datagram or an ICMP echo request with its IP header, in the same form as a pod's
+//! packet on the wire, and reads echo replies.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use crate::model::prefix::Family;
 
 const UDP: u8 = 17;
+const ICMP: u8 = 1;
+const ICMPV6: u8 = 58;
+/// Of the header of an echo: type, code, checksum, identifier and sequence number.
+const ECHO_HEADER: usize = 8;
+const NONCE: usize = 8;
 const HOP_LIMIT: u8 = 64;
 const UDP_HEADER: usize = 8;
 const DO_NOT_FRAGMENT: u16 = 0x4000;
@@ -21,14 +27,10 @@ pub const fn headers(family: Family) -> usize {
 /// `payload` from and to `port`, with fragmentation forbidden; none if the addresses are of
 /// different families, or the payload is too long. The kernel sets the checksum of the IPv4 header.
 pub fn datagram(from: IpAddr, to: IpAddr, port: u16, payload: &[u8]) -> Option<Vec<u8>> {
-    let mut packet = match (from, to) {
-        (IpAddr::V4(from), IpAddr::V4(to)) => ipv4(from, to, payload.len())?,
-        (IpAddr::V6(from), IpAddr::V6(to)) => ipv6(from, to, payload.len())?,
-        (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => return None,
-    };
     let length = u16::try_from(UDP_HEADER + payload.len()).ok()?;
+    let mut packet = ip_header(from, to, UDP, length)?;
     let ports = [port, port, length].map(u16::to_be_bytes);
-    let pseudo = [octets(from), octets(to), vec![0, UDP], length.to_be_bytes().to_vec()].concat();
+    let pseudo = pseudo_header(from, to, UDP, length);
     let sum = checksum([pseudo.as_slice(), ports.as_flattened(), &[0, 0], payload]);
     packet.extend(ports.as_flattened());
     packet.extend(sum.to_be_bytes());
@@ -36,17 +38,59 @@ pub fn datagram(from: IpAddr, to: IpAddr, port: u16, payload: &[u8]) -> Option<V
     Some(packet)
 }
 
-fn ipv4(from: Ipv4Addr, to: Ipv4Addr, payload: usize) -> Option<Vec<u8>> {
-    let length = u16::try_from(headers(Family::V4) + payload).ok()?.to_be_bytes();
-    let flags = DO_NOT_FRAGMENT.to_be_bytes();
-    let header = [[0x45, 0], length, [0, 0], flags, [HOP_LIMIT, UDP], [0, 0]];
-    Some([header.as_flattened(), &from.octets(), &to.octets()].concat())
+/// An ICMP echo request with `nonce` as its data; none if the addresses are of different families.
+pub(super) fn echo_request(from: IpAddr, to: IpAddr, nonce: u64) -> Option<Vec<u8>> {
+    let (protocol, kind) = match Family::of(to) {
+        Family::V4 => (ICMP, 8),
+        Family::V6 => (ICMPV6, 128),
+    };
+    let length = u16::try_from(ECHO_HEADER + NONCE).ok()?;
+    let mut packet = ip_header(from, to, protocol, length)?;
+    // Only ICMPv6 covers the addresses by its checksum.
+    let pseudo = match Family::of(to) {
+        Family::V4 => Vec::new(),
+        Family::V6 => pseudo_header(from, to, protocol, length),
+    };
+    let nonce = nonce.to_be_bytes();
+    let sum = checksum([pseudo.as_slice(), &[kind, 0], &[0; 6], &nonce]);
+    packet.extend([kind, 0]);
+    packet.extend(sum.to_be_bytes());
+    packet.extend([0; 4]);
+    packet.extend(nonce);
+    Some(packet)
 }
 
-fn ipv6(from: Ipv6Addr, to: Ipv6Addr, payload: usize) -> Option<Vec<u8>> {
-    let length = u16::try_from(UDP_HEADER + payload).ok()?.to_be_bytes();
-    let header = [[0x60, 0], [0, 0], length, [UDP, HOP_LIMIT]];
-    Some([header.as_flattened(), &from.octets(), &to.octets()].concat())
+/// The nonce in an echo reply, as a raw socket receives it: with IPv4, after the IP header.
+pub(super) fn echo_reply(family: Family, bytes: &[u8]) -> Option<u64> {
+    let (message, kind) = match family {
+        Family::V4 => (bytes.get(usize::from(bytes.first()? & 0xf) * 4..)?, 0),
+        Family::V6 => (bytes, 129),
+    };
+    let is_reply = message.get(..2)? == [kind, 0];
+    let nonce = message.get(ECHO_HEADER..)?.try_into().ok()?;
+    is_reply.then(|| u64::from_be_bytes(nonce))
+}
+
+/// The header of a packet of `length` bytes after it, with fragmentation forbidden.
+fn ip_header(from: IpAddr, to: IpAddr, protocol: u8, length: u16) -> Option<Vec<u8>> {
+    match (from, to) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            let length = length.checked_add(20)?.to_be_bytes();
+            let flags = DO_NOT_FRAGMENT.to_be_bytes();
+            let header = [[0x45, 0], length, [0, 0], flags, [HOP_LIMIT, protocol], [0, 0]];
+            Some([header.as_flattened(), &from.octets(), &to.octets()].concat())
+        }
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            let header = [[0x60, 0], [0, 0], length.to_be_bytes(), [protocol, HOP_LIMIT]];
+            Some([header.as_flattened(), &from.octets(), &to.octets()].concat())
+        }
+        (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => None,
+    }
+}
+
+/// What checksums cover in addition to the packet itself.
+fn pseudo_header(from: IpAddr, to: IpAddr, protocol: u8, length: u16) -> Vec<u8> {
+    [octets(from), octets(to), vec![0, protocol], length.to_be_bytes().to_vec()].concat()
 }
 
 fn octets(address: IpAddr) -> Vec<u8> {
@@ -56,7 +100,7 @@ fn octets(address: IpAddr) -> Vec<u8> {
     }
 }
 
-/// The UDP checksum of `parts`, each of even length except the last. Never zero, which in UDP means
+/// The checksum of UDP and ICMP of `parts`, each of even length except the last. Never zero, which in UDP means
 /// that there is no checksum.
 fn checksum<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u16 {
     let word = |pair: &[u8]| match pair {
@@ -96,6 +140,31 @@ mod tests {
             + "fd440002000000000000000000000000";
         let text = shown("fd44:1::", "fd44:2::", b"abc");
         assert_eq!(text, header + "211b211b000b" + "feb2" + "616263");
+    }
+
+    #[test]
+    fn an_echo_request_has_the_checksum_of_its_family() {
+        let shown = |from: &str, to: &str| {
+            let packet = echo_request(from.parse().unwrap(), to.parse().unwrap(), 0x0102).unwrap();
+            packet.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
+        };
+        let ipv4 = "45000024000040004001".to_owned() + "0000" + "0af40100" + "0af40200";
+        let echo = "0800f6fd00000000".to_owned() + "0000000000000102";
+        assert_eq!(shown("10.244.1.0", "10.244.2.0"), ipv4 + &echo);
+        let ipv6 = shown("fd44:1::", "fd44:2::");
+        assert_eq!((&ipv6[..16], &ipv6[80..84]), ("6000000000103a40", "8000"));
+    }
+
+    #[test]
+    fn only_an_echo_reply_with_a_nonce_is_one() {
+        let nonce = 0x0102_u64.to_be_bytes();
+        let v4 = |kind| [&[0x46; 1][..], &[0; 23], &[kind, 0, 1, 2, 3, 4, 5, 6], &nonce].concat();
+        assert_eq!(echo_reply(Family::V4, &v4(0)), Some(0x0102), "with options of IPv4");
+        assert_eq!(echo_reply(Family::V4, &v4(8)), None, "a request");
+        assert_eq!(echo_reply(Family::V4, &v4(0)[..39]), None, "cut");
+        assert_eq!(echo_reply(Family::V4, &[]), None);
+        let v6 = [&[129, 0, 1, 2, 3, 4, 5, 6][..], &nonce].concat();
+        assert_eq!(echo_reply(Family::V6, &v6), Some(0x0102));
     }
 
     #[test]

@@ -19,7 +19,7 @@ use crate::model::path::Path;
 use crate::model::prefix::Family;
 use crate::model::probe_secret::Secret;
 use crate::model::status::ProbeCounts;
-use crate::plan::paths::{LocalProber, ProbeRequest, ProbeSize, Targets, answer_timeout};
+use crate::plan::paths::{LocalProber, ProbeKind, ProbeRequest, Targets, answer_timeout};
 
 /// Probes paths as long as this node's own settings do not change.
 pub struct Exchange {
@@ -36,6 +36,8 @@ pub struct Exchange {
     awaited: BTreeMap<u64, Awaited>,
     /// The deadlines for their answers, the earliest first.
     expiry: BTreeSet<(Instant, u64)>,
+    /// How many of them are echo requests.
+    echoes: usize,
     counts: ProbeCounts,
     epoch: Instant,
     /// When to report [`ProbeEvent::Due`] to the loop; none after the report.
@@ -62,6 +64,8 @@ pub enum Pause {
 const SETTLE: Duration = Duration::from_millis(50);
 /// The number of packets that are read before other work is done.
 const AT_ONCE: usize = 64;
+/// The number of ICMP messages that are read at once; replies after them count as lost.
+const ECHOES: usize = 1024;
 /// The largest possible packet, in bytes.
 const BUFFER: usize = 65_536;
 
@@ -80,6 +84,7 @@ impl Exchange {
             waiting: WaitingPackets::default(),
             awaited: BTreeMap::new(),
             expiry: BTreeSet::new(),
+            echoes: 0,
             counts: ProbeCounts::default(),
             epoch: Instant::now(),
             due: None,
@@ -163,12 +168,43 @@ impl Exchange {
     /// Reports requests without an answer in time as lost.
     fn expire(&mut self) {
         let at = Instant::now();
+        if self.echoes > 0 && self.expiry.first().is_some_and(|(until, _)| *until <= at) {
+            self.take_echoes(at);
+        }
         while let Some((_, nonce)) = self.expiry.first().copied().filter(|(until, _)| *until <= at)
         {
             self.expiry.pop_first();
             let lost = |Awaited { request, sent }| ProbeEvent::Lost { request, sent, at };
-            self.reports.extend(self.awaited.remove(&nonce).map(lost));
+            let expired = self.take_awaited(nonce).map(lost);
+            self.reports.extend(expired);
         }
+        if self.echoes == 0 {
+            self.wires.iter_mut().for_each(Wire::close_echoes);
+        }
+    }
+
+    /// Reads echo replies only when one is due: other hosts may send many ICMP messages, and these
+    /// must neither wake this process nor delay probes.
+    fn take_echoes(&mut self, at: Instant) {
+        let replies: Vec<_> = self.wires.iter().flat_map(|it| it.echoed(ECHOES)).collect();
+        for (source, nonce) in replies {
+            let is_meant =
+                |it: &Awaited| it.request.kind == ProbeKind::Echo && it.request.peer == source;
+            if self.awaited.get(&nonce).is_some_and(is_meant) {
+                let echoed = |Awaited { request, sent }| ProbeEvent::Echoed { request, sent, at };
+                let taken = self.take_awaited(nonce).map(echoed);
+                self.reports.extend(taken);
+            }
+        }
+    }
+
+    fn take_awaited(&mut self, nonce: u64) -> Option<Awaited> {
+        let awaited = self.awaited.remove(&nonce);
+        if let Some(Awaited { request, sent }) = awaited {
+            self.expiry.remove(&(sent + self.timeout(), nonce));
+            self.echoes -= usize::from(request.kind == ProbeKind::Echo);
+        }
+        awaited
     }
 
     /// Reads the targets if it is time; returns whether this node's own settings are unchanged.
@@ -181,22 +217,44 @@ impl Exchange {
     }
 
     fn send_request(&mut self, request: ProbeRequest) {
-        let ProbeRequest { peer, public_ip, path, size, .. } = request;
+        let ProbeRequest { peer, public_ip, path, kind, .. } = request;
         let Some(from) = self.local.addresses.get(&Family::of(peer)).copied() else { return };
         let nonce = self.expect(request);
         let packet = Packet::new(PacketKind::Request, path, nonce, from, peer);
-        let length = match size {
-            ProbeSize::Small => 0,
-            ProbeSize::Large => self.largest(peer),
+        let length = match kind {
+            ProbeKind::Small => 0,
+            ProbeKind::Large => self.largest(peer),
+            ProbeKind::Echo => return self.send_echo(packet, public_ip),
         };
         self.counts.asked += 1;
         let secret = self.keyring.current().clone();
         self.send(Outgoing { packet, length, secret }, public_ip);
     }
 
+    /// Sends an echo request by the path of `packet`.
+    fn send_echo(&mut self, packet: Packet, gateway: IpAddr) {
+        let Packet { from, to, nonce, .. } = packet;
+        let next_hop = match packet.path {
+            Path::Tunnel => Ok(to),
+            Path::Direct => match self.next_hops.resolve(gateway) {
+                Ok(Resolution::Done) => Ok(gateway),
+                Ok(Resolution::UnderWay) => Err(io::ErrorKind::HostUnreachable.into()),
+                Err(error) => Err(error),
+            },
+        };
+        let wire = self.wires.iter_mut().find(|wire| wire.family() == Family::of(to));
+        let sent = next_hop.and_then(|next_hop| {
+            wire.map_or(Ok(()), |wire| wire.send_echo(from, to, next_hop, nonce))
+        });
+        if let Err(error) = sent {
+            self.note_unsent(packet, &error);
+        }
+    }
+
     /// Awaits an answer from now on; returns its nonce.
     fn expect(&mut self, request: ProbeRequest) -> u64 {
         let (nonce, sent) = (rand::random(), Instant::now());
+        self.echoes += usize::from(request.kind == ProbeKind::Echo);
         self.awaited.insert(nonce, Awaited { request, sent });
         self.expiry.insert((sent + self.timeout(), nonce));
         nonce
@@ -310,14 +368,14 @@ impl Exchange {
     /// unless the packet is a replayed one.
     fn take_answer(&mut self, packet: Packet) -> bool {
         let Packet { from, path, nonce, stamp, takes_direct, .. } = packet;
-        let is_meant =
-            |Awaited { request, .. }: &Awaited| request.peer == from && request.path == path;
+        let is_meant = |Awaited { request: it, .. }: &Awaited| {
+            it.peer == from && it.path == path && it.kind != ProbeKind::Echo
+        };
         let awaited = self.awaited.get(&nonce).copied().filter(is_meant);
         let is_expected = awaited.is_some();
         let is_new = self.senders.get_mut(&from).is_none_or(|sender| sender.take(stamp));
         if let Some(Awaited { request, sent }) = awaited {
-            self.awaited.remove(&nonce);
-            self.expiry.remove(&(sent + self.timeout(), nonce));
+            self.take_awaited(nonce);
             self.senders.entry(from).or_default().prove(stamp);
             let at = Instant::now();
             self.reports.push(ProbeEvent::Answered { request, sent, at, takes_direct });
@@ -367,7 +425,7 @@ mod tests {
 
     fn request() -> ProbeRequest {
         let (peer, public_ip) = (IpAddr::from([10, 244, 2, 0]), IpAddr::from([172, 16, 0, 2]));
-        ProbeRequest { number: 1, peer, public_ip, path: Path::Direct, size: ProbeSize::Large }
+        ProbeRequest { number: 1, peer, public_ip, path: Path::Direct, kind: ProbeKind::Large }
     }
 
     #[tokio::test(start_paused = true)]

@@ -42,6 +42,12 @@ pub enum ProbeEvent {
         /// Whether the peer answers direct requests.
         takes_direct: bool,
     },
+    /// The kernel of the peer answered an echo request.
+    Echoed {
+        request: ProbeRequest,
+        sent: Instant,
+        at: Instant,
+    },
     /// The request was not answered in time. Earlier packets are reported first, so that no answer
     /// is late because this process was busy.
     Lost {

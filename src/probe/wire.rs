@@ -6,12 +6,12 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::sys::socket::{
-    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrStorage, bind, sendto,
-    setsockopt, socket, sockopt,
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrStorage, bind, recvfrom,
+    sendto, setsockopt, socket, sockopt,
 };
 use tokio::net::UdpSocket;
 
-use super::datagram;
+use super::datagram::{datagram, echo_reply, echo_request};
 use crate::model::prefix::Family;
 
 /// Receives probes, and sends them by both paths.
@@ -22,6 +22,9 @@ pub struct Wire {
     socket: UdpSocket,
     /// Sends packets with their IP header.
     raw: OwnedFd,
+    /// Receives replies to echo requests, and all other ICMP messages of this host: open only while
+    /// a reply is awaited.
+    echoes: Option<OwnedFd>,
 }
 
 /// Why a [`Wire`] cannot be opened.
@@ -41,6 +44,8 @@ pub enum NoWire {
 
 /// The size of send and receive buffers, in bytes; the kernel drops packets beyond it.
 const BACKLOG: usize = 1 << 20;
+/// The longest echo reply: an IPv4 header with options, and the nonce.
+const ECHO: usize = 60 + 16;
 
 impl Wire {
     pub fn open(family: Family, port: u16) -> Result<Self, NoWire> {
@@ -52,7 +57,7 @@ impl Wire {
             io::ErrorKind::AddrInUse => NoWire::InUse(family, port),
             _ => NoWire::NoPort(family, port, error),
         })?;
-        Ok(Self { family, port, socket, raw })
+        Ok(Self { family, port, socket, raw, echoes: None })
     }
 
     pub const fn family(&self) -> Family {
@@ -83,12 +88,63 @@ impl Wire {
         gateway: IpAddr,
         payload: &[u8],
     ) -> io::Result<()> {
-        let packet = datagram(from, to, self.port, payload)
-            .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
-        let gateway = SockaddrStorage::from(SocketAddr::new(gateway, 0));
-        sendto(self.raw.as_raw_fd(), &packet, &gateway, MsgFlags::MSG_DONTWAIT)?;
+        self.send_raw(gateway, datagram(from, to, self.port, payload))
+    }
+
+    /// Sends an ICMP echo request to `to` with `next_hop` as in [`send_direct`](Self::send_direct);
+    /// with `to` itself, the kernel's route is used.
+    pub fn send_echo(
+        &mut self,
+        from: IpAddr,
+        to: IpAddr,
+        next_hop: IpAddr,
+        nonce: u64,
+    ) -> io::Result<()> {
+        if self.echoes.is_none() {
+            self.echoes = Some(open_echoes(self.family)?);
+        }
+        self.send_raw(next_hop, echo_request(from, to, nonce))
+    }
+
+    /// The sources and nonces of the echo replies that have arrived, at most `most` messages.
+    pub fn echoed(&self, most: usize) -> Vec<(IpAddr, u64)> {
+        let Some(echoes) = &self.echoes else { return Vec::new() };
+        let mut buffer = [0; ECHO];
+        let mut replies = Vec::new();
+        for _ in 0..most {
+            let received = recvfrom::<SockaddrStorage>(echoes.as_raw_fd(), &mut buffer);
+            let Ok((length, source)) = received else { break };
+            let nonce = buffer.get(..length).and_then(|bytes| echo_reply(self.family, bytes));
+            replies.extend(source.and_then(|it| address(&it)).zip(nonce));
+        }
+        replies
+    }
+
+    /// No reply is awaited any more.
+    pub fn close_echoes(&mut self) {
+        self.echoes = None;
+    }
+
+    fn send_raw(&self, next_hop: IpAddr, packet: Option<Vec<u8>>) -> io::Result<()> {
+        let packet = packet.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+        let next_hop = SockaddrStorage::from(SocketAddr::new(next_hop, 0));
+        sendto(self.raw.as_raw_fd(), &packet, &next_hop, MsgFlags::MSG_DONTWAIT)?;
         Ok(())
     }
+}
+
+fn address(source: &SockaddrStorage) -> Option<IpAddr> {
+    let v4 = source.as_sockaddr_in().map(|it| IpAddr::from(it.ip()));
+    v4.or_else(|| source.as_sockaddr_in6().map(|it| IpAddr::from(it.ip())))
+}
+
+fn open_echoes(family: Family) -> nix::Result<OwnedFd> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let protocol = match family {
+        Family::V4 => SockProtocol::Icmp,
+        Family::V6 => SockProtocol::IcmpV6,
+    };
+    socket(address_family(family), SockType::Raw, flags, protocol)
 }
 
 const fn address_family(family: Family) -> AddressFamily {

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use tweed::control::Event;
 use tweed::model::path::{Cause, Path, ProbeVerdict, ReachabilityState};
 use tweed::model::status::PeerStatus;
-use tweed::plan::paths::{ProbeRequest, ProbeSize, Target};
+use tweed::plan::paths::{ProbeKind, ProbeRequest, Target};
 use tweed::probe::{self, Orders, ProbeEvent};
 
 use crate::notation::prefix;
@@ -172,7 +172,7 @@ fn is_answered(verdict: ProbeVerdict, request: &ProbeRequest) -> bool {
         ProbeVerdict::Good => true,
         ProbeVerdict::Bad(Cause::NoAnswer) => request.path == Path::Tunnel,
         ProbeVerdict::Bad(Cause::LargeLost) => {
-            request.path == Path::Tunnel || request.size == ProbeSize::Small
+            request.path == Path::Tunnel || request.kind != ProbeKind::Large
         }
     }
 }

@@ -126,13 +126,16 @@ impl Board {
         let thresholds = self.thresholds;
         let Some(state) = self.state_of(request) else { return };
         let before = state.pace(thresholds);
-        let was_silent = state.used_track().is_some_and(Track::is_silent);
+        let is_silent = |state: &ProbeState| state.used_track().is_some_and(Track::is_silent);
+        let is_echoed =
+            |state: &ProbeState| state.used_track().is_some_and(|it| it.is_echoed() == Some(true));
+        let (was_silent, was_echoed) = (is_silent(state), is_echoed(state));
         state.take_answer(request, sent, now);
-        let is_back = was_silent && !state.used_track().is_some_and(Track::is_silent);
+        let is_back = was_silent && (!is_silent(state) || (!was_echoed && is_echoed(state)));
         self.judge(request.peer, now);
         self.slow_down(request.peer, before, now, random);
         if is_back {
-            // The answer may have been to a small probe.
+            // The answer may have been to a small probe, or to an echo request.
             self.schedule_at(request.peer, now);
         }
     }
@@ -144,12 +147,13 @@ impl Board {
         }
     }
 
-    /// Records a probe or a late answer from `peer`. If the peer was silent, it is probed again at
-    /// once.
+    /// Records a probe or a late answer from `peer`. If the peer or only its daemon was silent, it is
+    /// probed again at once.
     pub fn record_packet(&mut self, peer: IpAddr, now: Duration) {
         let Some(state) = self.states.get_mut(&peer) else { return };
         state.record_packet(now);
-        if state.pace(self.thresholds) == Pace::Silent {
+        let is_daemon_back = state.used_track().is_some_and(|it| it.is_echoed() == Some(true));
+        if is_daemon_back || state.pace(self.thresholds) == Pace::Silent {
             self.judge(peer, now);
             self.schedule_at(peer, now);
         }
@@ -244,9 +248,9 @@ impl Board {
         self.schedule_at(peer, next);
         // `Silent` depends on elapsed time, too.
         self.judge(peer, now);
-        let request = |(path, size)| {
+        let request = |(path, kind)| {
             self.number += 1;
-            ProbeRequest { number: self.number, peer, public_ip, path, size }
+            ProbeRequest { number: self.number, peer, public_ip, path, kind }
         };
         asks.into_iter().map(request).collect()
     }

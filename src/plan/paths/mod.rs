@@ -10,4 +10,4 @@ mod verdict;
 pub use board::Board;
 pub use pace::answer_timeout;
 pub use state::{LocalProber, ProbeRequest, ProbeState, Target, Targets, UsedPath};
-pub use verdict::ProbeSize;
+pub use verdict::ProbeKind;

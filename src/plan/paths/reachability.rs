@@ -20,7 +20,11 @@ pub(super) fn reachability(
         let cause = if is_old { UnknownCause::NeverAnswered } else { UnknownCause::TooEarly };
         return PeerReachability::Unknown { cause };
     }
-    if let Some(since) = track.unanswered_since.filter(|_| track.is_silent()) {
+    let silent_since = track.unanswered_since.filter(|_| track.is_silent());
+    if let (Some(_), Some(true)) = (silent_since, track.is_echoed()) {
+        return PeerReachability::Unknown { cause: UnknownCause::DaemonSilent };
+    }
+    if let (Some(since), Some(false)) = (silent_since, track.is_echoed()) {
         let since_ms = u64::try_from(now.saturating_sub(since).as_millis()).ok();
         return PeerReachability::Unreachable { cause: cause(state, used.path, since), since_ms };
     }
@@ -56,7 +60,7 @@ mod tests {
     use std::net::IpAddr;
 
     use super::super::state::Target;
-    use super::super::verdict::{ProbeSize, Track};
+    use super::super::verdict::{ProbeKind, Track};
     use super::*;
     use crate::model::path::{Cause, ReachabilityState};
 
@@ -66,16 +70,18 @@ mod tests {
     const START: Duration = Duration::from_secs(100);
 
     /// A path with these results, one per second: `+` and `-` for a large probe that was answered
-    /// or lost, `s` and `x` for a small one.
+    /// or lost, `s` and `x` for a small one, `e` and `l` for an echo request.
     fn results(results: &str) -> Track {
         let mut track = Track::default();
         for (number, result) in (0..).zip(results.chars()) {
             let sent = START + SECOND * number;
             match result {
-                '+' => track.take_answer(ProbeSize::Large, sent, sent),
-                's' => track.take_answer(ProbeSize::Small, sent, sent),
-                '-' => track.take_loss(ProbeSize::Large, sent),
-                _ => track.take_loss(ProbeSize::Small, sent),
+                '+' => track.take_answer(ProbeKind::Large, sent, sent),
+                's' => track.take_answer(ProbeKind::Small, sent, sent),
+                '-' => track.take_loss(ProbeKind::Large, sent),
+                'e' => track.take_answer(ProbeKind::Echo, sent, sent),
+                'l' => track.take_loss(ProbeKind::Echo, sent),
+                _ => track.take_loss(ProbeKind::Small, sent),
             }
         }
         track
@@ -110,18 +116,27 @@ mod tests {
         let loss = degraded(DegradedCause::Loss);
         let large_lost = degraded(DegradedCause::LargeLost);
         let silent = |since| unreachable(UnreachableCause::PeerSilent, since);
+        let daemon_silent = PeerReachability::Unknown { cause: UnknownCause::DaemonSilent };
         let too_early = PeerReachability::Unknown { cause: UnknownCause::TooEarly };
         let with_losses = |lost: usize| ["+".repeat(100 - 2 * lost), "-+".repeat(lost)].concat();
         let rows = [
             ("the last probe was answered", "+".to_owned(), REACHABLE),
             ("no result yet", String::new(), too_early),
             ("a path that was never answered is undecided", "----".to_owned(), too_early),
-            ("and is silent after five probes", "-----".to_owned(), silent(0)),
+            ("and is silent after five probes", "----l-".to_owned(), silent(0)),
             ("some lost probes are no outage", "+-x-x".to_owned(), REACHABLE),
-            ("five in a row are", "+-x-x-".to_owned(), silent(1)),
-            ("of any size", "+xxxxx".to_owned(), silent(1)),
-            ("one answer ends it", "+------+".to_owned(), REACHABLE),
-            ("also that to a small probe", "+------s".to_owned(), REACHABLE),
+            ("five in a row are", "+-x-x-l".to_owned(), silent(1)),
+            ("of any size", "+xxlxxx".to_owned(), silent(1)),
+            ("without an echo, too", "+xxlxlxlxlxl".to_owned(), silent(1)),
+            ("not before an echo is missing", "+xxxxxx".to_owned(), REACHABLE),
+            ("a kernel answers without its daemon", "+xxexexex".to_owned(), daemon_silent),
+            ("which two lost echoes do not change", "+xxexxxll".to_owned(), daemon_silent),
+            ("three do", "+xxexxxlll".to_owned(), silent(1)),
+            ("it answers again", "+xxexxxllle".to_owned(), daemon_silent),
+            ("an answer ends it", "+xxexexex+".to_owned(), REACHABLE),
+            ("and what the kernel answered before", "+xxexexex+xxxxxl".to_owned(), silent(10)),
+            ("one answer ends it", "+----l--+".to_owned(), REACHABLE),
+            ("also that to a small probe", "+----l--s".to_owned(), REACHABLE),
             ("four of a hundred are few", with_losses(4), REACHABLE),
             ("five of a hundred are many", with_losses(5), loss),
             ("losses leave the window", [with_losses(9), "+".repeat(100)].concat(), REACHABLE),
@@ -142,7 +157,7 @@ mod tests {
 
     #[test]
     fn the_path_that_is_not_used_only_names_the_cause() {
-        let (silent, answered) = (results("+------"), results("+++++++"));
+        let (silent, answered) = (results("+-----l"), results("+++++++"));
         assert_eq!(by(&state(silent, answered), Path::Tunnel), REACHABLE);
         assert_eq!(by(&state(answered, silent), Path::Direct), REACHABLE);
         let tunnel = unreachable(UnreachableCause::TunnelSilent, 1);
@@ -155,7 +170,7 @@ mod tests {
 
     #[test]
     fn packets_of_a_silent_peer_show_that_one_direction_works() {
-        let mut peer = state(results("+-----"), Track::default());
+        let mut peer = state(results("+-----l"), Track::default());
         let cause = |peer: &ProbeState| match by(peer, Path::Direct) {
             PeerReachability::Unreachable { cause, .. } => cause,
             other => panic!("{other:?}"),
@@ -166,18 +181,18 @@ mod tests {
         // Then it stops.
         for seconds in 7..12 {
             assert_eq!(cause(&peer), UnreachableCause::OneDirection);
-            peer.direct.take_loss(ProbeSize::Large, START + SECOND * seconds);
+            peer.direct.take_loss(ProbeKind::Large, START + SECOND * seconds);
         }
         assert_eq!(cause(&peer), UnreachableCause::PeerSilent);
     }
 
     #[test]
     fn a_packet_that_was_under_way_when_a_peer_stopped_shows_no_direction() {
-        let mut peer = state(results("+-"), Track::default());
+        let mut peer = state(results("+-l"), Track::default());
         peer.record_packet(START + SECOND * 2);
-        peer.direct.take_loss(ProbeSize::Large, START + SECOND * 2);
+        peer.direct.take_loss(ProbeKind::Large, START + SECOND * 2);
         for seconds in 3..7 {
-            peer.direct.take_loss(ProbeSize::Small, START + SECOND * seconds);
+            peer.direct.take_loss(ProbeKind::Small, START + SECOND * seconds);
         }
         assert_eq!(by(&peer, Path::Direct), unreachable(UnreachableCause::PeerSilent, 1));
     }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::pace::Pace;
-use super::verdict::{ProbeSize, Thresholds, Track, judge};
+use super::verdict::{ProbeKind, Thresholds, Track, judge};
 use crate::model::config::Probe;
 use crate::model::lease::Endpoint;
 use crate::model::node_inputs::NodeInputs;
@@ -84,7 +84,7 @@ pub struct ProbeRequest {
     pub peer: IpAddr,
     pub public_ip: IpAddr,
     pub path: Path,
-    pub size: ProbeSize,
+    pub kind: ProbeKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,6 +112,12 @@ pub struct ProbeState {
 
 /// While the direct path is used, every how many rounds the tunnel is probed, too.
 const STANDBY: u32 = 4;
+/// The probes of a peer that does not answer, one per turn.
+const UNREACHABLE: [ProbeKind; 4] =
+    [ProbeKind::Large, ProbeKind::Small, ProbeKind::Large, ProbeKind::Echo];
+/// The same if its kernel answers: whether that goes on must be known as soon.
+const DAEMON_SILENT: [ProbeKind; 4] =
+    [ProbeKind::Large, ProbeKind::Echo, ProbeKind::Small, ProbeKind::Echo];
 /// After this long without a failure, earlier failures no longer count.
 const RECENT: Duration = Duration::from_secs(600);
 /// Each recent failure doubles the number of answers that a path needs to recover, up to this many
@@ -175,6 +181,7 @@ impl ProbeState {
         // The losses of a peer that never answered are no evidence.
         let used = self.used_track().filter(|_| self.first_packet.is_some());
         match used.filter(|_| pace == Pace::Steady) {
+            Some(track) if track.needs_echo() => Pace::Unjudged,
             Some(track) if track.is_doubtful(thresholds.failures) => Pace::Doubtful,
             Some(track) if track.is_watched() => Pace::Watched,
             Some(_) | None => pace,
@@ -206,8 +213,11 @@ impl ProbeState {
         }
     }
 
-    pub(super) fn requests(&self, thresholds: Thresholds) -> Vec<(Path, ProbeSize)> {
+    pub(super) fn requests(&self, thresholds: Thresholds) -> Vec<(Path, ProbeKind)> {
         let Target { direct, tunnel, .. } = self.target;
+        if let Some(used) = self.used.filter(|used| self.track(used.path).needs_echo()) {
+            return vec![(used.path, ProbeKind::Echo)];
+        }
         let is_urgent = self.pace(thresholds).is_urgent();
         let is_turn_of_tunnel = !direct
             || is_urgent
@@ -215,22 +225,25 @@ impl ProbeState {
             || self.turns.is_multiple_of(STANDBY);
         let paths = [(Path::Direct, direct), (Path::Tunnel, tunnel && is_turn_of_tunnel)];
         let paths = paths.into_iter().filter_map(|(path, is_probed)| is_probed.then_some(path));
-        paths.flat_map(|path| self.sizes(path, is_urgent).map(move |size| (path, size))).collect()
+        paths
+            .flat_map(|path| self.kinds(path, is_urgent).into_iter().map(move |kind| (path, kind)))
+            .collect()
     }
 
-    /// The sizes of the next probes by `path`. Small probes show whether only large ones are lost.
-    fn sizes(&self, path: Path, is_urgent: bool) -> impl Iterator<Item = ProbeSize> + use<> {
+    /// The next probes by `path`. Small ones show whether only large ones are lost, echo requests
+    /// whether only the daemon of the peer is silent.
+    fn kinds(&self, path: Path, is_urgent: bool) -> Vec<ProbeKind> {
         let (track, is_used) = (self.track(path), self.is_used(path));
         // While nothing gets through, one probe per turn is enough.
-        let is_alternating = is_used && !is_urgent && track.is_silent();
-        let (large, small) = if is_alternating {
-            let is_even = self.turns.is_multiple_of(2);
-            (is_even, !is_even)
-        } else {
-            (true, track.missed > 0 && (is_used || (is_urgent && path == Path::Direct)))
-        };
-        let sizes = [(large, ProbeSize::Large), (small, ProbeSize::Small)];
-        sizes.into_iter().filter_map(|(is_wanted, size)| is_wanted.then_some(size))
+        if is_used && !is_urgent && track.is_silent() {
+            let is_echoed = track.is_echoed() == Some(true);
+            let kinds = if is_echoed { DAEMON_SILENT } else { UNREACHABLE };
+            let turn = self.turns.try_into().unwrap_or(0_usize);
+            return kinds.into_iter().cycle().skip(turn % kinds.len()).take(1).collect();
+        }
+        let small = track.missed > 0 && (is_used || (is_urgent && path == Path::Direct));
+        let kinds = [(true, ProbeKind::Large), (small, ProbeKind::Small)];
+        kinds.into_iter().filter_map(|(is_wanted, kind)| is_wanted.then_some(kind)).collect()
     }
 
     fn is_used(&self, path: Path) -> bool {
@@ -267,14 +280,17 @@ impl ProbeState {
     }
 
     pub(super) fn take_answer(&mut self, request: &ProbeRequest, sent: Duration, now: Duration) {
-        self.record_packet(now);
-        self.track_mut(request.path).take_answer(request.size, sent, now);
+        // The kernel of a peer shows nothing about its daemon.
+        if request.kind != ProbeKind::Echo {
+            self.record_packet(now);
+        }
+        self.track_mut(request.path).take_answer(request.kind, sent, now);
     }
 
     pub(super) fn take_loss(&mut self, request: &ProbeRequest, sent: Duration) {
         let was_refused = request.path == Path::Direct && self.refused_direct > Some(sent);
         if !was_refused && self.first_packet.is_none_or(|since| sent >= since) {
-            self.track_mut(request.path).take_loss(request.size, sent);
+            self.track_mut(request.path).take_loss(request.kind, sent);
         }
     }
 

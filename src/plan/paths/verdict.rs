@@ -5,10 +5,12 @@ use std::time::Duration;
 use crate::model::path::{Cause, ProbeVerdict};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ProbeSize {
+pub enum ProbeKind {
     Small,
     /// As large as the largest packet of pods.
     Large,
+    /// An ICMP echo request: the kernel of the peer answers it, whether a daemon runs or not.
+    Echo,
 }
 
 /// The results of the probes to one peer by one path. Times are relative to the start of probing.
@@ -34,6 +36,9 @@ pub struct Track {
     pub(super) unanswered_since: Option<Duration>,
     /// How many of these were lost since the last packet of the peer.
     unheard: u32,
+    /// When the last answered echo request since then was sent, and the number of lost ones after it.
+    echoed: Option<Duration>,
+    echoes_missed: u32,
     /// As `lost`, without the losses of outages: they do not count as a bad path when it is over.
     pub(super) counted: u128,
     /// Consecutive large probes that were lost, since the last outage.
@@ -47,20 +52,28 @@ impl Track {
     pub const WINDOW: u32 = 100;
     /// Consecutive unanswered probes after which nothing gets through.
     pub(super) const UNANSWERED: u32 = 5;
+    /// Consecutive unanswered echo requests after which the peer's kernel does not answer any more.
+    const ECHOES: u32 = 3;
     /// How many lost large probes make a path a bad one: 5 % of a full window.
     const LOSSES: u32 = Self::WINDOW / 20;
 
-    pub(super) fn take_answer(&mut self, size: ProbeSize, sent: Duration, now: Duration) {
-        let is_large = size == ProbeSize::Large;
+    pub(super) fn take_answer(&mut self, kind: ProbeKind, sent: Duration, now: Duration) {
+        if kind == ProbeKind::Echo {
+            (self.echoed, self.echoes_missed) = (self.echoed.max(Some(sent)), 0);
+            return;
+        }
+        let is_large = kind == ProbeKind::Large;
         if self.is_silent() || (is_large && self.large_missed >= Self::UNANSWERED) {
             self.counted >>= self.large_missed.min(Self::WINDOW);
             (self.large_missed, self.watched) = (0, 0);
         }
         (self.unanswered, self.unanswered_since) = (0, None);
+        (self.echoed, self.echoes_missed) = (None, 0);
         self.answered_at = Some(now);
-        match size {
-            ProbeSize::Small => self.small = self.small.max(Some(sent)),
-            ProbeSize::Large => {
+        match kind {
+            ProbeKind::Echo => {}
+            ProbeKind::Small => self.small = self.small.max(Some(sent)),
+            ProbeKind::Large => {
                 self.note(0, 0);
                 (self.missed, self.large_missed) = (0, 0);
                 self.failing_since = None;
@@ -71,14 +84,19 @@ impl Track {
         }
     }
 
-    pub(super) fn take_loss(&mut self, size: ProbeSize, sent: Duration) {
+    pub(super) fn take_loss(&mut self, kind: ProbeKind, sent: Duration) {
+        if kind == ProbeKind::Echo {
+            self.echoes_missed = self.echoes_missed.saturating_add(1);
+            self.echoed = self.echoed.filter(|_| self.echoes_missed < Self::ECHOES);
+            return;
+        }
         // A later probe may have been answered before this one was counted as lost.
         if Some(sent) > self.large.max(self.small) {
             self.unanswered = self.unanswered.saturating_add(1);
             self.unheard = self.unheard.saturating_add(1);
             self.unanswered_since.get_or_insert(sent);
         }
-        if size == ProbeSize::Large {
+        if kind == ProbeKind::Large {
             // An outage has ended if a later probe was answered already.
             let counts = u32::from(Some(sent) > self.large);
             self.note(1, counts.into());
@@ -108,6 +126,20 @@ impl Track {
     /// Whether nothing gets through.
     pub(super) const fn is_silent(&self) -> bool {
         self.unanswered >= Self::UNANSWERED
+    }
+
+    /// Whether nothing gets through, and the kernel of the peer must answer soon to show that only its
+    /// daemon is silent.
+    pub(super) const fn needs_echo(&self) -> bool {
+        self.is_silent() && (self.echoes_missed > 0) == self.echoed.is_some()
+    }
+
+    /// Whether the peer's kernel answers although no probe is answered; none if that is not known yet.
+    pub(super) const fn is_echoed(&self) -> Option<bool> {
+        match (self.echoed, self.echoes_missed) {
+            (None, 0) => None,
+            (echoed, _) => Some(echoed.is_some()),
+        }
     }
 
     /// Whether packets of the peer arrive while nothing gets through. Not every packet after the
@@ -285,10 +317,10 @@ mod tests {
     #[test]
     fn an_answer_resets_consecutive_losses() {
         let mut track = Track::default();
-        track.take_loss(ProbeSize::Large, at(10));
-        track.take_loss(ProbeSize::Large, at(20));
+        track.take_loss(ProbeKind::Large, at(10));
+        track.take_loss(ProbeKind::Large, at(20));
         assert_eq!((track.missed, track.failing_since), (2, Some(at(10))));
-        track.take_answer(ProbeSize::Large, at(30), at(32));
+        track.take_answer(ProbeKind::Large, at(30), at(32));
         assert_eq!((track.missed, track.failing_since, track.answered), (0, None, 1));
         assert_eq!(track.round_trip, Some(at(2)));
         assert_eq!(track.window(), (3, 2));
@@ -297,8 +329,8 @@ mod tests {
     #[test]
     fn small_probes_do_not_count_for_large_packets() {
         let mut track = Track::default();
-        track.take_loss(ProbeSize::Large, at(10));
-        track.take_answer(ProbeSize::Small, at(20), at(21));
+        track.take_loss(ProbeKind::Large, at(10));
+        track.take_answer(ProbeKind::Small, at(20), at(21));
         assert_eq!((track.missed, track.answered, track.window()), (1, 0, (1, 1)));
         assert_eq!(track.small, Some(at(20)));
     }
@@ -306,9 +338,9 @@ mod tests {
     #[test]
     fn only_the_last_probes_are_remembered() {
         let mut track = Track::default();
-        (0..150).for_each(|sent| track.take_loss(ProbeSize::Large, at(sent)));
+        (0..150).for_each(|sent| track.take_loss(ProbeKind::Large, at(sent)));
         assert_eq!(track.window(), (100, 100));
-        (0..96).for_each(|sent| track.take_answer(ProbeSize::Large, at(sent), Duration::ZERO));
+        (0..96).for_each(|sent| track.take_answer(ProbeKind::Large, at(sent), Duration::ZERO));
         assert_eq!(track.window(), (100, 4));
     }
 }

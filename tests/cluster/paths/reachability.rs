@@ -1,11 +1,11 @@
 //! A peer that does not answer by the path in use is shown in every view, until it answers again.
 
-use anyhow::{Result, ensure};
-use tweed_lab::{Family, eventually};
+use anyhow::{Context, Result, ensure};
+use tweed_lab::eventually;
 
 use super::probe::reported;
 use crate::fixture::ask::tweedctl;
-use crate::fixture::cluster::{Cluster, PATIENCE, Stack};
+use crate::fixture::cluster::{Cluster, ClusterPlan, PATIENCE, Stack};
 use crate::fixture::table::{HOST_GW_MIXED, Side, VXLAN, VXLAN_MIXED};
 
 /// All packets of the tunnel, to a filter of the segment.
@@ -21,9 +21,10 @@ const SENT: &str = "ipproto udp dport 8472";
 
 /// Three nodes that reach each other. A short interval results in enough probes for a share of
 /// losses.
-fn start(side: Side) -> Result<Cluster> {
+fn start(stack: Stack, side: Side) -> Result<Cluster> {
     let rest = format!(r#"{},"Probe":{{"Interval":"200ms"}}"#, side.config());
-    let cluster = Cluster::start(3, &Stack::V4.config(&rest))?;
+    let config = stack.config(&rest);
+    let cluster = ClusterPlan::new(3, &config).stack(stack).start()?;
     wait_for(&cluster, "reachable", None)?;
     Ok(cluster)
 }
@@ -31,7 +32,8 @@ fn start(side: Side) -> Result<Cluster> {
 /// Waits until node 0 reports this state, and this cause, of node 1, in every view.
 fn wait_for(cluster: &Cluster, state: &str, cause: Option<&str>) -> Result<()> {
     let is_shown = || {
-        let peer = reported(cluster, 0, 1, Family::V4)?;
+        let family = cluster.stack.families().first().copied().context("no family")?;
+        let peer = reported(cluster, 0, 1, family)?;
         ensure!(peer["programmed"] == true, "{peer}");
         let reachability = &peer["reachability"];
         ensure!(reachability["state"] == state, "{peer}");
@@ -44,7 +46,7 @@ fn wait_for(cluster: &Cluster, state: &str, cause: Option<&str>) -> Result<()> {
 
 fn is_in_every_view(cluster: &Cluster, state: &str) -> Result<()> {
     let (node, daemon) = (&cluster.nodes[0], &cluster.daemons[0]);
-    let is_failing = state != "reachable";
+    let is_failing = !["reachable", "unknown"].contains(&state);
     for command in ["status", "peers"] {
         let shown = tweedctl(node, &[command])?;
         ensure!(shown.status.code() == Some(if is_failing { 5 } else { 0 }), "{shown:?}");
@@ -66,25 +68,44 @@ fn wait_for_log(cluster: &Cluster, words: &str) {
 }
 
 #[test]
-fn a_peer_whose_daemon_does_not_run_is_unreachable_until_it_answers() {
+fn a_peer_whose_daemon_does_not_run_is_not_unreachable() {
     for side in [VXLAN, VXLAN_MIXED, HOST_GW_MIXED] {
-        let mut cluster = start(side).unwrap();
+        let mut cluster = start(Stack::V4, side).unwrap();
         cluster.daemons[1].freeze().unwrap();
-        wait_for(&cluster, "unreachable", Some("peer-silent")).unwrap();
-        wait_for_log(&cluster, "peer is unreachable");
+        wait_for(&cluster, "unknown", Some("daemon-silent")).unwrap();
+        wait_for_log(&cluster, "peer does not answer probes");
         cluster.daemons[1].thaw().unwrap();
         wait_for(&cluster, "reachable", None).unwrap();
-        wait_for_log(&cluster, "peer is reachable again");
+        wait_for_log(&cluster, "peer answers probes again");
         cluster.daemons[1].kill().unwrap();
+        wait_for(&cluster, "unknown", Some("daemon-silent")).unwrap();
+        // Then its host goes down, too.
+        cluster.nodes[1].underlay().cut().unwrap();
         wait_for(&cluster, "unreachable", Some("peer-silent")).unwrap();
+        wait_for_log(&cluster, "peer is unreachable");
+        cluster.nodes[1].underlay().restore().unwrap();
         cluster.daemons[1].start().unwrap();
+        wait_for(&cluster, "reachable", None).unwrap();
+        wait_for_log(&cluster, "peer is reachable again");
+        assert!(!cluster.daemons[0].log().unwrap().contains("all peers"), "only one was silent");
+    }
+}
+
+#[test]
+fn a_firewall_that_drops_only_probes_is_no_outage() {
+    for (stack, probes) in [(Stack::V4, "0.0.0.0/0"), (Stack::V6, "::/0")] {
+        let cluster = start(stack, VXLAN).unwrap();
+        let probes = format!("to {probes} ipproto udp dport 8475");
+        cluster.nodes[1].namespace().block(&probes).unwrap();
+        wait_for(&cluster, "unknown", Some("daemon-silent")).unwrap();
+        cluster.nodes[1].namespace().unblock(&probes).unwrap();
         wait_for(&cluster, "reachable", None).unwrap();
     }
 }
 
 #[test]
 fn a_peer_that_is_cut_off_is_unreachable_with_and_without_a_carrier() {
-    let cluster = start(VXLAN_MIXED).unwrap();
+    let cluster = start(Stack::V4, VXLAN_MIXED).unwrap();
     cluster.nodes[1].underlay().cut().unwrap();
     wait_for(&cluster, "unreachable", Some("peer-silent")).unwrap();
     cluster.nodes[1].underlay().restore().unwrap();
@@ -97,7 +118,7 @@ fn a_peer_that_is_cut_off_is_unreachable_with_and_without_a_carrier() {
 
 #[test]
 fn a_node_that_is_cut_off_reports_that_no_peer_answers() {
-    let cluster = start(VXLAN_MIXED).unwrap();
+    let cluster = start(Stack::V4, VXLAN_MIXED).unwrap();
     cluster.nodes[0].underlay().cut().unwrap();
     wait_for(&cluster, "unreachable", Some("all-silent")).unwrap();
     cluster.nodes[0].underlay().restore().unwrap();
@@ -106,7 +127,7 @@ fn a_node_that_is_cut_off_reports_that_no_peer_answers() {
 
 #[test]
 fn a_tunnel_that_is_filtered_is_the_cause() {
-    let cluster = start(VXLAN_MIXED).unwrap();
+    let cluster = start(Stack::V4, VXLAN_MIXED).unwrap();
     cluster.segment.filter(TUNNEL).unwrap();
     wait_for(&cluster, "unreachable", Some("tunnel-silent")).unwrap();
     cluster.segment.unfilter().unwrap();
@@ -120,7 +141,7 @@ fn a_tunnel_that_is_filtered_is_the_cause() {
 
 #[test]
 fn without_mixed_a_tunnel_that_is_filtered_is_reported() {
-    let cluster = start(VXLAN).unwrap();
+    let cluster = start(Stack::V4, VXLAN).unwrap();
     cluster.segment.filter(TUNNEL).unwrap();
     wait_for(&cluster, "unreachable", Some("all-silent")).unwrap();
     cluster.segment.unfilter().unwrap();
@@ -140,7 +161,7 @@ fn without_mixed_a_tunnel_that_is_filtered_is_reported() {
 #[test]
 fn a_tunnel_that_loses_some_packets_is_degraded() {
     for side in [VXLAN, VXLAN_MIXED] {
-        loses_some_packets(&start(side).unwrap());
+        loses_some_packets(&start(Stack::V4, side).unwrap());
     }
 }
 
@@ -156,7 +177,7 @@ fn loses_some_packets(cluster: &Cluster) {
 
 #[test]
 fn a_peer_on_its_fallback_is_degraded() {
-    let cluster = start(HOST_GW_MIXED).unwrap();
+    let cluster = start(Stack::V4, HOST_GW_MIXED).unwrap();
     for filter in [FOREIGN, "udp dport 8475"] {
         cluster.segment.filter(filter).unwrap();
         wait_for(&cluster, "degraded", Some("direct-fails")).unwrap();

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use super::*;
 use crate::model::path::{Cause, Path, ProbeVerdict};
-use crate::plan::paths::{ProbeSize, answer_timeout};
+use crate::plan::paths::{ProbeKind, answer_timeout};
 
 const SECOND: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(5);
@@ -117,7 +117,7 @@ const ALL: fn(&ProbeRequest) -> bool = |_| true;
 const NONE: fn(&ProbeRequest) -> bool = |_| false;
 const TUNNEL: fn(&ProbeRequest) -> bool = |request| request.path == Path::Tunnel;
 const SMALL: fn(&ProbeRequest) -> bool =
-    |request| request.path == Path::Tunnel || request.size == ProbeSize::Small;
+    |request| request.path == Path::Tunnel || request.kind == ProbeKind::Small;
 
 #[test]
 fn the_first_answer_makes_a_path_good() {

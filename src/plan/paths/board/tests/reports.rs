@@ -90,8 +90,9 @@ fn all_peers_that_fall_silent_are_reported_in_time() {
             let mut world = cluster(number, path, mixed);
             world.answers = Box::new(NONE);
             let took = time_until(&mut world, ReachabilityState::Unreachable, number.into());
-            // Both paths of thousands of peers in doubt share the budget for urgent probes.
-            let compared = if mixed { SECOND * 2 } else { Duration::ZERO };
+            // Both paths of thousands of peers in doubt, and echo requests, share the budget for urgent
+            // probes.
+            let compared = if mixed { SECOND * 3 } else { Duration::ZERO };
             assert!(took <= limit(number) + compared, "{number} {path:?} {mixed}: {took:?}");
             let known = world.board.reachability(wide(0), world.now);
             let is_alone = matches!(
@@ -102,6 +103,50 @@ fn all_peers_that_fall_silent_are_reported_in_time() {
             world.answers = Box::new(ALL);
             let took = time_until(&mut world, ReachabilityState::Reachable, number.into());
             assert!(took <= round(number), "{number} {path:?} {mixed}: {took:?}");
+        }
+    }
+}
+
+const ECHO: fn(&ProbeRequest) -> bool = |request| request.kind == ProbeKind::Echo;
+
+/// The time until the first peer is unknown, of a cluster whose peers stop their daemons.
+fn stopped_daemons(number: u16, path: Path, mixed: bool) -> World {
+    let mut world = cluster(number, path, mixed);
+    world.answers = Box::new(ECHO);
+    let took = time_until(&mut world, ReachabilityState::Unknown, number.into());
+    assert!(took <= limit(number) + SECOND * 3, "{number} {path:?} {mixed}: {took:?}");
+    let known = world.board.reachability(wide(0), world.now);
+    let cause = UnknownCause::DaemonSilent;
+    assert_eq!(known, Some(PeerReachability::Unknown { cause }));
+    world
+}
+
+#[test]
+fn peers_whose_kernels_answer_are_not_unreachable() {
+    for (path, mixed) in CLUSTERS {
+        for number in [3, 100] {
+            let mut world = stopped_daemons(number, path, mixed);
+            world.run(SECOND * 120);
+            assert_eq!(world.board.counts().unknown, usize::from(number), "it does not change");
+            // They come back.
+            world.answers = Box::new(ALL);
+            let took = time_until(&mut world, ReachabilityState::Reachable, number.into());
+            assert!(took <= round(number) * 2, "{number} {path:?} {mixed}: {took:?}");
+        }
+    }
+}
+
+#[test]
+fn a_host_that_goes_down_after_its_daemon_is_unreachable() {
+    for (path, mixed) in CLUSTERS {
+        for number in [3, 100] {
+            let mut world = stopped_daemons(number, path, mixed);
+            world.answers = Box::new(NONE);
+            let took = time_until(&mut world, ReachabilityState::Unreachable, number.into());
+            assert!(took <= round(number) * 2 + SECOND * 6, "{number} {path:?} {mixed}: {took:?}");
+            // The host is up again first.
+            world.answers = Box::new(ECHO);
+            time_until(&mut world, ReachabilityState::Unknown, number.into());
         }
     }
 }
@@ -137,7 +182,7 @@ fn a_tunnel_that_fails_alone_is_the_cause() {
 #[test]
 fn a_path_that_drops_only_large_packets_is_degraded() {
     let mut world = cluster(3, Path::Tunnel, false);
-    world.answers = Box::new(|request| request.size == ProbeSize::Small);
+    world.answers = Box::new(|request| request.kind == ProbeKind::Small);
     time_until(&mut world, ReachabilityState::Degraded, 3);
     // It stays so, however long.
     for _ in 0..100 {
@@ -149,7 +194,7 @@ fn a_path_that_drops_only_large_packets_is_degraded() {
     // After an outage, too.
     world.answers = Box::new(NONE);
     time_until(&mut world, ReachabilityState::Unreachable, 3);
-    world.answers = Box::new(|request| request.size == ProbeSize::Small);
+    world.answers = Box::new(|request| request.kind == ProbeKind::Small);
     time_until(&mut world, ReachabilityState::Degraded, 3);
     world.answers = Box::new(ALL);
     let took = time_until(&mut world, ReachabilityState::Reachable, 3);
