@@ -11,7 +11,7 @@ use super::changes::Changes;
 use super::readiness::SHOWN;
 use crate::model::lease::Endpoint;
 use crate::model::path::{PeerReachability, ReachabilityState, UnknownCause};
-use crate::model::status::{PeerCounts, ReachabilityCounts};
+use crate::model::status::ReachabilityCounts;
 use crate::plan::paths::Board;
 
 /// How many peers one pass of the loop logs with a line each.
@@ -50,16 +50,24 @@ impl Control {
     }
 
     /// The number of peers with a path in each state.
-    pub(super) fn reachability_counts(&self, peers: &PeerCounts) -> ReachabilityCounts {
-        let mut counts = self.current_board().map(Board::counts).unwrap_or_default();
-        counts.unknown += (peers.direct + peers.tunnel).saturating_sub(counts.total());
+    pub(super) fn reachability_counts(&self) -> ReachabilityCounts {
+        let mut counts = ReachabilityCounts::default();
+        for (lease, plan) in self.derived.desired.peers().values().flatten() {
+            let planned = plan.paths.iter().filter(|(_, planned)| planned.is_ok());
+            let states = planned.filter_map(|(family, _)| lease.endpoint(*family));
+            let states = states.map(|endpoint| self.reachability(endpoint).state());
+            if let Some(state) = states.reduce(ReachabilityState::worse) {
+                *counts.of(state) += 1;
+            }
+        }
         counts
     }
 
     pub(super) fn first_unreachable(&self) -> Vec<String> {
         let unreachable =
             self.failing().filter(|(_, it)| it.state() == ReachabilityState::Unreachable);
-        unreachable.filter_map(|(peer, _)| self.peer_name(peer)).take(NAMED).collect()
+        let unreachable = self.once_per_lease(unreachable.map(|(peer, _)| peer));
+        unreachable.into_iter().take(NAMED).filter_map(|peer| self.peer_name(peer)).collect()
     }
 
     /// One sentence for all peers that fail for the same reason, the unreachable ones first.
@@ -74,8 +82,9 @@ impl Control {
             }
         }
         groups.sort_by_cached_key(|(group, _)| Reverse((group.state(), group.cause())));
-        let total = self.current_board().map(Board::counts).unwrap_or_default().total();
+        let total = if groups.is_empty() { 0 } else { self.peers_with_path() };
         let warning = |(group, peers): (PeerReachability, Vec<IpAddr>)| {
+            let peers = self.once_per_lease(peers);
             let cause = group.cause().unwrap_or_default();
             let are = if peers.len() == 1 { "is" } else { "are" };
             let named = peers.iter().filter_map(|peer| self.peer_name(*peer)).take(SHOWN);
@@ -86,6 +95,20 @@ impl Control {
             format!("{number} of {total} peers {are} {state}: {}: {cause}", named.join(", "))
         };
         groups.into_iter().map(warning).collect()
+    }
+
+    fn peers_with_path(&self) -> usize {
+        let peers = self.derived.desired.peers().values().flatten();
+        peers.filter(|(_, plan)| plan.paths.iter().any(|(_, planned)| planned.is_ok())).count()
+    }
+
+    /// The first of the addresses of each lease, so that a peer with two address families counts
+    /// once.
+    fn once_per_lease(&self, peers: impl IntoIterator<Item = IpAddr>) -> Vec<IpAddr> {
+        let mut leases = BTreeSet::new();
+        let is_first =
+            |peer: &IpAddr| self.paths.leases.get(peer).is_none_or(|lease| leases.insert(lease));
+        peers.into_iter().filter(is_first).collect()
     }
 
     /// Records which peers became reachable or unreachable.

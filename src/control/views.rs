@@ -56,7 +56,6 @@ impl Control {
     fn status(&self) -> Status {
         let local = self.inputs.local();
         let readiness = self.readiness();
-        let peers = self.counts();
         let uplinks = local.iter().flat_map(|local| &local.node.uplinks);
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -70,9 +69,9 @@ impl Control {
             public_ips: uplinks.map(|uplink| uplink.public_ip).collect(),
             subnets: self.inputs.own.iter().flat_map(Lease::subnets).collect(),
             mtu: backend::pod_mtu(&self.derived.backends),
-            reachability: self.reachability_counts(&peers),
+            reachability: self.reachability_counts(),
             unreachable: self.first_unreachable(),
-            peers,
+            peers: self.counts(),
             conflicts: self.conflicts(),
             firewall: self.firewall().map(|choice| FirewallStatus {
                 name: choice.firewall.as_str().to_owned(),
@@ -102,16 +101,19 @@ impl Control {
     }
 
     pub(super) fn counts(&self) -> PeerCounts {
-        let mut counts =
-            PeerCounts { missing: self.inputs.peers.missing().len(), ..PeerCounts::default() };
+        let missing = self.inputs.peers.vanished();
+        let mut counts = PeerCounts { missing, ..PeerCounts::default() };
         for lease_plan in self.derived.desired.peers().values() {
-            counts.rejected += usize::from(lease_plan.is_err());
-            for (_, planned) in lease_plan.iter().flat_map(|(_, plan)| &plan.paths) {
-                match planned.as_ref().map(|planned| planned.path) {
-                    Ok(Path::Direct) => counts.direct += 1,
-                    Ok(Path::Tunnel) => counts.tunnel += 1,
-                    Err(_) => counts.skipped += 1,
-                }
+            let Ok((_, plan)) = lease_plan else {
+                counts.rejected += 1;
+                continue;
+            };
+            let paths = plan.paths.iter().map(|(_, planned)| planned.as_ref().map(|it| it.path));
+            match paths.reduce(worse) {
+                Some(Ok(Path::Direct)) => counts.direct += 1,
+                Some(Ok(Path::Tunnel)) => counts.tunnel += 1,
+                Some(Err(_)) => counts.skipped += 1,
+                None => {}
             }
         }
         counts
@@ -254,7 +256,7 @@ impl Control {
             // The task that publishes the report checks the pods.
             other_mtu: OtherMtu::default(),
             keeps_connections: local.policy.masquerade.is_some() && self.rules_are_met(),
-            reachability: self.reachability_counts(&counts),
+            reachability: self.reachability_counts(),
             failing_peers,
             peers: counts,
             failing: failing(&self.inputs.fallbacks),
@@ -281,5 +283,13 @@ fn reason(planned: &Result<PathPlan, Unreachable>) -> Option<String> {
     match planned {
         Ok(planned) => planned.fallback.map(|fallback| fallback.to_string()),
         Err(reason) => Some(format!("skipped: {reason}")),
+    }
+}
+
+/// The path that a peer with both counts by.
+fn worse<E>(one: Result<Path, E>, other: Result<Path, E>) -> Result<Path, E> {
+    match (&one, &other) {
+        (Err(_), _) | (Ok(Path::Tunnel), Ok(_)) => one,
+        (Ok(_), Err(_) | Ok(Path::Tunnel | Path::Direct)) => other,
     }
 }

@@ -53,7 +53,7 @@ impl Page {
             ("left_out", peers.skipped),
             ("set_aside", peers.rejected),
         ];
-        let help = "Peers per address family, by path; left_out: skipped, set_aside: rejected.";
+        let help = "Peers by path; left_out: skipped, set_aside: rejected.";
         self.by_label(("peers", "gauge"), help, "path", paths);
         let states = [
             ("reachable", reachability.reachable),
@@ -61,7 +61,7 @@ impl Page {
             ("unreachable", reachability.unreachable),
             ("unknown", reachability.unknown),
         ];
-        let help = "Peers with a path per address family, by whether they answer probes by it.";
+        let help = "Peers with a path, by whether they answer probes by it.";
         self.by_label(("peers_reachability", "gauge"), help, "state", states);
         let help = "Peers that are missing from the store and still routed.";
         self.gauge("peers_missing", help, peers.missing);

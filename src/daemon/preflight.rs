@@ -49,6 +49,6 @@ fn log(finding: &Finding) {
     let Finding { id, level, what, why, fix, .. } = finding;
     match level {
         Level::Fatal | Level::Warning => tracing::warn!(id, %why, %fix, "{what}"),
-        Level::Note => tracing::info!(id, %why, %fix, "{what}"),
+        Level::Unknown | Level::Note => tracing::info!(id, %why, %fix, "{what}"),
     }
 }

@@ -1,20 +1,22 @@
 //! Collects the host settings that may affect tweed. Settings that cannot be read count as absent.
 
+mod cni;
 mod firewall;
 mod processes;
 mod systemd;
 
-pub use processes::other_daemons;
+pub use processes::{other_daemons, stopped_listener};
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::kernel::service;
 use crate::model::node::Interface;
 use crate::model::prefix::Family;
 use crate::plan::preflight::addresses::neighbour_sysctls;
-use crate::plan::preflight::facts::{Host, Module, Needs};
+use crate::plan::preflight::facts::{Host, Module, Needs, Obstacle, Unread};
 use crate::plan::preflight::firewall::{
     ALL_FILTERS, BRIDGE_NETFILTER, filter_sysctl, forwarding_sysctl,
 };
@@ -28,11 +30,34 @@ pub struct Places {
     pub proc: PathBuf,
     /// The control socket of a daemon that may run in another process.
     pub control_socket: Option<PathBuf>,
+    /// The folder of the CNI configs.
+    pub cni_configs: PathBuf,
+    /// The folders of the CNI plugins.
+    pub cni_plugins: Vec<PathBuf>,
 }
 
 impl Places {
     pub fn below(root: impl Into<PathBuf>) -> Self {
-        Self { root: root.into(), proc: PathBuf::from("/proc"), control_socket: None }
+        let root = root.into();
+        Self {
+            proc: PathBuf::from("/proc"),
+            control_socket: None,
+            cni_configs: root.join(cni::CONFIGS),
+            cni_plugins: cni::PLUGINS.iter().map(|folder| root.join(folder)).collect(),
+            root,
+        }
+    }
+
+    /// Whether this process runs in a pod of Kubernetes, and looks at the files of the pod.
+    fn is_in_pod(&self) -> bool {
+        service().is_some() && self.root == Path::new("/")
+    }
+
+    /// The path as processes of the host know it.
+    fn on_host(&self, path: &Path) -> String {
+        let path =
+            path.strip_prefix(&self.root).map_or(path.to_owned(), |it| Path::new("/").join(it));
+        path.display().to_string()
     }
 }
 
@@ -44,17 +69,40 @@ impl Default for Places {
 
 /// Collects the host settings; `links` come from the kernel.
 pub fn gather(needs: &Needs, links: Vec<Interface>, places: &Places) -> Host {
+    let nftables = firewall::nftables();
+    let (chains, no_chains) = firewall::chains(nftables);
+    let (legacy_tables, no_legacy) = firewall::legacy_tables(&places.proc);
+    let (cni, no_cni) = cni::read(places);
+    let unread = no_chains.into_iter().chain(no_legacy).chain(no_cni).chain(outside_pod(places));
     Host {
         sysctls: sysctls(needs, &places.proc),
         links,
         other_daemons: other_daemons(places),
         sockets: processes::sockets(needs, places),
-        chains: firewall::chains(),
-        legacy_tables: firewall::legacy_tables(&places.proc),
-        nftables: firewall::nftables(),
+        chains,
+        legacy_tables,
+        nftables,
         vxlan: vxlan(places),
         systemd: systemd::read(&places.root),
         service: service(),
+        cni,
+        unread: unread.collect(),
+    }
+}
+
+/// What a pod does not see of its host.
+fn outside_pod(places: &Places) -> Option<Unread> {
+    places.is_in_pod().then(|| Unread {
+        what: "processes, networkd and udev of the host",
+        place: "/proc, /etc/systemd".to_owned(),
+        obstacle: Obstacle::Pod,
+    })
+}
+
+fn unreadable(error: &io::Error) -> Obstacle {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => Obstacle::Forbidden,
+        _ => Obstacle::Failed(error.to_string()),
     }
 }
 

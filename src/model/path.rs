@@ -172,6 +172,18 @@ impl ReachabilityState {
         }
     }
 
+    /// Of two, the one that an operator has to know first.
+    #[must_use]
+    pub fn worse(self, other: Self) -> Self {
+        let rank = |state| match state {
+            Self::Reachable => 0,
+            Self::Unknown => 1,
+            Self::Degraded => 2,
+            Self::Unreachable => 3,
+        };
+        if rank(self) < rank(other) { other } else { self }
+    }
+
     /// Whether the operator should look at the peer.
     pub const fn is_failing(self) -> bool {
         match self {

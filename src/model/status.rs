@@ -129,6 +129,8 @@ pub struct ConfigStatus {
     pub invalid: Option<String>,
 }
 
+/// The peers by path. One with two address families counts once: as skipped if one family has no
+/// path, else by the tunnel if one family is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerCounts {
     pub direct: usize,
@@ -137,7 +139,7 @@ pub struct PeerCounts {
     pub skipped: usize,
     #[serde(rename = "set_aside")]
     pub rejected: usize,
-    /// Peers that the store no longer lists and that are still routed.
+    /// Peers that the store no longer lists and that are still routed; 0 before its first list.
     pub missing: usize,
 }
 
@@ -148,7 +150,8 @@ impl PeerCounts {
     }
 }
 
-/// The peers with a path, by whether they answer by it; each address family counts.
+/// The peers with a path, by whether they answer by it. One with two address families counts once,
+/// in the worse state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReachabilityCounts {
     pub reachable: usize,

@@ -1,4 +1,4 @@
-//! `tweedctl doctor`: host settings that drop or block packets, and how to fix them.
+//! `tweedctl doctor`: what drops or blocks packets on this host, and how to fix it.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,12 +7,15 @@ use clap::Args;
 use serde::Serialize;
 
 use super::layout::{counted, wrap};
-use super::node::{self, Files};
+use super::node::{self, Files, Unanswered};
 use super::{Answer, Error, ExitStatus};
 use crate::kernel::Kernel;
 use crate::kernel::host::{self, Places};
+use crate::model::node::Facts;
 use crate::model::prefix::Prefix;
-use crate::plan::preflight::{self, Finding, Level, Needs};
+use crate::model::status::{PeerStatus, ProbeStatus, Readiness, Status};
+use crate::plan::preflight::daemon::{self, DaemonState};
+use crate::plan::preflight::{self, Finding, Level, Needs, Obstacle, Unread, peers};
 
 #[derive(Debug, Args)]
 #[command(after_help = LEVELS)]
@@ -23,13 +26,29 @@ pub(super) struct DoctorOptions {
     /// Directory of the host's files, if this runs in a container
     #[arg(long, value_name = "PATH", default_value = "/")]
     root: PathBuf,
+    /// Directory of the CNI configs [default: /etc/cni/net.d below the root]
+    #[arg(long, value_name = "PATH")]
+    cni_conf_dir: Option<PathBuf>,
+    /// Directory of CNI plugins, repeatable [default: see docs/doctor.md]
+    #[arg(long, value_name = "PATH")]
+    cni_bin_dir: Vec<PathBuf>,
 }
 
 const LEVELS: &str = "\
 fatal    tweedd refuses to start
 warning  packets are lost, or will be
-note     no packets are lost at present; the exit code is 0
+unknown  a part of the host could not be examined
+note     no packets are lost at present
+Exit codes:
+  0  no findings, or only notes
+  1  a fatal finding, or a warning that is not about a peer
+  2  the command line is invalid
+  3  a part of the host could not be examined, and nothing else is wrong
+  5  a peer is degraded or unreachable, and nothing else is wrong
 docs/doctor.md describes each finding under its id.";
+
+/// The checkpoint of the systemd unit and the manifests, below the root. A reboot keeps it.
+const LASTING: &str = "var/lib/tweed/state.json";
 
 /// The findings.
 #[derive(Serialize)]
@@ -37,32 +56,127 @@ pub(super) struct Diagnosis {
     /// Where the plan's inputs were read.
     source: String,
     findings: Vec<Finding>,
+    #[serde(skip)]
+    exit_status: ExitStatus,
 }
 
+/// What the daemon reports about itself.
+struct Reported {
+    readiness: Readiness,
+    probes: Option<ProbeStatus>,
+    peers: Vec<PeerStatus>,
+}
+
+/// Examines what it can: neither the daemon nor the kernel has to answer.
 pub(super) async fn answer(
     files: &Files,
     options: &DoctorOptions,
-    mut kernel: impl Kernel,
-) -> Result<Diagnosis, Error> {
-    let unread = |error| Error::Unavailable(format!("the links cannot be read: {error}"));
-    let facts = kernel.facts(None).await.map_err(unread)?;
-    let (needs, source) = match node::read_inputs(files).await {
+    kernel: Result<impl Kernel, Error>,
+) -> Diagnosis {
+    let (Facts { interfaces, default_routes, .. }, unread) = read_facts(kernel).await;
+    let reported = ask(files).await;
+    let inputs = match &reported {
+        Ok(_) => node::read_inputs(files).await,
+        // A daemon that does not answer is not asked again: that may take long.
+        Err(unanswered) => node::read_checkpoint(files, unanswered.to_string()),
+    };
+    let (needs, source) = match inputs {
         Ok(known) => (Needs::of(&known.checkpoint), format!("the plan of {}", known.source)),
         Err(unknown) => {
-            let underlay = facts.default_routes.iter().find_map(|(_, link)| link.clone());
+            let underlay = default_routes.into_iter().find_map(|(_, link)| link);
             let needs = Needs::before_the_first_start(underlay, &options.networks);
             (needs, format!("flannel's defaults, because {unknown}"))
         }
     };
-    let places = Places { control_socket: Some(files.socket()), ..Places::below(&options.root) };
-    let found = host::gather(&needs, facts.interfaces, &places);
-    Ok(Diagnosis { source, findings: preflight::findings(&needs, &found) })
+    let (state, peers) = match reported {
+        Ok(Reported { readiness, probes, peers }) => (
+            DaemonState::Answers(readiness),
+            peers::findings(&peers, probes.as_ref(), &needs.ports),
+        ),
+        Err(unanswered) => (options.state_of(&unanswered, files), Vec::new()),
+    };
+    let socket = files.socket().display().to_string();
+    let mut host = host::gather(&needs, interfaces, &options.places(files));
+    host.unread.extend(unread);
+    let node = daemon::finding(&state, &socket, &needs).into_iter();
+    Diagnosis::new(source, node.chain(preflight::findings(&needs, &host)).collect(), peers)
+}
+
+/// The facts, and why they could not be read.
+async fn read_facts(kernel: Result<impl Kernel, Error>) -> (Facts, Option<Unread>) {
+    let facts = match kernel {
+        Ok(mut kernel) => kernel.facts(None).await.map_err(|error| error.to_string()),
+        Err(error) => Err(error.to_string()),
+    };
+    match facts {
+        Ok(facts) => (facts, None),
+        Err(reason) => {
+            let (place, obstacle) = ("ip link".to_owned(), Obstacle::Failed(reason));
+            (Facts::default(), Some(Unread { what: "links", place, obstacle }))
+        }
+    }
+}
+
+async fn ask(files: &Files) -> Result<Reported, Unanswered> {
+    let socket = files.socket();
+    let readiness = node::ask(&socket, "/readyz").await?;
+    let Status { probes, .. } = node::ask(&socket, "/status").await?;
+    Ok(Reported { readiness, probes, peers: node::ask(&socket, "/peers").await? })
+}
+
+impl DoctorOptions {
+    /// What a daemon that does not answer has left.
+    fn state_of(&self, unanswered: &Unanswered, files: &Files) -> DaemonState {
+        let socket = files.socket();
+        match unanswered {
+            Unanswered::Forbidden(_) => DaemonState::Forbidden,
+            Unanswered::Absent(_) => {
+                let left = [socket, files.state_file(), self.root.join(LASTING)];
+                let left = left.into_iter().find(|file| file.exists());
+                left.map_or(DaemonState::Absent, |file| {
+                    DaemonState::Ended(file.display().to_string())
+                })
+            }
+            Unanswered::Silent { reason, .. } => match host::stopped_listener(&socket) {
+                Some(process) => DaemonState::Stopped(process),
+                None => DaemonState::Silent(reason.clone()),
+            },
+        }
+    }
+
+    fn places(&self, files: &Files) -> Places {
+        let usual = Places::below(&self.root);
+        let named = Some(self.cni_bin_dir.clone()).filter(|folders| !folders.is_empty());
+        Places {
+            control_socket: Some(files.socket()),
+            cni_configs: self.cni_conf_dir.clone().unwrap_or(usual.cni_configs),
+            cni_plugins: named.unwrap_or(usual.cni_plugins),
+            ..usual
+        }
+    }
+}
+
+impl Diagnosis {
+    /// `node` has the findings about this node, `peers` those about its peers.
+    fn new(source: String, node: Vec<Finding>, peers: Vec<Finding>) -> Self {
+        let exit_status = exit_status(&node, &peers);
+        Self { source, findings: preflight::worst_first([node, peers].concat()), exit_status }
+    }
+}
+
+fn exit_status(node: &[Finding], peers: &[Finding]) -> ExitStatus {
+    let worst = |findings: &[Finding]| findings.iter().map(|finding| finding.level).min();
+    match (worst(node), worst(peers)) {
+        (Some(Level::Fatal | Level::Warning), _) => ExitStatus::Problems,
+        (_, Some(Level::Fatal | Level::Warning)) => ExitStatus::Failing,
+        (Some(Level::Unknown), _) | (_, Some(Level::Unknown)) => ExitStatus::Unexamined,
+        (None | Some(Level::Note), None | Some(Level::Note)) => ExitStatus::Done,
+    }
 }
 
 impl Answer for Diagnosis {
     fn exit_status(&self) -> ExitStatus {
-        let is_note = |finding: &Finding| finding.level == Level::Note;
-        if self.findings.iter().all(is_note) { ExitStatus::Done } else { ExitStatus::Problems }
+        self.exit_status
     }
 }
 
@@ -88,4 +202,34 @@ fn write_finding(f: &mut fmt::Formatter<'_>, finding: &Finding) -> fmt::Result {
         writeln!(f, "{}", wrap(&format!("  {name:7}{text}"), 9))?;
     }
     writeln!(f, "  {:7}{id}\n", "id")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn finding(level: Level) -> Finding {
+        let (what, place, why, fix) = Default::default();
+        Finding { id: "any", level, what, place, why, fix, drop_in: None }
+    }
+
+    #[test]
+    fn the_exit_code_is_that_of_the_worst_finding() {
+        use Level::{Fatal, Note, Unknown, Warning};
+        for (code, node, peers) in [
+            (ExitStatus::Done, &[][..], &[][..]),
+            (ExitStatus::Done, &[Note], &[Note]),
+            (ExitStatus::Unexamined, &[Unknown, Note], &[]),
+            (ExitStatus::Unexamined, &[], &[Note, Unknown]),
+            (ExitStatus::Failing, &[Unknown], &[Warning]),
+            (ExitStatus::Problems, &[Warning], &[Warning]),
+            (ExitStatus::Problems, &[Unknown, Fatal], &[]),
+        ] {
+            let [node, peers] =
+                [node, peers].map(|levels| levels.iter().map(|it| finding(*it)).collect());
+            let diagnosis = Diagnosis::new(String::new(), node, peers);
+            assert_eq!(diagnosis.exit_status(), code);
+            assert!(diagnosis.findings.is_sorted_by_key(|finding| finding.level));
+        }
+    }
 }

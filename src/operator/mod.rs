@@ -48,6 +48,7 @@ Exit codes:
      a refused operation, a leaked address, or a warning of doctor
   2  the command line is invalid, or a file named on it
   3  unknown: no daemon, no file, or no permission
+  5  a peer is degraded or unreachable, and nothing else is wrong
 tweedctl migrate has other codes: tweedctl migrate --help";
 
 #[derive(Debug, Subcommand)]
@@ -66,7 +67,7 @@ enum Command {
     Cleanup(cleanup::CleanupOptions),
     /// Gives this node back to flanneld, with routes in the form of flannel
     Handover(handover::HandoverOptions),
-    /// Lists host settings that drop or block packets, and how to fix them
+    /// Lists what drops or blocks packets, and how to fix it
     Doctor(doctor::DoctorOptions),
     /// Checks the addresses of this node's containers
     #[command(subcommand)]
@@ -92,6 +93,8 @@ pub enum ExitStatus {
     Late = 6,
     /// A peer is degraded or unreachable.
     Failing = 7,
+    /// A part of the host could not be examined.
+    Unexamined = 8,
 }
 
 /// Why a command has no result.
@@ -141,7 +144,7 @@ pub async fn run<K: Kernel>(
             write(out, output, &handover::answer(&files, &options, open()?).await?)
         }
         Command::Doctor(options) => {
-            write(out, output, &doctor::answer(&files, &options, open()?).await?)
+            write(out, output, &doctor::answer(&files, &options, open()).await)
         }
         Command::Ipam(command) => write(out, output, &ipam::answer(&command)?),
         Command::Migrate(options) => migrate::run(&options, output, out).await,
@@ -165,6 +168,8 @@ impl From<ExitStatus> for ExitCode {
         match exit_status {
             // The code of `Conflict`, which only `migrate` has.
             ExitStatus::Failing => Self::from(5),
+            // The code of `Impossible`, which only `migrate` has.
+            ExitStatus::Unexamined => Self::from(3),
             other => Self::from(other as u8),
         }
     }

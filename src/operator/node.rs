@@ -121,6 +121,11 @@ pub(super) async fn read_inputs(files: &Files) -> Result<PlanInputs, NoInputs> {
         Ok(None) => format!("the daemon on {} has no config or lease yet", socket.display()),
         Err(unanswered) => unanswered.to_string(),
     };
+    read_checkpoint(files, daemon)
+}
+
+/// Reads the inputs from the checkpoint; `daemon` is the reason why the daemon has none.
+pub(super) fn read_checkpoint(files: &Files, daemon: String) -> Result<PlanInputs, NoInputs> {
     let path = files.state_file().display().to_string();
     match checkpoint::load::<Checkpoint>(&files.state_file()) {
         Ok(Some(mut checkpoint)) => {

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::fs;
 use std::net::UdpSocket;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -72,6 +72,11 @@ impl Host {
         let path = self.root.path().join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
+    }
+
+    fn allow(&self, path: &str, mode: u32) {
+        let path = self.root.path().join(path);
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     }
 
     fn remove(&self, path: &str) {
@@ -147,6 +152,50 @@ fn settings_of_the_kernel_are_found() {
             assert_eq!(host.found().await, [format!("{finding} {sysctl}")]);
             set(sysctl, good);
         }
+        assert_eq!(host.found().await, NOTHING);
+    });
+}
+
+#[test]
+fn a_link_without_carrier_is_found() {
+    on_a_host(async || {
+        let host = Host::new();
+        ip("link set eth0 down");
+        assert_eq!(host.found().await, ["underlay-down link eth0"]);
+    });
+}
+
+#[test]
+fn cni_configs_and_plugins_are_read_in_the_order_of_runtimes() {
+    const FLANNEL: &str = "etc/cni/net.d/10-flannel.conflist";
+    on_a_host(async || {
+        let mut host = Host::new();
+        let sample = include_str!("../../config/cni/10-flannel.conflist");
+        host.put(FLANNEL, sample);
+        for plugin in ["flannel", "loopback", "portmap"] {
+            let file = format!("opt/cni/bin/{plugin}");
+            assert!(host.found().await.contains(&format!("cni-plugin-missing /{file}")));
+            host.put(&file, "");
+            host.allow(&file, 0o755);
+        }
+        assert_eq!(host.found().await, NOTHING);
+        host.allow("opt/cni/bin/portmap", 0o644);
+        assert_eq!(host.found().await, ["cni-plugin-missing /opt/cni/bin/portmap"]);
+        host.allow("opt/cni/bin/portmap", 0o755);
+
+        // Runtimes read no other endings, and the first of all names.
+        for name in ["05-a.conflist.bak", "05-b", "11-c.conf"] {
+            host.put(&format!("etc/cni/net.d/{name}"), r#"{"type":"calico"}"#);
+        }
+        assert_eq!(host.found().await, NOTHING);
+        host.put("etc/cni/net.d/05-d.json", r#"{"type":"calico"}"#);
+        assert_eq!(host.found().await, ["other-cni-config /etc/cni/net.d/05-d.json"]);
+        host.remove("etc/cni/net.d/05-d.json");
+
+        // A folder that the operator names instead.
+        host.places.cni_plugins = vec![host.root.path().join("empty")];
+        assert_eq!(host.found().await.len(), 3);
+        host.places.cni_configs = host.root.path().join("empty");
         assert_eq!(host.found().await, NOTHING);
     });
 }

@@ -194,6 +194,7 @@ scenarios! {
     }
     probes {
         a_direct_path_that_fails_is_replaced_by_the_tunnel
+        a_peer_with_two_families_counts_once
         a_silent_peer_is_probed_again_after_an_edit
         an_unreachable_peer_is_reported_until_it_answers
         without_mixed_an_unreachable_peer_is_only_reported

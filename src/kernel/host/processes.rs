@@ -98,6 +98,19 @@ fn place(theirs: io::Result<PathBuf>, ours: Option<&PathBuf>) -> Option<Place> {
     }
 }
 
+/// The process that listens on the control socket, if a signal has stopped it.
+pub fn stopped_listener(socket: &Path) -> Option<u32> {
+    let pid = listener(socket)?;
+    let status = text(&Path::new("/proc").join(format!("{pid}/stat")))?;
+    is_stopped(&status).then_some(pid)
+}
+
+/// The state follows the name, which may contain any character.
+fn is_stopped(status: &str) -> bool {
+    let state = status.rsplit_once(')').map(|(_, rest)| rest.trim_start());
+    state.is_some_and(|state| state.starts_with(['T', 't']))
+}
+
 /// The process ID that the kernel reports; none if it is not visible in this namespace.
 fn listener(socket: &Path) -> Option<u32> {
     let stream = UnixStream::connect(socket).ok()?;
@@ -171,5 +184,13 @@ mod tests {
                     0        0 51287 2 ffff8d2c4a1d0000 0";
         assert_eq!(bound(line), Some((8472, "51287")));
         assert_eq!(bound("  sl  local_address"), None);
+    }
+
+    #[test]
+    fn a_stopped_process_is_recognised_by_its_state() {
+        assert!(is_stopped("812 (tweedd) T 1 812 812 0"));
+        assert!(is_stopped("812 (a) S b) t 1 812 812 0"));
+        assert!(!is_stopped("812 (T) S 1 812 812 0"));
+        assert!(!is_stopped(""));
     }
 }

@@ -198,6 +198,12 @@ impl Peers {
         &self.missing
     }
 
+    /// The number of leases that the store no longer has. Before its first listing, no lease is known
+    /// to have vanished.
+    pub fn vanished(&self) -> usize {
+        if self.complete { self.missing.len() } else { 0 }
+    }
+
     pub fn ids(&self) -> impl Iterator<Item = &LeaseId> {
         self.records.keys()
     }

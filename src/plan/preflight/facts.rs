@@ -15,6 +15,7 @@ use crate::model::policy::Forward;
 use crate::model::prefix::{Family, Prefix};
 use crate::plan::backend;
 
+use super::cni::Cni;
 use super::unit::Unit;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,6 +71,29 @@ pub struct Host {
     pub systemd: Systemd,
     /// The service address of the API server, if this process runs in a pod of Kubernetes.
     pub service: Option<IpAddr>,
+    pub cni: Cni,
+    /// What could not be read.
+    pub unread: Vec<Unread>,
+}
+
+/// A part of the host that could not be examined.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unread {
+    /// For a sentence, as its subject, in the plural.
+    pub what: &'static str,
+    pub place: String,
+    pub obstacle: Obstacle,
+}
+
+/// Why a part of the host could not be examined.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    /// No permission.
+    Forbidden,
+    /// This process runs in a pod of Kubernetes, which does not share it.
+    Pod,
+    /// An error of the kernel.
+    Failed(String),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

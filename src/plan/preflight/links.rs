@@ -1,4 +1,5 @@
-//! Link checks: kernel support for the tunnel device and its table, and MTUs.
+//! Link checks: the link towards the peers, kernel support for the tunnel device and its table, and
+//! MTUs.
 
 use super::facts::{Host, Module, Needs};
 use super::{DropIn, Finding, Level};
@@ -7,6 +8,33 @@ use crate::model::prefix::Family;
 
 pub(super) const MODULES: &str = "modules-load.d/tweed.conf";
 const MIN_IPV6_MTU: u32 = 1280;
+
+/// Reports that no packet reaches a peer, because the link towards the peers carries none.
+pub(super) fn underlay_down(needs: &Needs, host: &Host) -> Vec<Finding> {
+    let down = needs.underlay.iter().filter_map(|name| match host.link(name) {
+        Some(link) if link.up => None,
+        Some(_) => Some((name, format!("{name}, the link towards the peers, is down"))),
+        // Without any link, the links could not be read.
+        None if host.links.is_empty() => None,
+        None => Some((name, format!("there is no link {name}, which leads to the peers"))),
+    });
+    let finding = |(link, what): (&LinkName, String)| Finding {
+        id: "underlay-down",
+        level: Level::Warning,
+        what,
+        place: format!("link {link}"),
+        why:
+            "it is turned off or has no carrier: no packet reaches a peer, nor does any of a peer \
+              reach this node"
+                .to_owned(),
+        fix: format!(
+            "ip link set {link} up; if ip link show {link} contains NO-CARRIER, check the cable and \
+             the port of the switch"
+        ),
+        drop_in: None,
+    };
+    down.map(finding).collect()
+}
 
 /// Reports missing kernel modules for the tunnel device and the table that protects it.
 pub(super) fn modules(needs: &Needs, host: &Host) -> Vec<Finding> {

@@ -1,17 +1,21 @@
-//! Host settings that drop or block packets of pods: host facts in, findings out.
+//! What drops or blocks packets of pods: facts of the host, the daemon and its peers in, findings out.
 
 pub(crate) mod addresses;
+pub mod cni;
+pub mod daemon;
 pub(crate) mod facts;
 pub(crate) mod firewall;
 mod links;
 mod networkd;
 mod others;
+pub mod peers;
 #[cfg(test)]
 mod tests;
 pub(crate) mod unit;
 
 pub use facts::{
-    Host, Module, Needs, OtherDaemon, Owner, Place, Port, Process, Routing, Socket, Systemd,
+    Host, Module, Needs, Obstacle, OtherDaemon, Owner, Place, Port, Process, Routing, Socket,
+    Systemd, Unread,
 };
 pub use unit::Unit;
 
@@ -44,6 +48,8 @@ pub enum Level {
     Fatal,
     /// Packets are lost, or will be.
     Warning,
+    /// A part of the host could not be examined, so it may drop packets.
+    Unknown,
     /// No packets are lost at present.
     Note,
 }
@@ -57,8 +63,9 @@ pub struct DropIn {
 }
 
 pub fn findings(needs: &Needs, host: &Host) -> Vec<Finding> {
-    let mut findings: Vec<Finding> = [
+    let findings = [
         others::other_daemons(&host.other_daemons),
+        links::underlay_down(needs, host),
         links::modules(needs, host),
         others::ports(needs, host),
         addresses::overlaps(needs, host),
@@ -69,8 +76,13 @@ pub fn findings(needs: &Needs, host: &Host) -> Vec<Finding> {
         firewall::reverse_path_filters(needs, host),
         addresses::neighbours(needs, host),
         networkd::findings(needs, host),
-    ]
-    .concat();
+        cni::findings(&host.cni),
+        host.unread.iter().map(others::not_examined).collect(),
+    ];
+    worst_first(findings.concat())
+}
+
+pub fn worst_first(mut findings: Vec<Finding>) -> Vec<Finding> {
     findings.sort_by_key(|finding| finding.level);
     findings
 }
@@ -85,6 +97,7 @@ impl Level {
         match self {
             Self::Fatal => "fatal",
             Self::Warning => "warning",
+            Self::Unknown => "unknown",
             Self::Note => "note",
         }
     }

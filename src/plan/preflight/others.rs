@@ -1,7 +1,9 @@
 //! Conflicting programs: daemons that keep the same routes, and programs that use the same UDP
-//! ports.
+//! ports. Parts of the host that could not be examined.
 
-use super::facts::{Host, Needs, OtherDaemon, Owner, Place, Port, Process, Socket};
+use super::facts::{
+    Host, Needs, Obstacle, OtherDaemon, Owner, Place, Port, Process, Socket, Unread,
+};
 use super::{Finding, Level};
 
 /// Reports other daemons that keep the same routes.
@@ -81,5 +83,33 @@ fn is_foreign(port: Port, socket: &Socket, needs: &Needs, host: &Host) -> bool {
         (Owner::Process(..), _) => true,
         (Owner::Tweed, _) | (Owner::Unknown, Port::Probes(_)) => false,
         (Owner::Unknown, Port::Tunnel(_)) => !needs.tunnels.iter().any(|(device, _)| is_up(device)),
+    }
+}
+
+/// In a pod, it is the normal state that parts of the host are not visible.
+pub(super) fn not_examined(unread: &Unread) -> Finding {
+    let Unread { what, place, obstacle } = unread;
+    let (level, why, fix) = match obstacle {
+        Obstacle::Forbidden => {
+            (Level::Unknown, "only root may read them", "run tweedctl doctor as root")
+        }
+        Obstacle::Pod => (
+            Level::Note,
+            "this pod does not share them with the host",
+            "run tweedctl doctor on the host, or mount the host's files and name the folder with \
+             --root",
+        ),
+        Obstacle::Failed(reason) => {
+            (Level::Unknown, reason.as_str(), "run tweedctl doctor again as root on the host")
+        }
+    };
+    Finding {
+        id: "not-examined",
+        level,
+        what: format!("{what} were not examined"),
+        place: place.clone(),
+        why: format!("{why}: packets of pods may be lost without a finding here"),
+        fix: fix.to_owned(),
+        drop_in: None,
     }
 }

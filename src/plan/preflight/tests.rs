@@ -107,6 +107,48 @@ const FLAWS: &[(Change, &str)] = &[
         "note strict-reverse-path: the reverse-path filter of eth0 is strict",
     ),
     (
+        |_, host| host.links[0].up = false,
+        "warning underlay-down: eth0, the link towards the peers, is down",
+    ),
+    (
+        |_, host| drop(host.links.remove(0)),
+        "warning underlay-down: there is no link eth0, which leads to the peers",
+    ),
+    (
+        |_, host| host.cni = cni(&[("00-multus.conf", r#"{"type":"multus"}"#), FLANNEL]),
+        "note other-cni-config: runtimes use 00-multus.conf (plugins: multus), because it sorts \
+         before 10-flannel.conf",
+    ),
+    (
+        |_, host| host.cni = cni(&[("05-cilium.conf", r#"{"type":"cilium-cni"}"#), FLANNEL]),
+        "warning other-cni-config: runtimes use 05-cilium.conf (plugins: cilium-cni), because it \
+         sorts before 10-flannel.conf",
+    ),
+    (
+        |_, host| host.cni = cni(&[("05-cilium.conf", "{"), FLANNEL]),
+        "warning cni-config-invalid: 05-cilium.conf is no valid CNI config",
+    ),
+    (
+        |_, host| host.cni.folders = plugins(&[&["flannel"]]),
+        "warning cni-plugin-missing: the CNI plugin loopback is missing",
+    ),
+    (
+        |_, host| host.cni.folders = plugins(&[&["flannel"], &["loopback"]]),
+        "note cni-plugin-missing: the CNI plugin loopback is in /folder1, not next to flannel",
+    ),
+    (
+        |_, host| host.unread.push(unread(Obstacle::Forbidden)),
+        "unknown not-examined: rules of nftables were not examined",
+    ),
+    (
+        |_, host| host.unread.push(unread(Obstacle::Failed("no buffer space".to_owned()))),
+        "unknown not-examined: rules of nftables were not examined",
+    ),
+    (
+        |_, host| host.unread.push(unread(Obstacle::Pod)),
+        "note not-examined: rules of nftables were not examined",
+    ),
+    (
         |_, host| host.vxlan = Module::Missing,
         "warning vxlan-missing: this kernel does not support VXLAN",
     ),
@@ -225,10 +267,11 @@ fn the_worst_finding_is_listed_first() {
     let found = found(|_, host| {
         set(host, "net/ipv4/ip_forward", "0");
         host.legacy_tables.push("filter".to_owned());
+        host.unread.push(unread(Obstacle::Forbidden));
         host.other_daemons = vec![other_daemon(Place::Ours)];
     });
     let levels: Vec<_> = found.iter().filter_map(|words| words.split(' ').next()).collect();
-    assert_eq!(levels, ["fatal", "warning", "note"]);
+    assert_eq!(levels, ["fatal", "warning", "unknown", "note"]);
 }
 
 #[test]
@@ -328,12 +371,27 @@ fn recommended_lines_are_in_the_shipped_files() {
     );
 }
 
+/// The findings about the daemon and its peers, by level.
+const OF_THE_DAEMON: &[(&str, &str)] = &[
+    ("daemon-not-started", "note"),
+    ("daemon-ended", "warning"),
+    ("daemon-silent", "warning"),
+    ("daemon-not-ready", "warning"),
+    ("peer-unreachable", "warning"),
+    ("peer-degraded", "warning"),
+    ("peer-unknown", "unknown"),
+    ("peer-unknown", "note"),
+];
+
 #[test]
 fn every_finding_is_documented() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let page = fs::read_to_string(root.join("docs/doctor.md")).unwrap();
-    for (_, words) in FLAWS {
+    let of_the_host = FLAWS.iter().map(|(_, words)| {
         let (level, id) = words.split_once(": ").unwrap().0.split_once(' ').unwrap();
+        (id, level)
+    });
+    for (id, level) in of_the_host.chain(OF_THE_DAEMON.iter().copied()) {
         let row = page.lines().find(|line| line.starts_with(&format!("| `{id}` |")));
         assert!(row.is_some_and(|row| row.contains(level)), "{id} as a {level}");
     }

@@ -266,6 +266,9 @@ fn a_cluster_outlives_its_api_server_without_a_lost_packet() {
     println!("ready without the API server after {ready:.0?}");
     let last_known = "forwarding from the checkpoint";
     eventually(PATIENCE, || is_ready_with(&cluster.daemons[0], last_known)).unwrap();
+    // The store has not denied any peer.
+    let counts = &ask::json(&cluster.daemons[0], "status").unwrap()["peers"];
+    assert_eq!([&counts["tunnel"], &counts["missing"]], [&1, &0]);
     for beat in 0..10 {
         cluster.server.heartbeat("n2", beat);
     }

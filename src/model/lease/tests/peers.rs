@@ -283,8 +283,10 @@ fn a_lease_of_the_checkpoint_is_missing_until_the_store_lists_it() {
     peers.validate_by(rules());
     assert_eq!(outcome(&peers, A), "accepted");
     assert!(!peers.is_complete());
+    assert_eq!(peers.vanished(), 0, "the store has not listed its leases");
     peers.apply(snapshot(&[A]));
     assert_eq!(missing(&peers), ids(&[B]));
+    assert_eq!(peers.vanished(), 1);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use tweed_netlink::nftables::{FilterChain, TableFamily};
 
+use super::super::cni::{Cni, CniConfig, PluginFolder};
 use super::super::*;
 use crate::model::entry::{Condition, LinkName, Match, Rule, Verdict};
 use crate::model::node::Interface;
@@ -69,8 +70,32 @@ pub(super) fn host() -> Host {
             networks: networks.into(),
             links: links.into(),
         },
+        cni: cni(&[FLANNEL, ("87-podman-bridge.conflist", r#"{"type":"bridge"}"#)]),
         ..Host::default()
     }
+}
+
+pub(super) const FLANNEL: (&str, &str) = ("10-flannel.conf", r#"{"type":"flannel"}"#);
+
+/// These configs, and all plugins that they need.
+pub(super) fn cni(configs: &[(&str, &str)]) -> Cni {
+    let config = |(name, text): &(&str, &str)| CniConfig::parse(format!("/etc/{name}"), text);
+    let configs = configs.iter().map(config).collect();
+    Cni { configs, folders: plugins(&[&["flannel", "loopback"]]) }
+}
+
+/// A folder for each list of plugins.
+pub(super) fn plugins(folders: &[&[&str]]) -> Vec<PluginFolder> {
+    let folders = folders.iter().enumerate().map(|(number, plugins)| PluginFolder {
+        path: format!("/folder{number}"),
+        plugins: plugins.iter().map(ToString::to_string).collect(),
+    });
+    folders.collect()
+}
+
+pub(super) fn unread(obstacle: Obstacle) -> Unread {
+    let (what, place) = ("rules of nftables", "nft list ruleset".to_owned());
+    Unread { what, place, obstacle }
 }
 
 pub(super) fn prefix(text: &str) -> Prefix {
