@@ -425,3 +425,13 @@ fn without_filters(lines: &[String]) -> String {
     let others = lines.iter().filter(|line| !line.contains("rp_filter")).cloned();
     others.collect::<Vec<String>>().join("\n")
 }
+
+#[test]
+fn a_store_that_is_unreachable_has_no_nodes() {
+    let Output(code, out, error) = tweedctl("nodes --etcd-endpoints http://127.0.0.1:9");
+    assert_eq!((code, out.as_str()), (3, ""), "{error}");
+    assert!(error.starts_with("tweedctl: etcd at http://127.0.0.1:9: "), "{error}");
+    assert!(error.ends_with(": name the servers with --etcd-endpoints\n"), "{error}");
+    let Output(code, ..) = tweedctl("nodes --etcd-endpoints ftp://127.0.0.1");
+    assert_eq!(code, 2);
+}

@@ -11,7 +11,9 @@ use crate::model::checkpoint::{Checkpoint, HostId};
 use crate::model::entry::{Entry, Key, Setting};
 use crate::model::lease::{Endpoint, Lease, LeaseId, Rejected};
 use crate::model::path::Path;
-use crate::model::report::{NodeReport, OtherMtu, Quality, exceptions, failing, failing_peers};
+use crate::model::report::{
+    NodeReport, OtherMtu, Quality, exceptions, failing, failing_peers, groups, refresh_interval,
+};
 use crate::model::status::{
     FirewallStatus, GuardStatus, LeaseStatus, PeerCounts, PeerStatus, SettingStatus, Statistics,
     Status, TableStatus,
@@ -238,7 +240,8 @@ impl Control {
         let local = self.inputs.local()?;
         let peers = self.peers();
         let (quality, failing_peers) = (Quality::of_peers(&peers), failing_peers(&peers));
-        let counts = self.counts();
+        let (counts, groups) = (self.counts(), groups(&peers));
+        let refresh = refresh_interval(self.inputs.peers.leases().count());
         let (exceptions, exceptions_total) = exceptions(peers);
         Some(NodeReport {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -263,6 +266,10 @@ impl Control {
             exceptions,
             exceptions_total,
             quality,
+            groups,
+            refresh_seconds: Some(refresh.as_secs()),
+            // Known to the task that publishes the report.
+            daemon: None,
             node: local.node,
         })
     }

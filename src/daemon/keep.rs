@@ -1,9 +1,6 @@
-//! The tasks that hold the lease, publish the node's report, and forward the store's updates to the
-//! loop.
+//! The tasks that hold the lease, and forward the store's updates to the loop.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
-use std::path::Path;
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
@@ -11,32 +8,19 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use futures::StreamExt;
 use tokio::sync::watch;
-use tokio::task::spawn_blocking;
-use tokio::time::{Instant, Interval, interval_at, sleep, timeout};
-use tweed_cni::bridge::pods;
+use tokio::time::timeout;
 
 use super::{Shared, files};
-use crate::control::{Event, Progress, Query};
+use crate::control::{Event, Progress};
 use crate::model::config::NetworkConfig;
 use crate::model::lease::{Lease, LeaseAttributes};
-use crate::model::prefix::Prefix;
-use crate::model::report::{NodeReport, OtherMtu};
 use crate::model::status::StoreState;
-use crate::store::backoff::Backoff;
 use crate::store::{Documents, Identity, Leases, Lost};
 
 /// After this time without an answer of the store, the checkpoint is used.
 const FIRST_ANSWER: Duration = Duration::from_secs(3);
 /// Longer than a rival waits before it acquires our lease again.
 const UNDISPUTED: Duration = Duration::from_secs(600);
-/// Changes of the report within this time are published together.
-const SETTLE: Duration = Duration::from_secs(1);
-/// In a large cluster one change concerns all nodes: a longer time results in fewer reports.
-const SETTLE_PER_PEER: Duration = Duration::from_millis(2);
-/// The interval after which the report is published again: it may have been deleted.
-const REPUBLISH: Duration = Duration::from_secs(3600);
-/// The interval at which changed results of probes, and changed pods, are published.
-const MEASURED: Duration = Duration::from_secs(15);
 
 /// Acquires and holds a lease, again after each loss, and publishes this node's changes in it.
 ///
@@ -174,79 +158,4 @@ async fn next_attributes(
     let news = progress.wait_for(is_news).await.context("the loop has ended")?;
     let known = news.config.clone().zip(news.attributes.clone());
     known.context("nothing is known to publish")
-}
-
-/// Publishes the report soon after the loop notifies of a change, and next to each lease that was
-/// acquired.
-pub(super) async fn keep_report<S: Documents>(
-    manager: Rc<S>,
-    shared: Shared,
-    (mut reported, mut acquired): (watch::Receiver<()>, watch::Receiver<bool>),
-) -> Result<()> {
-    let mut published = None;
-    let mut backoff = Backoff::default();
-    let (mut again, mut measured) = (every(REPUBLISH), every(MEASURED));
-    loop {
-        tokio::select! {
-            changed = reported.changed() => changed.context("the loop has ended")?,
-            // The report is removed with the previous lease.
-            held = acquired.changed() => {
-                held.context("the task that keeps the lease has ended")?;
-                published = None;
-            }
-            _ = again.tick() => published = None,
-            // Results of probes and pods change without an event.
-            _ = measured.tick() => {}
-        }
-        sleep(pause(published.as_ref())).await;
-        reported.mark_unchanged();
-        let Some(report) = read_report(&shared).await? else { continue };
-        if published.as_ref() == Some(&report) {
-            continue;
-        }
-        match manager.publish_report(&report).await {
-            Ok(()) => {
-                backoff.reset();
-                published = Some(report);
-            }
-            Err(reason) => {
-                tracing::debug!(%reason, "the node's report is not published");
-                sleep(backoff.delay(rand::random())).await;
-                reported.mark_changed();
-            }
-        }
-    }
-}
-
-/// An interval of about `period`, random so that nodes do not publish together.
-fn every(period: Duration) -> Interval {
-    let period = period.mul_f64(0.5 + rand::random::<f64>());
-    interval_at(Instant::now() + period, period)
-}
-
-/// The loop's report, with the MTU of the pods.
-async fn read_report(shared: &Shared) -> Result<Option<NodeReport>> {
-    let Some(mut report) = shared.wait_for(Query::Report).await? else { return Ok(None) };
-    if let Some(mtu) = report.pod_mtu {
-        report.other_mtu = other_mtu(report.subnets.clone(), mtu).await?;
-    }
-    Ok(Some(report))
-}
-
-/// The pods whose MTU is not `mtu`, as far as this node knows.
-async fn other_mtu(subnets: Vec<Prefix>, mtu: u32) -> Result<OtherMtu> {
-    let gateways: Vec<IpAddr> = subnets.into_iter().map(Prefix::gateway).collect();
-    let found =
-        spawn_blocking(move || pods::of_other_mtu(&gateways, mtu, Path::new(pods::RESULTS)));
-    let pods = found.await.context("reading the MTU of the pods")?.unwrap_or_else(|error| {
-        tracing::debug!(%error, "the pods of this node cannot be read");
-        Vec::new()
-    });
-    Ok(pods.into())
-}
-
-fn pause(published: Option<&NodeReport>) -> Duration {
-    let peers = published.map_or(0, |report| report.peers.total());
-    let settle = SETTLE_PER_PEER.saturating_mul(peers.try_into().unwrap_or(u32::MAX)) + SETTLE;
-    settle.mul_f64(0.5 + rand::random::<f64>())
 }

@@ -9,6 +9,7 @@ pub mod metrics;
 pub mod options;
 mod preflight;
 mod probe;
+mod report;
 mod serve;
 mod systemd;
 
@@ -137,7 +138,7 @@ async fn run_tasks<S: Leases + Documents + 'static>(
         keep::forward_leases(manager.clone(), shared.clone(), acquired.subscribe(), read_again);
     tasks.spawn_local(leases);
     let triggers = (reported, acquired.subscribe());
-    tasks.spawn_local(keep::keep_report(manager.clone(), shared.clone(), triggers));
+    tasks.spawn_local(report::keep_report(manager.clone(), shared.clone(), triggers));
     tasks.spawn_local(keep::forward_state(manager.clone(), shared.clone()));
     tasks.spawn_local(keep::forward_config(manager.clone(), shared.clone()));
     tasks.spawn_local(keep::announce_when_ready(manager.clone(), shared.clone()));

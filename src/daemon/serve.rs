@@ -113,7 +113,7 @@ fn liveness(shared: &Shared) -> Response {
 
 impl Shared {
     /// Ready only if the subnet file is written.
-    fn readiness(&self) -> Readiness {
+    pub(super) fn readiness(&self) -> Readiness {
         let mut readiness = self.progress.borrow().readiness.clone();
         if let Some(reason) = self.subnet_file.borrow().clone() {
             readiness.ready = false;

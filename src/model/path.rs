@@ -77,7 +77,7 @@ pub enum PeerReachability {
     Unreachable {
         cause: UnreachableCause,
         /// How long ago the first of the unanswered probes was sent, in milliseconds; none in the
-        /// node's report, which is published only when it changes.
+        /// node's report, which has the time instead.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         since_ms: Option<u64>,
     },
@@ -87,7 +87,8 @@ pub enum PeerReachability {
 }
 
 /// A [`PeerReachability`] without its cause.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum ReachabilityState {
     Reachable,
     Degraded,
@@ -147,6 +148,14 @@ impl PeerReachability {
         match self {
             Self::Unreachable { cause, .. } => Self::Unreachable { cause, since_ms: None },
             Self::Reachable | Self::Degraded { .. } | Self::Unknown { .. } => self,
+        }
+    }
+
+    /// How long the peer has been unreachable, in milliseconds.
+    pub const fn since_ms(&self) -> Option<u64> {
+        match self {
+            Self::Unreachable { since_ms, .. } => *since_ms,
+            Self::Reachable | Self::Degraded { .. } | Self::Unknown { .. } => None,
         }
     }
 

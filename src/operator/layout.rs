@@ -15,19 +15,28 @@ const LONGEST: usize = 240;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Output {
     Text,
+    /// Text of any width, with more columns.
+    Wide,
     Json,
 }
 
 /// Rows under a heading, each with an optional note below it.
 pub(super) struct Table {
     heading: &'static [&'static str],
+    width: usize,
     /// The heading is the first.
     rows: Vec<(Vec<String>, Option<String>)>,
 }
 
 impl Table {
     pub(super) fn new(heading: &'static [&'static str]) -> Self {
-        Self { heading, rows: vec![(heading.iter().map(ToString::to_string).collect(), None)] }
+        let words = heading.iter().map(ToString::to_string).collect();
+        Self { heading, width: WIDTH, rows: vec![(words, None)] }
+    }
+
+    /// As [`Table::new`], with columns as wide as their cells.
+    pub(super) fn wide(heading: &'static [&'static str]) -> Self {
+        Self { width: usize::MAX, ..Self::new(heading) }
     }
 
     /// One cell for each word of the heading.
@@ -45,7 +54,8 @@ impl Table {
                 *width = length(cell).max(*width);
             }
         }
-        while widths.iter().sum::<usize>() + GAP * widths.len() > WIDTH + GAP {
+        let used = |widths: &[usize]| widths.iter().sum::<usize>() + GAP * (widths.len() - 1);
+        while used(&widths) > self.width {
             let columns = widths.iter_mut().zip(self.heading);
             let widest = columns.filter(|(width, word)| **width > word.len()).max_by_key(|c| *c.0);
             let Some((width, _)) = widest else { break };
@@ -123,6 +133,16 @@ pub(super) fn listed(items: &[impl ToString], nothing: &str) -> String {
 /// The text of a table's cell: `-` without a value.
 pub(super) fn or_dash(value: Option<impl ToString>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
+}
+
+/// As in `48 s`.
+pub(super) fn age(ms: u64) -> String {
+    match ms / 1000 {
+        seconds @ ..120 => format!("{seconds} s"),
+        seconds @ 120..7200 => format!("{} min", seconds / 60),
+        seconds @ 7200..172_800 => format!("{} h", seconds / 3600),
+        seconds => format!("{} d", seconds / 86_400),
+    }
 }
 
 /// `1 route`, `2 routes`.

@@ -9,6 +9,7 @@ mod layout;
 mod leases;
 mod migrate;
 mod node;
+mod nodes;
 mod peers;
 mod plan;
 mod status;
@@ -33,7 +34,7 @@ use crate::kernel::Kernel;
 pub struct Arguments {
     #[command(subcommand)]
     command: Command,
-    /// Output format: text or json
+    /// Output format: text, wide or json
     #[arg(short, long, value_name = "FORMAT", global = true, value_enum)]
     #[arg(default_value_t = Output::Text, hide_possible_values = true)]
     output: Output,
@@ -57,6 +58,8 @@ enum Command {
     Status,
     /// Lists each peer with its path, or the reason why it has none
     Peers,
+    /// Lists each node of the cluster, and which of them fail
+    Nodes(nodes::NodesOptions),
     /// Lists each lease in the store, and the reason for each rejected one
     Leases,
     /// Shows what a node would program; needs no daemon or privileges
@@ -117,6 +120,11 @@ pub enum Error {
 
 /// The result of a command: text by `Display`, JSON by `Serialize`.
 trait Answer: Display + Serialize {
+    /// The text with more columns, if there are any.
+    fn wide(&self) -> String {
+        self.to_string()
+    }
+
     fn exit_status(&self) -> ExitStatus {
         ExitStatus::Done
     }
@@ -135,6 +143,7 @@ pub async fn run<K: Kernel>(
         Command::Status => write(out, output, &status::ask(&socket).await?),
         Command::Peers => write(out, output, &PeerList(node::ask(&socket, "/peers").await?)),
         Command::Leases => write(out, output, &LeaseList(node::ask(&socket, "/leases").await?)),
+        Command::Nodes(options) => write(out, output, &nodes::answer(&options).await?),
         Command::Plan(options) => write(out, output, &plan::answer(&options)?),
         Command::Diff => write(out, output, &diff::answer(&files, open()?).await?),
         Command::Cleanup(options) => {
@@ -154,6 +163,7 @@ pub async fn run<K: Kernel>(
 fn write(out: &mut impl Write, output: Output, answer: &impl Answer) -> Result<ExitStatus, Error> {
     match output {
         Output::Text => write!(out, "{answer}")?,
+        Output::Wide => write!(out, "{}", answer.wide())?,
         Output::Json => {
             let json = serde_json::to_string_pretty(answer).map_err(io::Error::from)?;
             writeln!(out, "{}", excerpt::printable_json(json))?;

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::layout::{Table, or_dash};
+use super::layout::{Table, age, or_dash};
 use super::{Answer, ExitStatus};
 use crate::model::path::{DegradedCause, Path, PeerReachability, UnknownCause};
 use crate::model::status::{PeerStatus, ProbeResults};
@@ -104,15 +104,6 @@ fn rtt(results: &ProbeResults) -> Option<String> {
         1000..10_000 => format!("{}.{} ms", us / 1000, us % 1000 / 100),
         _ => format!("{} ms", us / 1000),
     })
-}
-
-/// As in `48 s`.
-fn age(ms: u64) -> String {
-    match ms / 1000 {
-        seconds @ ..120 => format!("{seconds} s"),
-        seconds @ 120..7200 => format!("{} min", seconds / 60),
-        seconds => format!("{} h", seconds / 3600),
-    }
 }
 
 #[cfg(test)]

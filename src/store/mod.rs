@@ -21,7 +21,7 @@ use futures::stream::{self, BoxStream};
 use hyper::Uri;
 use tokio::sync::watch as channel;
 
-use self::operator::{StoreContents, Swap, Unavailable};
+use self::operator::{NodeContents, StoreContents, Swap, Unavailable};
 use crate::mac::MacAddr;
 use crate::model::config::{ConfigUpdate, NetworkConfig};
 use crate::model::lease::{Endpoint, Lease, LeaseAttributes, LeaseUpdate};
@@ -72,6 +72,12 @@ pub trait ClusterStore {
     fn swap(&self, seen: i64, text: &str) -> impl Future<Output = Result<Swap, Unavailable>>;
 }
 
+/// What a list of all nodes needs of a store.
+pub trait NodeStore: ClusterStore {
+    /// All leases, and the parts of all reports that such a list shows.
+    fn read_nodes(&self) -> impl Future<Output = Result<NodeContents, Unavailable>>;
+}
+
 /// The other data of a network in a store: config, node reports, probe secret.
 ///
 /// An unreachable store is no error: requests are retried, and `state` reports it.
@@ -91,6 +97,12 @@ pub trait Documents {
     /// # Errors
     /// A sentence with the reason. Nothing depends on the report, and a retry may succeed.
     fn publish_report(&self, report: &NodeReport) -> impl Future<Output = Result<(), String>>;
+
+    /// Records that the published `report` is still true at this time.
+    ///
+    /// # Errors
+    /// A sentence with the reason; the report must be published again.
+    fn refresh_report(&self, report: &NodeReport) -> impl Future<Output = Result<(), String>>;
 
     /// The secret with which the daemons of this network seal their probes. The first node that
     /// reads it creates it.

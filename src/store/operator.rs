@@ -1,7 +1,9 @@
 //! What operators read from a store, and the result of a write.
 
+use std::time::Duration;
+
 use crate::model::lease::Record;
-use crate::model::report::NodeReport;
+use crate::model::report::{NodeReport, ReportSummary};
 
 /// The data of a network in the store.
 #[derive(Clone, Debug, Default)]
@@ -11,6 +13,22 @@ pub struct StoreContents {
     pub records: Vec<Record>,
     /// Only valid ones.
     pub reports: Vec<NodeReport>,
+}
+
+/// What a list of all nodes is made from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeContents {
+    pub records: Vec<Record>,
+    /// Only valid ones.
+    pub reports: Vec<StoredReport>,
+}
+
+/// A report, and how long ago its node refreshed it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredReport {
+    pub report: ReportSummary,
+    /// None if the store does not have the time.
+    pub age: Option<Duration>,
 }
 
 /// A value, and the revision that wrote it.

@@ -1,22 +1,24 @@
 //! Reads and writes of operators: the config by compare-and-swap, leases and reports of all nodes.
 
-use serde_json::json;
+use clap::Parser;
+use serde_json::{Value, json};
+use tweed::kernel::NetlinkKernel;
 use tweed::model::lease::LeaseId;
 use tweed::model::report::NodeReport;
-use tweed::store::ClusterStore;
-use tweed::store::Documents;
+use tweed::operator::{self, Arguments, Error};
 use tweed::store::kube::{
     AnnotationPrefix, ApiOptions, KubeClusterOptions, KubeClusterStore, KubeOptions,
     KubeSubnetManager, PodRef,
 };
 use tweed::store::operator::Swap;
+use tweed::store::{ClusterStore, Documents, NodeStore};
 use tweed_lab::ApiServer;
 
 use crate::node::{V4, acquire, add_peer, manager, options, server};
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/kube-flannel/configmaps";
 
-fn operator(server: &ApiServer) -> KubeClusterStore {
+fn store(server: &ApiServer) -> KubeClusterStore {
     KubeClusterStore::new(KubeClusterOptions {
         api: ApiOptions { urls: vec![server.url()], kubeconfig: None },
         annotation_prefix: AnnotationPrefix::default(),
@@ -50,7 +52,7 @@ async fn config_leases_and_reports_are_read_together() {
     let node = manager(&server);
     acquire(&node).await;
     node.publish_report(&report(V4)).await.unwrap();
-    let holdings = operator(&server).read().await.unwrap();
+    let holdings = store(&server).read().await.unwrap();
     let written = holdings.config.unwrap();
     assert_eq!(written.text, V4);
     let ids: Vec<LeaseId> = holdings.records.into_iter().map(|record| record.id).collect();
@@ -67,8 +69,77 @@ async fn a_node_with_another_text_has_not_seen_the_config() {
     let node = manager(&server);
     acquire(&node).await;
     node.publish_report(&report("{}")).await.unwrap();
-    let holdings = operator(&server).read().await.unwrap();
+    let holdings = store(&server).read().await.unwrap();
     assert_eq!(holdings.reports[0].config_revision, 0);
+}
+
+#[tokio::test]
+async fn each_node_is_read_with_the_time_since_its_refresh() {
+    let server = server();
+    add_config(&server, V4);
+    add_peer(&server, 3);
+    let node = manager(&server);
+    acquire(&node).await;
+    let refresh_seconds = Some(60);
+    node.publish_report(&NodeReport { refresh_seconds, ..report(V4) }).await.unwrap();
+    let read = async || {
+        let contents = store(&server).read_nodes().await.unwrap();
+        assert_eq!(contents.records.len(), 2);
+        let [stored] = contents.reports.as_slice() else { panic!("{:?}", contents.reports) };
+        assert_eq!(stored.report.lease, LeaseId::new("n1"));
+        stored.clone()
+    };
+    let is_stale = async || {
+        let stored = read().await;
+        stored.report.is_stale(stored.age)
+    };
+    assert!(!is_stale().await);
+    let long_ago = json!({ "data": { "refreshed": "2026-11-21T23:18:21Z" } });
+    server.patch(CONFIG_MAPS, "tweed-node-n1", &long_ago);
+    assert!(is_stale().await);
+    node.refresh_report(&NodeReport { refresh_seconds, ..report(V4) }).await.unwrap();
+    assert!(!is_stale().await);
+    // A report of an older version has no time.
+    server.patch(CONFIG_MAPS, "tweed-node-n1", &json!({ "data": { "refreshed": null } }));
+    assert_eq!(read().await.age, None);
+}
+
+#[tokio::test]
+async fn all_nodes_are_listed_by_name() {
+    let server = server();
+    add_config(&server, V4);
+    add_peer(&server, 3);
+    let node = manager(&server);
+    acquire(&node).await;
+    let name = Some("n1".to_owned());
+    node.publish_report(&NodeReport { name, ..report(V4) }).await.unwrap();
+    let line = format!("tweedctl nodes --kube-subnet-mgr -o json --kube-api-url {}", server.url());
+    let arguments = Arguments::try_parse_from(line.split(' ')).unwrap();
+    let mut out = Vec::new();
+    let open = || Err::<NetlinkKernel, _>(Error::Refused("no kernel is needed".to_owned()));
+    operator::run(arguments, open, &mut out).await.unwrap();
+    let rows: Vec<Value> = serde_json::from_slice(&out).unwrap();
+    let shown: Vec<_> =
+        rows.iter().map(|row| (row["name"].as_str(), row["state"].as_str())).collect();
+    assert_eq!(shown, [(Some("n1"), Some("ready")), (Some("n3"), Some("no-report"))]);
+}
+
+/// More than one answer contains.
+#[tokio::test]
+async fn any_number_of_reports_is_read() {
+    let server = server();
+    add_config(&server, V4);
+    let labels = json!({
+        "app.kubernetes.io/name": "tweed", "app.kubernetes.io/component": "node-report",
+    });
+    for number in 0..1200 {
+        let report = NodeReport { lease: LeaseId::new(format!("n{number}")), ..report(V4) };
+        let object =
+            json!({ "metadata": { "labels": labels }, "data": { "report": report.encode() } });
+        server.add(CONFIG_MAPS, &format!("tweed-node-n{number}"), &object);
+    }
+    assert_eq!(store(&server).read().await.unwrap().reports.len(), 1200);
+    assert_eq!(store(&server).read_nodes().await.unwrap().reports.len(), 1200);
 }
 
 #[tokio::test]
@@ -109,7 +180,7 @@ async fn a_report_is_removed_with_the_pod_that_wrote_it() {
 async fn the_config_is_written_only_over_what_was_read() {
     let server = server();
     add_config(&server, V4);
-    let operator = operator(&server);
+    let operator = store(&server);
     let seen = operator.read().await.unwrap().config.unwrap().revision;
     let Swap::Done(revision) = operator.swap(seen, "{}").await.unwrap() else { panic!() };
     assert!(revision > seen);
@@ -123,7 +194,7 @@ async fn the_config_is_written_only_over_what_was_read() {
 #[tokio::test]
 async fn missing_and_forbidden_objects_are_reported() {
     let server = server();
-    let operator = operator(&server);
+    let operator = store(&server);
     assert_eq!(operator.read().await.unwrap().config, None);
     server.fail(|faults| faults.forbidden = vec![format!("GET {CONFIG_MAPS}")]);
     let text = operator.read().await.unwrap_err().to_string();
@@ -137,6 +208,6 @@ async fn missing_and_forbidden_objects_are_reported() {
 async fn an_unreachable_server_is_named() {
     let mut server = server();
     server.stop().unwrap();
-    let text = operator(&server).read().await.unwrap_err().to_string();
+    let text = store(&server).read().await.unwrap_err().to_string();
     assert!(text.starts_with(&server.url()), "{text}");
 }

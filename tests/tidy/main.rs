@@ -52,6 +52,7 @@ const PURE: &[&str] = &[
     "src/operator/migrate/reachability.rs",
     "src/operator/migrate/state.rs",
     "src/operator/migrate/status.rs",
+    "src/operator/nodes/evidence.rs",
     "cni-plugin/src/protocol/json.rs",
     "cni-plugin/src/protocol/version.rs",
     "cni-plugin/src/protocol/network_config.rs",

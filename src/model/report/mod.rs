@@ -1,11 +1,17 @@
 //! The report that each node writes for the operator: read by `tweedctl`, never by peers.
 
+mod groups;
 mod quality;
+mod summary;
 
+pub use groups::{PeerGroup, groups};
 pub use quality::Quality;
+pub use summary::ReportSummary;
 
 use std::fmt;
+use std::time::Duration;
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tweed_cni::bridge::pods::Pod;
@@ -64,6 +70,9 @@ pub struct NodeReport {
     /// The unreachable peers, then the degraded ones; only the first few.
     #[serde(default)]
     pub failing_peers: Vec<FailingPeer>,
+    /// All peers, by path and reachability.
+    #[serde(default)]
+    pub groups: Vec<PeerGroup>,
     /// Peers on the same link whose direct path fails, used or not, keyed by the first address of
     /// their subnets; only the first few.
     #[serde(default)]
@@ -76,15 +85,35 @@ pub struct NodeReport {
     pub exceptions: Vec<Exception>,
     #[serde(default)]
     pub exceptions_total: usize,
+    /// The interval at which the report is refreshed, in seconds; none in a version that does not.
+    #[serde(default)]
+    pub refresh_seconds: Option<u64>,
+    /// None in the loop's report, and in older versions.
+    #[serde(default)]
+    pub daemon: Option<DaemonState>,
+}
+
+/// What the daemon knows about itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DaemonState {
+    pub started: Timestamp,
+    pub ready: bool,
+    /// The first reason why it is not ready.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
 }
 
 /// A peer that is degraded or unreachable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "summary::FlatPeer<'_>")]
 pub struct FailingPeer {
     pub lease: LeaseId,
     pub family: Option<Family>,
     #[serde(flatten)]
     pub reachability: PeerReachability,
+    /// Since when it is degraded or unreachable; none in the loop's report.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Timestamp>,
 }
 
 /// A peer whose path differs from the config: skipped, rejected, on another path, or refused by the
@@ -135,27 +164,76 @@ impl fmt::Display for OtherMtu {
 /// The maximum number of list entries. It limits the report's size in large or broken clusters.
 const MOST: usize = 100;
 
-/// The maximum size of a report, in bytes: a small part of what etcd and Kubernetes accept as one
-/// value.
-pub const LARGEST: usize = 64 * 1024;
+/// The maximum size of a report, in bytes. A store that is never compacted keeps each version.
+pub const LARGEST: usize = 16 * 1024;
+
+/// A report that was not refreshed for this many intervals is stale.
+const MISSED: u32 = 3;
+
+/// The interval at which each of `nodes` nodes refreshes its report: together, at most 20 per
+/// second. In steps, so that a new node rarely changes the reports of all others.
+pub fn refresh_interval(nodes: usize) -> Duration {
+    let steps = u64::try_from(nodes.div_ceil(200)).unwrap_or(u64::MAX);
+    Duration::from_secs(steps.saturating_mul(10).max(60))
+}
 
 impl NodeReport {
-    /// The report as JSON of at most [`LARGEST`] bytes. If necessary it lists fewer exceptions,
-    /// failing peers and pods; the totals stay.
+    /// The report as JSON of at most [`LARGEST`] bytes. If necessary it names only failing peers;
+    /// then fewer exceptions, failing peers and pods; then fewer failed paths. The totals stay.
     pub fn encode(&self) -> String {
         let mut report = self.clone();
         loop {
             // Texts, numbers and addresses always have a JSON form, so this cannot fail.
             let json = serde_json::to_string(&report).unwrap_or_default();
-            let named = report.exceptions.len().max(report.other_mtu.pods.len());
-            let named = named.max(report.failing_peers.len());
-            if json.len() <= LARGEST || named == 0 {
+            if json.len() <= LARGEST || !report.shorten() {
                 return json;
             }
-            report.exceptions.truncate(named / 2);
-            report.failing_peers.truncate(named / 2);
-            report.other_mtu.pods.truncate(named / 2);
         }
+    }
+
+    /// Names less. Returns false if there is nothing left that could be omitted.
+    fn shorten(&mut self) -> bool {
+        if self.groups.iter().any(|group| !group.peers.is_empty()) {
+            self.groups.iter_mut().for_each(|group| group.peers.clear());
+            return true;
+        }
+        let named = self.exceptions.len().max(self.other_mtu.pods.len());
+        let named = named.max(self.failing_peers.len());
+        if named > 0 {
+            let fewer = named * 7 / 8;
+            self.exceptions.truncate(fewer);
+            self.failing_peers.truncate(fewer);
+            self.other_mtu.pods.truncate(fewer);
+            return true;
+        }
+        self.failing.pop_last().is_some()
+    }
+
+    /// Replaces how long peers have been failing by since when. A peer that fails in `before`, too,
+    /// keeps the time from there: reports differ only if the peers do.
+    #[must_use]
+    pub fn dated(mut self, before: Option<&Self>, now: Timestamp) -> Self {
+        for peer in &mut self.failing_peers {
+            let known =
+                before.and_then(|before| before.failing_peers.iter().find(|it| it.is(peer)));
+            peer.since = known.map_or_else(|| peer.start(now), |known| known.since);
+            peer.reachability = peer.reachability.without_time();
+        }
+        self
+    }
+
+    /// Whether it differs from `before` in anything but readiness and the reachability of peers,
+    /// for which no migration waits.
+    pub fn concerns_migration(&self, before: &Self) -> bool {
+        let relevant = |report: &Self| Self {
+            reachability: ReachabilityCounts::default(),
+            failing_peers: Vec::new(),
+            groups: Vec::new(),
+            refresh_seconds: None,
+            daemon: None,
+            ..report.clone()
+        };
+        relevant(self) != relevant(before)
     }
 
     /// Parses a report and cuts its texts; none if it is not a report.
@@ -163,6 +241,19 @@ impl NodeReport {
         let mut value = serde_json::from_slice(json).ok()?;
         cut_texts(&mut value);
         serde_json::from_value(value).ok()
+    }
+}
+
+impl FailingPeer {
+    fn is(&self, other: &Self) -> bool {
+        let state = |peer: &Self| peer.reachability.state();
+        self.lease == other.lease && self.family == other.family && state(self) == state(other)
+    }
+
+    /// When it started to fail, in whole seconds.
+    fn start(&self, now: Timestamp) -> Option<Timestamp> {
+        let seconds = self.reachability.since_ms().unwrap_or_default() / 1000;
+        Timestamp::from_second(now.as_second().saturating_sub_unsigned(seconds)).ok()
     }
 }
 
@@ -184,10 +275,9 @@ pub fn failing(fallbacks: &Fallbacks) -> Fallbacks {
 /// The unreachable and degraded ones among `peers`, as many as a report may contain.
 pub fn failing_peers(peers: &[PeerStatus]) -> Vec<FailingPeer> {
     let failing = peers.iter().filter_map(|peer| {
-        let reachability = peer.reachability?.without_time();
-        let is_failing = reachability.state().is_failing();
-        let (lease, family) = (&peer.lease, peer.family);
-        is_failing.then(|| FailingPeer { lease: lease.clone(), family, reachability })
+        let reachability = peer.reachability.filter(|it| it.state().is_failing())?;
+        let (lease, family) = (peer.lease.clone(), peer.family);
+        Some(FailingPeer { lease, family, reachability, since: None })
     });
     let mut failing: Vec<FailingPeer> = failing.collect();
     failing.sort_by_key(|peer| std::cmp::Reverse(peer.reachability.state()));
@@ -195,11 +285,12 @@ pub fn failing_peers(peers: &[PeerStatus]) -> Vec<FailingPeer> {
     failing
 }
 
-/// The exceptions among `peers`, unreachable ones first, and their total number.
+/// The exceptions among `peers` and their total number: first those without a path, then those for
+/// which a migration waits.
 pub fn exceptions(peers: impl IntoIterator<Item = PeerStatus>) -> (Vec<Exception>, usize) {
     let mut exceptions: Vec<Exception> = peers.into_iter().filter_map(exception).collect();
     let total = exceptions.len();
-    exceptions.sort_by_key(|exception| exception.path.is_some());
+    exceptions.sort_by_key(|exception| (exception.path.is_some(), !exception.probing));
     exceptions.truncate(MOST);
     (exceptions, total)
 }

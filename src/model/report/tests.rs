@@ -1,9 +1,9 @@
 //! The contents of a report, and its compatibility between versions.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use super::*;
-use crate::model::path::{DegradedCause, UnreachableCause};
+use crate::model::path::{DegradedCause, ReachabilityState, UnreachableCause};
 use crate::model::status::PathStatus;
 
 fn peer(index: usize) -> PeerStatus {
@@ -67,29 +67,128 @@ fn a_report_of_another_version_is_read() {
     assert_eq!((report.backend, report.mixed, report.pending), (BackendType::HostGw, true, None));
 }
 
+fn with(index: usize, reachability: PeerReachability) -> PeerStatus {
+    PeerStatus { reachability: Some(reachability), ..peer(index) }
+}
+
+fn is_silent(since_ms: u64) -> PeerReachability {
+    PeerReachability::Unreachable { cause: UnreachableCause::PeerSilent, since_ms: Some(since_ms) }
+}
+
+const LOSSY: PeerReachability = PeerReachability::Degraded { cause: DegradedCause::Loss };
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_795_269_720 + second).unwrap()
+}
+
+fn failing(peers: &[PeerStatus]) -> NodeReport {
+    NodeReport { failing_peers: failing_peers(peers), ..report() }
+}
+
 #[test]
-fn unreachable_peers_are_listed_before_degraded_ones_and_without_times() {
-    let with = |index, reachability| PeerStatus { reachability: Some(reachability), ..peer(index) };
-    let degraded = PeerReachability::Degraded { cause: DegradedCause::Loss };
-    let cause = UnreachableCause::PeerSilent;
-    let unreachable = |since_ms| PeerReachability::Unreachable { cause, since_ms };
-    let peers = [
-        with(1, PeerReachability::Reachable),
-        with(2, degraded),
-        with(3, unreachable(Some(48_870))),
-        peer(4),
-    ];
-    let failing = failing_peers(&peers);
-    let listed: Vec<_> = failing.iter().map(|it| (it.lease.as_str(), it.reachability)).collect();
-    assert_eq!(listed, [("10.5.3.0-24", unreachable(None)), ("10.5.2.0-24", degraded)]);
+fn unreachable_peers_are_listed_before_degraded_ones_with_the_time() {
+    let peers =
+        [with(1, PeerReachability::Reachable), with(2, LOSSY), with(3, is_silent(48_870)), peer(4)];
+    let failing = failing(&peers).dated(None, at(60)).failing_peers;
     let json = serde_json::to_value(&failing).unwrap();
     let expected = serde_json::json!([
-        {"lease": "10.5.3.0-24", "family": "v4", "state": "unreachable", "cause": "peer-silent"},
-        {"lease": "10.5.2.0-24", "family": "v4", "state": "degraded", "cause": "loss"},
+        {"lease": "10.5.3.0-24", "family": "v4", "state": "unreachable", "cause": "peer-silent",
+            "since": "2026-11-21T14:02:12Z"},
+        {"lease": "10.5.2.0-24", "family": "v4", "state": "degraded", "cause": "loss",
+            "since": "2026-11-21T14:03:00Z"},
     ]);
     assert_eq!(json, expected);
     assert_eq!(serde_json::from_value::<Vec<FailingPeer>>(json).unwrap(), failing);
-    assert_eq!(failing_peers(&vec![with(1, degraded); 250]).len(), MOST);
+    assert_eq!(failing_peers(&vec![with(1, LOSSY); 250]).len(), MOST);
+}
+
+#[test]
+fn a_report_changes_only_if_a_peer_does() {
+    let first = failing(&[with(1, is_silent(10_000)), with(2, LOSSY)]).dated(None, at(0));
+    let later = failing(&[with(1, is_silent(25_400)), with(2, LOSSY)]).dated(Some(&first), at(16));
+    assert_eq!(later, first);
+    let other = failing(&[with(1, is_silent(31_000)), with(2, is_silent(3000))]);
+    let other = other.dated(Some(&later), at(21));
+    let since: Vec<_> = other.failing_peers.iter().map(|peer| peer.since).collect();
+    assert_eq!(since, [Some(at(-10)), Some(at(18))]);
+    // What a migration waits for is published at once.
+    assert!(!other.concerns_migration(&later));
+    assert!(NodeReport { config_revision: 8, ..other }.concerns_migration(&later));
+}
+
+#[test]
+fn nodes_refresh_their_reports_at_most_twenty_times_a_second() {
+    let seconds = [0, 1, 1200, 1201, 5000, 20_000].map(|nodes| refresh_interval(nodes).as_secs());
+    assert_eq!(seconds, [60, 60, 60, 70, 250, 1000]);
+}
+
+#[test]
+fn a_report_that_missed_three_refreshes_is_stale() {
+    let summary = |refresh_seconds| {
+        let report = NodeReport { refresh_seconds, ..report() };
+        ReportSummary::decode(report.encode().as_bytes()).unwrap()
+    };
+    let age = |seconds| Some(Duration::from_secs(seconds));
+    let minutely = summary(Some(60));
+    let ages = [age(0), age(179), age(180), None];
+    assert_eq!(ages.map(|age| minutely.is_stale(age)), [false, false, true, true]);
+    // A version that does not refresh its report.
+    assert_eq!(ages.map(|age| summary(None).is_stale(age)), [false; 4]);
+}
+
+#[test]
+fn a_summary_has_the_values_of_its_report() {
+    let long = "\u{1b}[2J".repeat(400);
+    let daemon = DaemonState { started: at(0), ready: false, reason: Some(long.clone()) };
+    let report = NodeReport {
+        name: Some(long),
+        daemon: Some(daemon),
+        pod_mtu: Some(1450),
+        ..failing(&[with(1, LOSSY)])
+    };
+    let summary = ReportSummary::decode(report.encode().as_bytes()).unwrap();
+    assert_eq!((summary.lease, summary.pod_mtu), (report.lease, report.pod_mtu));
+    assert_eq!(summary.failing_peers, report.failing_peers);
+    let reason = summary.daemon.unwrap().reason.unwrap();
+    for text in [reason, summary.name.unwrap()] {
+        assert!(text.len() < 700 && excerpt::is_printable(&text), "{text}");
+    }
+}
+
+#[test]
+fn all_peers_are_counted_and_those_of_a_small_cluster_named() {
+    let direct = PeerStatus { path: Some(Path::Direct), ..with(3, PeerReachability::Reachable) };
+    let odd = PeerStatus { backend: "ipip".to_owned(), path: None, ..peer(4) };
+    let peers = [with(1, LOSSY), direct, with(2, LOSSY), odd];
+    let group = |backend, path, state, names: &[&str]| PeerGroup {
+        family: Some(Family::V4),
+        backend,
+        path,
+        state,
+        count: names.len(),
+        peers: names.iter().map(|name| LeaseId::new(*name)).collect(),
+    };
+    let (vxlan, reachable) = (Some(BackendType::Vxlan), Some(ReachabilityState::Reachable));
+    let degraded = Some(ReachabilityState::Degraded);
+    let expected = [
+        group(None, None, None, &["10.5.4.0-24"]),
+        group(vxlan, Some(Path::Direct), reachable, &["10.5.3.0-24"]),
+        group(vxlan, Some(Path::Tunnel), degraded, &["10.5.1.0-24", "10.5.2.0-24"]),
+    ];
+    assert_eq!(groups(&peers), expected);
+    let many: Vec<_> = (0..201).map(|index| with(index, PeerReachability::Reachable)).collect();
+    let counts = |groups: &[PeerGroup]| (groups[0].count, groups[0].peers.len());
+    assert_eq!(counts(&groups(&many)), (201, 0));
+    assert_eq!(counts(&groups(&many[1..])), (200, 200));
+    // Failing peers are named before the others.
+    let failed: Vec<_> = (0..100).map(|index| with(index, is_silent(1000))).collect();
+    let (exceptions, exceptions_total) = exceptions((0..30).map(unreachable));
+    let report = failing(&failed).dated(None, at(0));
+    let report = NodeReport { groups: groups(&many[1..]), exceptions, exceptions_total, ..report };
+    let json = report.encode();
+    let read = NodeReport::decode(json.as_bytes()).unwrap();
+    assert!(json.len() <= LARGEST, "{} bytes", json.len());
+    assert_eq!((read.failing_peers.len(), counts(&read.groups)), (MOST, (200, 0)));
 }
 
 fn report() -> NodeReport {

@@ -13,7 +13,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-pub(super) use options::{Etcd, MigrateOptions};
+pub(super) use options::{Etcd, Kubernetes, MigrateOptions};
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -72,7 +72,7 @@ async fn answer(
         },
         MigrateCommand::Order(order) => {
             let ended = match output {
-                Output::Text => carry_out(store, author, order, out).await?,
+                Output::Text | Output::Wide => carry_out(store, author, order, out).await?,
                 // Programs read only the final answer.
                 Output::Json => carry_out(store, author, order, &mut io::sink()).await?,
             };

@@ -199,10 +199,10 @@ pub(in crate::operator) struct Etcd {
 /// tweedd's flags of the same names, and where its config is mounted from.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Kubernetes, with the flags of tweedd")]
-pub(super) struct Kubernetes {
+pub(in crate::operator) struct Kubernetes {
     /// Use Kubernetes instead of etcd
     #[arg(long, global = true)]
-    pub(super) kube_subnet_mgr: bool,
+    pub(in crate::operator) kube_subnet_mgr: bool,
     /// API servers, separated by commas [default: those of the kubeconfig]
     #[arg(long, global = true, value_name = "URLS")]
     kube_api_url: Option<String>,
@@ -233,7 +233,7 @@ impl Etcd {
 }
 
 impl Kubernetes {
-    pub(super) fn options(&self) -> Result<KubeClusterOptions, Error> {
+    pub(in crate::operator) fn options(&self) -> Result<KubeClusterOptions, Error> {
         let given = [
             ("kube-api-url", self.kube_api_url.clone()),
             ("kubeconfig-file", self.kubeconfig_file.clone().or_else(usual_kubeconfig)),

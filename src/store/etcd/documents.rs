@@ -21,6 +21,8 @@ use crate::store::backoff::Backoff;
 use crate::store::failover::{Failure, retry};
 use crate::store::watch::distinct;
 
+const GONE: &str = "the etcd lease of this node is gone";
+
 /// After about this time without an event, the key is read again.
 const READ_AGAIN: Duration = Duration::from_secs(300);
 
@@ -45,7 +47,7 @@ impl Documents for EtcdSubnetManager {
             && self.shared.keep_alive(grant).await.is_err()
         {
             self.shared.forget_grant().await;
-            return Err("the etcd lease of this node is gone".to_owned());
+            return Err(GONE.to_owned());
         }
         // Nothing is written if the store has the same value already, for example after a restart.
         let is_there = [
@@ -60,6 +62,13 @@ impl Documents for EtcdSubnetManager {
         };
         let written = store.client.published(store.client.once(write).await)?;
         written.map(drop).ok_or_else(|| denied(&key))
+    }
+
+    /// Renews the etcd lease of the report: its remaining time shows when that was. Unlike a write,
+    /// this creates no revision, and etcd stores nothing.
+    async fn refresh_report(&self, _: &NodeReport) -> Result<(), String> {
+        let grant = self.shared.grant().await.id;
+        self.shared.keep_alive(grant).await.map_err(|_| GONE.to_owned())
     }
 
     async fn probe_secret(&self) -> Result<Secret, String> {

@@ -1,17 +1,21 @@
 //! What operators read and write: the config, by compare-and-swap, and leases and reports of nodes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, Txn, TxnOp};
+use futures::stream::{self, StreamExt, TryStreamExt};
 
 use super::EtcdOptions;
 use super::client::{Client, Connection, revision};
 use super::key::Layout;
 use super::store::{Extent, Page, Store, pages};
-use crate::model::lease::LeaseId;
-use crate::model::report::NodeReport;
-use crate::store::ClusterStore;
-use crate::store::operator::{StoreContents, Swap, Unavailable, Written};
+use crate::model::lease::{LeaseId, Record};
+use crate::model::report::{NodeReport, ReportSummary};
+use crate::store::operator::{
+    NodeContents, StoreContents, StoredReport, Swap, Unavailable, Written,
+};
+use crate::store::{ClusterStore, NodeStore};
 
 /// A network in etcd, for its operator.
 pub struct EtcdClusterStore {
@@ -20,6 +24,9 @@ pub struct EtcdClusterStore {
 
 /// Records in one answer; reports are larger than leases.
 const PAGE: i64 = 500;
+
+/// Requests for the remaining time of etcd leases that are sent at once.
+const AT_ONCE: usize = 64;
 
 impl EtcdClusterStore {
     /// Does not connect yet.
@@ -59,6 +66,43 @@ impl EtcdClusterStore {
         read.map(|(all, _)| all).map_err(|failure| client.explained(failure))
     }
 
+    /// All leases, each with its etcd lease.
+    async fn records(&self) -> Result<Vec<(Record, i64)>, Unavailable> {
+        let record =
+            |kv: &KeyValue, extent| Some((self.store.stored_to(kv, extent)?.record, kv.lease()));
+        self.below(&self.store.layout.subnets, record).await
+    }
+
+    /// The reports of the daemons that still hold their leases `held`, each with its etcd lease.
+    async fn reports<T>(
+        &self,
+        held: &[(Record, i64)],
+        read: impl Fn(&[u8]) -> Option<(LeaseId, T)>,
+    ) -> Result<Vec<(T, i64)>, Unavailable> {
+        let grants: BTreeMap<&LeaseId, i64> =
+            held.iter().map(|(record, grant)| (&record.id, *grant)).collect();
+        let report = |kv: &KeyValue, _| {
+            let (lease, report) = read(kv.value())?;
+            is_current(grants.get(&lease).copied(), kv.lease()).then_some((report, kv.lease()))
+        };
+        self.below(&self.store.layout.reports, report).await
+    }
+
+    /// How long ago each of these etcd leases was renewed; without those that have ended.
+    async fn ages(&self, grants: BTreeSet<i64>) -> Result<BTreeMap<i64, Duration>, Unavailable> {
+        let age = |grant: i64| async move {
+            let ask = |connection: Connection| async move {
+                connection.leases().time_to_live(grant, None).await
+            };
+            let answer = self.ask(ask).await?;
+            let passed = answer.granted_ttl().saturating_sub(answer.ttl());
+            let age = u64::try_from(passed).ok().filter(|_| answer.ttl() >= 0);
+            Ok(age.map(|seconds| (grant, Duration::from_secs(seconds))))
+        };
+        let ages = stream::iter(grants).map(age).buffer_unordered(AT_ONCE);
+        ages.try_filter_map(|age| async move { Ok(age) }).try_collect().await
+    }
+
     async fn ask<T, F>(&self, ask: impl Fn(Connection) -> F) -> Result<T, Unavailable>
     where
         F: Future<Output = Result<T, etcd_client::Error>>,
@@ -80,16 +124,13 @@ impl ClusterStore for EtcdClusterStore {
 
     async fn read(&self) -> Result<StoreContents, Unavailable> {
         let config = self.config().await?;
-        let record =
-            |kv: &KeyValue, extent| Some((self.store.stored_to(kv, extent)?.record, kv.lease()));
-        let held = self.below(&self.store.layout.subnets, record).await?;
-        let grants: BTreeMap<LeaseId, i64> =
-            held.iter().map(|(record, grant)| (record.id.clone(), *grant)).collect();
-        let report = |kv: &KeyValue, _| {
-            let report = NodeReport::decode(kv.value())?;
-            is_current(grants.get(&report.lease).copied(), kv.lease()).then_some(report)
+        let held = self.records().await?;
+        let read = |json: &[u8]| {
+            let report = NodeReport::decode(json)?;
+            Some((report.lease.clone(), report))
         };
-        let reports = self.below(&self.store.layout.reports, report).await?;
+        let reports = self.reports(&held, read).await?;
+        let reports = reports.into_iter().map(|(report, _)| report).collect();
         let records = held.into_iter().map(|(record, _)| record).collect();
         Ok(StoreContents { config, records, reports })
     }
@@ -109,6 +150,22 @@ impl ClusterStore for EtcdClusterStore {
                 Swap::after(failure, self.config().await?, seen, text)
             }
         }
+    }
+}
+
+impl NodeStore for EtcdClusterStore {
+    async fn read_nodes(&self) -> Result<NodeContents, Unavailable> {
+        let held = self.records().await?;
+        let read = |json: &[u8]| {
+            let report = ReportSummary::decode(json)?;
+            Some((report.lease.clone(), report))
+        };
+        let reports = self.reports(&held, read).await?;
+        let ages = self.ages(reports.iter().map(|(_, grant)| *grant).collect()).await?;
+        let stored = |(report, grant)| StoredReport { report, age: ages.get(&grant).copied() };
+        let reports = reports.into_iter().map(stored).collect();
+        let records = held.into_iter().map(|(record, _)| record).collect();
+        Ok(NodeContents { records, reports })
     }
 }
 

@@ -69,8 +69,14 @@ impl Documents for KubeSubnetManager {
             let uid = shared.ours.borrow().node().map(|node| node.uid.clone());
             ("Node", name.as_str(), uid.unwrap_or_default())
         };
-        let ask = request::publish_report(&namespace, &name, owner, &text);
+        let content = (text.as_str(), Timestamp::now());
+        let ask = request::publish_report(&namespace, &name, owner, content);
         shared.client.published(shared.client.once(&ask).await).map(drop)
+    }
+
+    /// The report is written with the time of the write.
+    async fn refresh_report(&self, report: &NodeReport) -> Result<(), String> {
+        self.publish_report(report).await
     }
 
     async fn probe_secret(&self) -> Result<Secret, String> {
@@ -104,8 +110,7 @@ impl Documents for KubeSubnetManager {
                 change(&mut ours).await;
                 continue;
             }
-            // In seconds, as in Kubernetes.
-            let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+            let now = Timestamp::now().strftime(request::SECONDS).to_string();
             match shared.client.once(&request::clear_condition(&name, &now)).await {
                 Ok(_) => {
                     backoff.reset();

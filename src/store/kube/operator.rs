@@ -1,10 +1,13 @@
 //! What operators read and write: the `ConfigMap`, by compare-and-swap, and leases and reports of
 //! nodes.
 
+use std::borrow::Cow;
+use std::time::Duration;
+
 use hyper::body::Bytes;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 
 use super::annotations::AnnotationPrefix;
 use super::client::Client;
@@ -16,10 +19,12 @@ use crate::excerpt;
 use crate::model::config::NetworkConfig;
 use crate::model::lease::{LeaseId, Record};
 use crate::model::prefix::Prefix;
-use crate::model::report::NodeReport;
-use crate::store::ClusterStore;
+use crate::model::report::{NodeReport, ReportSummary};
 use crate::store::failover::{Failure, Refusal};
-use crate::store::operator::{StoreContents, Swap, Unavailable, Written};
+use crate::store::operator::{
+    NodeContents, StoreContents, StoredReport, Swap, Unavailable, Written,
+};
+use crate::store::{ClusterStore, NodeStore};
 
 /// How operators reach a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,10 +42,36 @@ pub struct KubeClusterStore {
     options: KubeClusterOptions,
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct ConfigMaps {
-    items: Vec<ConfigMap>,
+/// Reports in one answer, at most some 10 MB.
+const PAGE: u32 = 500;
+
+#[derive(Deserialize)]
+struct ReportPage<'a> {
+    #[serde(default)]
+    metadata: ReportPageMetadata,
+    #[serde(borrow)]
+    items: Vec<ReportObject<'a>>,
+}
+
+#[derive(Default, Deserialize)]
+struct ReportPageMetadata {
+    #[serde(default, rename = "continue")]
+    token: String,
+}
+
+#[derive(Deserialize)]
+struct ReportObject<'a> {
+    #[serde(default, borrow)]
+    data: ReportData<'a>,
+}
+
+/// The keys [`request::REPORT`] and [`request::REFRESHED`].
+#[derive(Default, Deserialize)]
+struct ReportData<'a> {
+    #[serde(default, borrow)]
+    report: Cow<'a, str>,
+    #[serde(default)]
+    refreshed: Option<String>,
 }
 
 impl KubeClusterStore {
@@ -76,23 +107,19 @@ impl KubeClusterStore {
         self.client.try_each_server(read).await.map_err(|failure| self.client.explained(failure))
     }
 
-    /// Only valid reports. Nodes identify a config by its text, operators by its version.
-    async fn reports(&self, config: Option<&Written>) -> Result<Vec<NodeReport>, Unavailable> {
-        let body = self.ask(&request::reports(&self.options.namespace)).await;
-        let body = body.map_err(|failure| self.client.explained(failure))?;
-        let ConfigMaps { items } = decode(&body)?;
-        let texts = items.iter().filter_map(|item| item.data.as_ref()?.get(request::REPORT));
-        let reports = texts.filter_map(|text| NodeReport::decode(text.as_bytes()));
-        let current = config.map(|config| {
-            let known = u64::from(crc32fast::hash(config.text.as_bytes()));
-            (known, config.revision.unsigned_abs())
-        });
-        let translated = reports.map(|report| {
-            let is_current = |(known, _): &(u64, u64)| *known == report.config_revision;
-            let revision = current.filter(is_current).map_or(0, |(_, revision)| revision);
-            NodeReport { config_revision: revision, ..report }
-        });
-        Ok(translated.collect())
+    /// Calls `each` for all reports.
+    async fn reports(&self, mut each: impl FnMut(&ReportData<'_>)) -> Result<(), Unavailable> {
+        let mut token = String::new();
+        loop {
+            let body = self.ask(&request::reports(&self.options.namespace, &token, PAGE)).await;
+            let body = body.map_err(|failure| self.client.explained(failure))?;
+            let page: ReportPage<'_> = decode(&body)?;
+            page.items.iter().for_each(|item| each(&item.data));
+            token = page.metadata.token;
+            if token.is_empty() {
+                return Ok(());
+            }
+        }
     }
 
     async fn ask(&self, ask: &ApiRequest) -> Result<Bytes, Failure> {
@@ -112,7 +139,19 @@ impl ClusterStore for KubeClusterStore {
 
     async fn read(&self) -> Result<StoreContents, Unavailable> {
         let config = self.config().await?;
-        let reports = self.reports(config.as_ref()).await?;
+        // Nodes identify a config by its text, operators by its version.
+        let current = config.as_ref().map(|config| {
+            let known = u64::from(crc32fast::hash(config.text.as_bytes()));
+            (known, config.revision.unsigned_abs())
+        });
+        let translated = |data: &ReportData<'_>| {
+            let report = NodeReport::decode(data.report.as_bytes())?;
+            let is_current = |(known, _): &(u64, u64)| *known == report.config_revision;
+            let revision = current.filter(is_current).map_or(0, |(_, revision)| revision);
+            Some(NodeReport { config_revision: revision, ..report })
+        };
+        let mut reports = Vec::new();
+        self.reports(|data| reports.extend(translated(data))).await?;
         let records = self.records(config.as_ref()).await?;
         Ok(StoreContents { config, records, reports })
     }
@@ -131,11 +170,30 @@ impl ClusterStore for KubeClusterStore {
     }
 }
 
+impl NodeStore for KubeClusterStore {
+    async fn read_nodes(&self) -> Result<NodeContents, Unavailable> {
+        let (mut reports, now) = (Vec::new(), Timestamp::now());
+        let summary = |data: &ReportData<'_>| {
+            let report = ReportSummary::decode(data.report.as_bytes())?;
+            Some(StoredReport { report, age: age(data.refreshed.as_deref(), now) })
+        };
+        self.reports(|data| reports.extend(summary(data))).await?;
+        let records = self.records(self.config().await?.as_ref()).await?;
+        Ok(NodeContents { records, reports })
+    }
+}
+
+/// The time since `refreshed`; zero if the clock of the node is ahead of this one.
+fn age(refreshed: Option<&str>, now: Timestamp) -> Option<Duration> {
+    let refreshed: Timestamp = refreshed?.parse().ok()?;
+    Some(now.duration_since(refreshed).try_into().unwrap_or(Duration::ZERO))
+}
+
 fn revision(object: &ConfigMap) -> i64 {
     object.metadata.resource_version.as_ref().and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
-fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, Unavailable> {
+fn decode<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Unavailable> {
     let unreadable = |error: serde_json::Error| {
         let error = excerpt::sentence(&error.to_string());
         Unavailable(format!("an answer of the API server cannot be read: {error}"))

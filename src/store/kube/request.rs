@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use hyper::{Request, Uri};
+use jiff::Timestamp;
 use kube::core::Request as Resource;
 use kube::core::params::{GetParams, ListParams, Patch, PatchParams, PostParams, WatchParams};
 use serde_json::{Value, json};
@@ -14,12 +15,16 @@ pub(super) type ApiRequest = Request<Vec<u8>>;
 pub(super) const PAGE: u32 = 200;
 
 const SECRET: &str = "tweed-probes";
+/// The format of a time in Kubernetes.
+pub(super) const SECONDS: &str = "%Y-%m-%dT%H:%M:%SZ";
 /// The field manager of server-side apply.
 const MANAGER: &str = "tweedd";
 /// The labels of all reports.
 const REPORTS: &str = "app.kubernetes.io/name=tweed,app.kubernetes.io/component=node-report";
 /// The key of a report in its `ConfigMap`.
 pub(super) const REPORT: &str = "report";
+/// The key of the time at which the report was last refreshed.
+pub(super) const REFRESHED: &str = "refreshed";
 /// The key of the network config in its `ConfigMap`.
 pub(super) const NET_CONF: &str = "net-conf.json";
 
@@ -87,12 +92,13 @@ pub(super) fn create_probe_secret(namespace: &str, text: &str) -> ApiRequest {
     built(namespaced(namespace, "secrets").create(&PostParams::default(), body))
 }
 
-/// Writes `text` as the report of `node`, which is removed with its owner: kind, name and uid.
+/// Writes `text`, which is true at this time, as the report of `node`. It is removed with its owner:
+/// kind, name and uid.
 pub(super) fn publish_report(
     namespace: &str,
     node: &str,
     (kind, owner, uid): (&str, &str, String),
-    text: &str,
+    (text, now): (&str, Timestamp),
 ) -> ApiRequest {
     let name = format!("tweed-node-{node}");
     let labels: Value = REPORTS.split(',').filter_map(|pair| pair.split_once('=')).collect();
@@ -101,14 +107,17 @@ pub(super) fn publish_report(
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": { "name": name, "labels": labels, "ownerReferences": [owner] },
-        "data": { REPORT: text },
+        "data": { REPORT: text, REFRESHED: now.strftime(SECONDS).to_string() },
     });
     let params = PatchParams::apply(MANAGER).force();
     built(namespaced(namespace, "configmaps").patch(&name, &params, &Patch::Apply(object)))
 }
 
-pub(super) fn reports(namespace: &str) -> ApiRequest {
-    built(namespaced(namespace, "configmaps").list(&ListParams::default().labels(REPORTS)))
+/// The page of reports after `token`, which is empty for the first page; at most `limit` reports.
+pub(super) fn reports(namespace: &str, token: &str, limit: u32) -> ApiRequest {
+    let params = ListParams::default().labels(REPORTS).limit(limit);
+    let params = if token.is_empty() { params } else { params.continue_token(token) };
+    built(namespaced(namespace, "configmaps").list(&params))
 }
 
 pub(super) fn config_map(namespace: &str, name: &str) -> ApiRequest {
@@ -222,7 +231,9 @@ mod tests {
 
     #[test]
     fn a_report_is_removed_with_its_owner() {
-        let ask = publish_report("kube-flannel", "n1", ("Node", "n1", "5f1c".into()), "{}");
+        let now = "2026-11-21T23:18:21.5Z".parse().unwrap();
+        let owner = ("Node", "n1", "5f1c".into());
+        let ask = publish_report("kube-flannel", "n1", owner, ("{}", now));
         assert_eq!(
             line(&ask),
             "PATCH /api/v1/namespaces/kube-flannel/configmaps/tweed-node-n1?&force=true&fieldManager=tweedd"
@@ -243,13 +254,13 @@ mod tests {
                         { "apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "5f1c" },
                     ],
                 },
-                "data": { "report": "{}" },
+                "data": { "report": "{}", "refreshed": "2026-11-21T23:18:21Z" },
             })
         );
         assert_eq!(
-            line(&reports("kube-flannel")),
+            line(&reports("kube-flannel", "", 500)),
             "GET /api/v1/namespaces/kube-flannel/configmaps?&labelSelector=app.kubernetes.io%2Fname%3Dtweed\
-             %2Capp.kubernetes.io%2Fcomponent%3Dnode-report"
+             %2Capp.kubernetes.io%2Fcomponent%3Dnode-report&limit=500"
         );
     }
 

@@ -4,4 +4,5 @@ mod command_line;
 mod ctl;
 mod doctor;
 mod health;
+mod nodes;
 mod privileges;

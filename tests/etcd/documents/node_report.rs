@@ -49,6 +49,9 @@ pub(crate) fn report(lease: &Lease) -> NodeReport {
         peers: PeerCounts::default(),
         reachability: ReachabilityCounts::default(),
         failing_peers: Vec::new(),
+        groups: Vec::new(),
+        refresh_seconds: Some(60),
+        daemon: None,
         exceptions: Vec::new(),
         keeps_connections: false,
         exceptions_total: 0,
@@ -92,6 +95,28 @@ async fn a_published_report_is_not_written_again() {
     let other = NodeReport { mixed: false, ..report(&lease) };
     manager.publish_report(&other).await.unwrap();
     assert_eq!(revision(&server).await, before + 3);
+}
+
+/// Each write would be a revision that etcd keeps until it is compacted.
+#[tokio::test]
+async fn a_refresh_renews_the_etcd_lease_and_writes_nothing() {
+    let server = EtcdServer::start().await;
+    let manager = manager(&server);
+    let lease = manager.acquire(&config(V4), &vxlan(&["192.168.0.7"])).await.unwrap();
+    manager.publish_report(&report(&lease)).await.unwrap();
+    let before = revision(&server).await;
+    let mut client = server.client().await;
+    let grant = lease.grant.unwrap();
+    let mut left = async || client.lease_time_to_live(grant, None).await.unwrap().ttl();
+    let fresh = left().await;
+    let is_older = async { while left().await + 2 > fresh {} };
+    timeout(Duration::from_secs(60), is_older).await.unwrap();
+    manager.refresh_report(&report(&lease)).await.unwrap();
+    assert!(left().await + 2 > fresh);
+    assert_eq!(revision(&server).await, before);
+    client.lease_revoke(grant).await.unwrap();
+    let reason = manager.refresh_report(&report(&lease)).await.unwrap_err();
+    assert_eq!(reason, "the etcd lease of this node is gone");
 }
 
 #[tokio::test]

@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use etcd_client::PutOptions;
 use tokio::time::timeout;
-use tweed::store::ClusterStore;
+use tweed::model::report::NodeReport;
 use tweed::store::etcd::EtcdClusterStore;
 use tweed::store::operator::{Swap, Written};
+use tweed::store::{ClusterStore, NodeStore};
 use tweed::store::{Documents, Leases};
 
 use crate::documents::node_report::report;
-use crate::fixture::node::{CONFIG, SUBNETS, V4, config, manager, options, vxlan};
+use crate::fixture::node::{CONFIG, SUBNETS, V4, config, manager, options, value, vxlan};
 use crate::fixture::server::EtcdServer;
 
 const MIXED: &str = r#"{"Network":"10.5.0.0/16","Mixed":true}"#;
@@ -75,6 +76,36 @@ async fn the_report_of_a_node_handed_over_to_flanneld_is_ignored() {
     // The subnet was released: its report stays for the term of the etcd lease.
     client.delete(key.as_str(), None).await.unwrap();
     assert_eq!(reports().await, 0);
+}
+
+#[tokio::test]
+async fn each_node_is_read_with_the_time_since_its_refresh() {
+    let server = EtcdServer::start().await;
+    let managers = [manager(&server), manager(&server)];
+    for (number, manager) in (7..).zip(&managers) {
+        let public_ip = format!("192.168.0.{number}");
+        let lease = manager.acquire(&config(V4), &vxlan(&[&public_ip])).await.unwrap();
+        let report = NodeReport { refresh_seconds: Some(1), ..report(&lease) };
+        manager.publish_report(&report).await.unwrap();
+    }
+    server.put(&format!("{SUBNETS}10.5.9.0-24"), &value("192.168.0.9")).await;
+    let operator = EtcdClusterStore::new(options(&[server.endpoint()]));
+    let found = operator.read_nodes().await.unwrap();
+    assert_eq!((found.records.len(), found.reports.len()), (3, 2));
+    let own = managers[0].acquire(&config(V4), &vxlan(&["192.168.0.7"])).await.unwrap();
+    let is_stale = async {
+        loop {
+            managers[0].refresh_report(&report(&own)).await.unwrap();
+            let reports = operator.read_nodes().await.unwrap().reports;
+            let stale = reports.iter().filter(|it| it.report.is_stale(it.age));
+            let stale: Vec<_> = stale.map(|it| it.report.lease.clone()).collect();
+            assert!(!stale.contains(&own.id), "{reports:?}");
+            if stale.len() == 1 {
+                break;
+            }
+        }
+    };
+    timeout(Duration::from_secs(60), is_stale).await.unwrap();
 }
 
 #[tokio::test]

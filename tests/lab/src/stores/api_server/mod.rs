@@ -134,6 +134,12 @@ impl ApiServer {
         self.shared.change(|store| store.create(place, object.clone()));
     }
 
+    /// As `kubectl patch`.
+    pub fn patch(&self, collection: &str, name: &str, patch: &Value) {
+        let place = (collection.to_owned(), name.to_owned());
+        self.shared.change(|store| store.patch(&place, patch));
+    }
+
     pub fn get(&self, collection: &str, name: &str) -> Option<Value> {
         lock(&self.shared.store).get(&(collection.to_owned(), name.to_owned())).cloned()
     }

@@ -1,0 +1,197 @@
+//! The task that publishes the node's report when it changes, and refreshes it while it does not.
+
+use std::net::IpAddr;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use futures::future::OptionFuture;
+use jiff::Timestamp;
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, Interval, interval_at, sleep, sleep_until};
+use tweed_cni::bridge::pods;
+
+use super::Shared;
+use crate::control::Query;
+use crate::model::prefix::Prefix;
+use crate::model::report::{DaemonState, NodeReport, OtherMtu, refresh_interval};
+use crate::store::Documents;
+use crate::store::backoff::Backoff;
+
+/// Changes of the report within this time are published together.
+const SETTLE: Duration = Duration::from_secs(1);
+/// In a large cluster one change concerns all nodes: a longer time results in fewer reports.
+const SETTLE_PER_PEER: Duration = Duration::from_millis(2);
+/// The shortest time between two reports that differ only in what no migration waits for.
+const PAUSE: Duration = Duration::from_secs(5);
+/// The interval after which the report is published again: it may have been deleted.
+const REPUBLISH: Duration = Duration::from_secs(3600);
+/// The interval at which changed results of probes, and changed pods, are published.
+const MEASURED: Duration = Duration::from_secs(15);
+
+/// The last report that the store accepted.
+struct Published {
+    report: NodeReport,
+    at: Instant,
+}
+
+/// Publishes the report soon after the loop notifies of a change, and next to each lease that was
+/// acquired.
+pub(super) async fn keep_report<S: Documents>(
+    manager: Rc<S>,
+    shared: Shared,
+    (mut reported, mut acquired): (watch::Receiver<()>, watch::Receiver<bool>),
+) -> Result<()> {
+    let started = whole_seconds(Timestamp::now());
+    let (mut published, mut held_back): (Option<Published>, Option<Instant>) = (None, None);
+    // Whether the store may no longer have the published report.
+    let mut is_lost = false;
+    let mut backoff = Backoff::default();
+    let (mut again, mut measured) = (every(REPUBLISH), every(MEASURED));
+    let mut refresh = next_refresh(None);
+    loop {
+        tokio::select! {
+            changed = reported.changed() => changed.context("the loop has ended")?,
+            // The report is removed with the previous lease.
+            held = acquired.changed() => {
+                held.context("the task that keeps the lease has ended")?;
+                is_lost = true;
+            }
+            _ = again.tick() => is_lost = true,
+            // Results of probes and pods change without an event.
+            _ = measured.tick() => {}
+            Some(()) = OptionFuture::from(held_back.map(sleep_until)) => {}
+            () = sleep_until(refresh) => {
+                let known = published.as_ref();
+                refresh = next_refresh(known);
+                let Some(Published { report, .. }) = known else { continue };
+                match manager.refresh_report(report).await {
+                    Ok(()) => continue,
+                    Err(reason) => tracing::debug!(%reason, "the node's report is not refreshed"),
+                }
+                is_lost = true;
+            }
+        }
+        sleep(settling(published.as_ref())).await;
+        reported.mark_unchanged();
+        let Some(report) = read_report(&shared, started, published.as_ref()).await? else {
+            continue;
+        };
+        held_back = None;
+        if let Some(known) = published.as_ref().filter(|_| !is_lost) {
+            if known.report == report {
+                continue;
+            }
+            held_back = Some(due(known, &report)).filter(|due| *due > Instant::now());
+            if held_back.is_some() {
+                continue;
+            }
+        }
+        match manager.publish_report(&report).await {
+            Ok(()) => {
+                backoff.reset();
+                is_lost = false;
+                published = Some(Published { report, at: Instant::now() });
+            }
+            Err(reason) => {
+                tracing::debug!(%reason, "the node's report is not published");
+                sleep(backoff.delay(rand::random())).await;
+                reported.mark_changed();
+            }
+        }
+    }
+}
+
+/// The earliest time to publish `report` after `known`.
+fn due(known: &Published, report: &NodeReport) -> Instant {
+    if report.concerns_migration(&known.report) { known.at } else { known.at + PAUSE }
+}
+
+/// An interval of about `period`, random so that nodes do not publish together.
+fn every(period: Duration) -> Interval {
+    let period = period.mul_f64(0.5 + rand::random::<f64>());
+    interval_at(Instant::now() + period, period)
+}
+
+/// Never later than the interval that the report names; random likewise.
+fn next_refresh(published: Option<&Published>) -> Instant {
+    let named = published.and_then(|known| known.report.refresh_seconds);
+    let interval = named.map_or_else(|| refresh_interval(0), Duration::from_secs);
+    Instant::now() + interval.mul_f64(0.8 + 0.2 * rand::random::<f64>())
+}
+
+/// The loop's report, with what only the tasks around the loop know.
+async fn read_report(
+    shared: &Shared,
+    started: Timestamp,
+    published: Option<&Published>,
+) -> Result<Option<NodeReport>> {
+    let Some(mut report) = shared.wait_for(Query::Report).await? else { return Ok(None) };
+    if let Some(mtu) = report.pod_mtu {
+        report.other_mtu = other_mtu(report.subnets.clone(), mtu).await?;
+    }
+    let readiness = shared.readiness();
+    let reason = readiness.reasons.into_iter().next().filter(|_| !readiness.ready);
+    report.daemon = Some(DaemonState { started, ready: readiness.ready, reason });
+    Ok(Some(report.dated(published.map(|known| &known.report), Timestamp::now())))
+}
+
+/// The pods whose MTU is not `mtu`, as far as this node knows.
+async fn other_mtu(subnets: Vec<Prefix>, mtu: u32) -> Result<OtherMtu> {
+    let gateways: Vec<IpAddr> = subnets.into_iter().map(Prefix::gateway).collect();
+    let found =
+        spawn_blocking(move || pods::of_other_mtu(&gateways, mtu, Path::new(pods::RESULTS)));
+    let pods = found.await.context("reading the MTU of the pods")?.unwrap_or_else(|error| {
+        tracing::debug!(%error, "the pods of this node cannot be read");
+        Vec::new()
+    });
+    Ok(pods.into())
+}
+
+fn settling(published: Option<&Published>) -> Duration {
+    let peers = published.map_or(0, |known| known.report.peers.total());
+    let settle = SETTLE_PER_PEER.saturating_mul(peers.try_into().unwrap_or(u32::MAX)) + SETTLE;
+    settle.mul_f64(0.5 + rand::random::<f64>())
+}
+
+fn whole_seconds(time: Timestamp) -> Timestamp {
+    Timestamp::from_second(time.as_second()).unwrap_or(time)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> NodeReport {
+        let json = r#"{"version": "1", "lease": "n1", "subnets": [], "backend": "vxlan",
+            "mixed": true,
+            "node": {"interface": "eth0", "mtu": 1500, "layer2": true, "on_link": [],
+                "uplinks": []}}"#;
+        NodeReport::decode(json.as_bytes()).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_changes_for_which_a_migration_waits_are_published_at_once() {
+        let published = Published { report: report(), at: Instant::now() };
+        let mut other = report();
+        other.reachability.unreachable = 1;
+        assert_eq!(due(&published, &other), published.at + PAUSE);
+        other.pending = Some("staying on vxlan".to_owned());
+        assert_eq!(due(&published, &other), published.at);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_report_is_refreshed_within_the_interval_that_it_names() {
+        for (refresh_seconds, longest) in [(None, 60), (Some(250), 250)] {
+            let report = NodeReport { refresh_seconds, ..report() };
+            let published = Published { report, at: Instant::now() };
+            for _ in 0..100 {
+                let pause = next_refresh(Some(&published)) - Instant::now();
+                assert!(pause <= Duration::from_secs(longest), "{pause:?}");
+                assert!(pause >= Duration::from_secs(longest) / 2, "{pause:?}");
+            }
+        }
+    }
+}

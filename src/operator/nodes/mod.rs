@@ -1,0 +1,326 @@
+//! `tweedctl nodes`: every node of the cluster, from its lease and its report in the store.
+
+mod evidence;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use clap::Args;
+use jiff::Timestamp;
+use serde::Serialize;
+
+use self::evidence::{ClusterNode, Evidence, NodeState};
+use super::layout::{Table, age, counted, listed, or_dash, wrap};
+use super::migrate::{Etcd, Kubernetes};
+use super::{Answer, Error, ExitStatus};
+use crate::model::lease::LeaseId;
+use crate::model::path::ReachabilityState;
+use crate::model::prefix::{Family, Prefix};
+use crate::model::report::{DaemonState, FailingPeer, ReportSummary};
+use crate::model::status::ReachabilityCounts;
+use crate::store::operator::{NodeContents, Unavailable};
+use crate::store::{NodeStore, etcd, kube};
+
+const STATES: &str = "\
+States, from the node's report and those of its peers:
+  ready        the daemon is ready, and reaches its peers
+  not-ready    the daemon is not ready
+  degraded     it does not reach some peers, or loses packets to them
+  unreachable  most peers do not reach it, or it reaches none
+  stale        its report has missed three refreshes, 3 minutes or longer
+  dead         the same, and peers do not reach it
+  no-report    flannel, an older tweedd, or a subnet that is only reserved
+
+Exit codes:
+  0  every node is ready or has no report
+  1  a node is not ready
+  2  the command line is invalid, or --node names no node
+  3  the store cannot be read
+  5  a node is degraded, unreachable, stale or dead";
+
+#[derive(Debug, Args)]
+#[command(after_help = STATES)]
+pub(super) struct NodesOptions {
+    /// Only nodes that are not ready, degraded, unreachable, stale or dead
+    #[arg(long)]
+    failing: bool,
+    /// Only this node, by name, public IP, subnet or lease
+    #[arg(long, value_name = "NAME")]
+    node: Option<String>,
+    #[command(flatten)]
+    etcd: Etcd,
+    #[command(flatten)]
+    kubernetes: Kubernetes,
+}
+
+/// The nodes of the cluster, or some of them.
+#[derive(Debug, Serialize)]
+#[serde(transparent)]
+pub(super) struct NodeList {
+    rows: Vec<NodeRow>,
+    /// Of all nodes, also those that are not listed.
+    #[serde(skip)]
+    totals: Totals,
+    #[serde(skip)]
+    now: Timestamp,
+}
+
+/// One node.
+#[derive(Debug, Serialize)]
+struct NodeRow {
+    /// The node's name, else its public IP; the IPv4 one if it has two.
+    name: String,
+    state: NodeState,
+    /// Why it is in this state.
+    reason: Option<String>,
+    version: Option<String>,
+    backend: Option<String>,
+    mixed: Option<bool>,
+    /// The largest packet of pods, in bytes.
+    mtu: Option<u32>,
+    ready: Option<bool>,
+    /// The number of its peers in each state.
+    peers: Option<ReachabilityCounts>,
+    /// The unreachable peers, then the degraded ones; only the first few.
+    failing_peers: Vec<FailingRow>,
+    /// The number of nodes that report it as unreachable.
+    unreachable_from: usize,
+    /// The time since its report was refreshed, in seconds.
+    seen_seconds_ago: Option<u64>,
+    /// When its daemon was started.
+    started: Option<Timestamp>,
+    public_ips: Vec<IpAddr>,
+    subnets: Vec<Prefix>,
+    lease: LeaseId,
+}
+
+/// A peer that a node does not reach, or loses packets to.
+#[derive(Debug, Serialize)]
+struct FailingRow {
+    name: String,
+    lease: LeaseId,
+    family: Option<Family>,
+    state: ReachabilityState,
+    cause: Option<String>,
+    since: Option<Timestamp>,
+}
+
+#[derive(Debug, Default)]
+struct Totals {
+    states: BTreeMap<NodeState, usize>,
+    versions: BTreeSet<String>,
+}
+
+pub(super) async fn answer(options: &NodesOptions) -> Result<NodeList, Error> {
+    let NodesOptions { etcd, kubernetes, .. } = options;
+    let contents = if kubernetes.kube_subnet_mgr {
+        read(&kube::KubeClusterStore::new(kubernetes.options()?)).await?
+    } else {
+        read(&etcd::EtcdClusterStore::new(etcd.options()?)).await?
+    };
+    let mut list = NodeList::new(contents, Timestamp::now());
+    if let Some(name) = &options.node {
+        list.rows.retain(|row| row.is_named(name));
+        if list.rows.is_empty() {
+            return Err(Error::Usage(format!("no node {name} has a lease")));
+        }
+    }
+    list.rows.retain(|row| !options.failing || row.state.is_failing());
+    Ok(list)
+}
+
+async fn read(store: &impl NodeStore) -> Result<NodeContents, Error> {
+    let explained = |Unavailable(why)| Error::Unavailable(format!("{why}: {}", store.hint()));
+    store.read_nodes().await.map_err(explained)
+}
+
+impl NodeList {
+    fn new(NodeContents { records, reports }: NodeContents, now: Timestamp) -> Self {
+        let reports = reports.into_iter().map(|stored| (stored.report.lease.clone(), stored));
+        let mut reports: BTreeMap<_, _> = reports.collect();
+        let leases = records.into_iter().filter_map(|record| record.lease.ok());
+        let nodes: Vec<ClusterNode> =
+            leases.map(|lease| ClusterNode { report: reports.remove(&lease.id), lease }).collect();
+        let evidence = Evidence::of(&nodes);
+        let mut rows: Vec<NodeRow> = nodes.iter().map(|node| row(node, &evidence)).collect();
+        rows.sort_by_cached_key(|row| (numeric(&row.name), row.subnets.first().copied()));
+        let mut totals = Totals::default();
+        for row in &rows {
+            *totals.states.entry(row.state).or_default() += 1;
+            totals.versions.extend(row.version.clone());
+        }
+        Self { rows, totals, now }
+    }
+
+    fn table(&self, mut table: Table, cells: impl Fn(&NodeRow) -> Vec<String>) -> String {
+        let mut text = String::new();
+        if !self.rows.is_empty() {
+            for row in &self.rows {
+                let cells = cells(row);
+                let cells: Vec<&dyn fmt::Display> =
+                    cells.iter().map(|cell| cell as &dyn fmt::Display).collect();
+                table.row(&cells, row.reason.clone());
+            }
+            text = format!("{table}\n");
+        }
+        format!("{text}{}\n", wrap(&self.totals.to_string(), 2))
+    }
+}
+
+impl Answer for NodeList {
+    fn exit_status(&self) -> ExitStatus {
+        let has = |is: fn(NodeState) -> bool| self.rows.iter().any(|row| is(row.state));
+        if has(|state| state.is_failing() && state != NodeState::NotReady) {
+            ExitStatus::Failing
+        } else if has(NodeState::is_failing) {
+            ExitStatus::Problems
+        } else {
+            ExitStatus::Done
+        }
+    }
+
+    fn wide(&self) -> String {
+        let heading = &[
+            "NODE",
+            "SUBNETS",
+            "PUBLIC IPS",
+            "BACKEND",
+            "MIXED",
+            "MTU",
+            "STATE",
+            "UNREACHABLE",
+            "SEEN",
+            "AGE",
+            "VERSION",
+        ];
+        self.table(Table::wide(heading), |row| {
+            let mixed = row.mixed.map(|mixed| if mixed { "on" } else { "off" });
+            let started = row.started.map(|started| self.now.duration_since(started).as_millis());
+            let started = started.and_then(|ms| u64::try_from(ms).ok());
+            vec![
+                row.name.clone(),
+                listed(&row.subnets, "-"),
+                listed(&row.public_ips, "-"),
+                or_dash(row.backend.as_ref()),
+                or_dash(mixed),
+                or_dash(row.mtu),
+                row.state.as_str().to_owned(),
+                row.unreachable_peers(),
+                row.seen(),
+                or_dash(started.map(age)),
+                or_dash(row.version.as_ref()),
+            ]
+        })
+    }
+}
+
+impl fmt::Display for NodeList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let heading = &["NODE", "SUBNET", "BACKEND", "MTU", "STATE", "UNREACHABLE", "SEEN"];
+        f.write_str(&self.table(Table::new(heading), |row| {
+            vec![
+                row.name.clone(),
+                or_dash(row.subnets.first()),
+                or_dash(row.backend.as_ref()),
+                or_dash(row.mtu),
+                row.state.as_str().to_owned(),
+                row.unreachable_peers(),
+                row.seen(),
+            ]
+        }))
+    }
+}
+
+fn row(node: &ClusterNode, evidence: &Evidence<'_>) -> NodeRow {
+    let (state, reason) = evidence.verdict(node);
+    let report = node.report.as_ref().map(|stored| &stored.report);
+    let published = node.lease.endpoints.first().map(|endpoint| endpoint.backend.as_str());
+    let backend = report.map(|report| report.backend.as_str()).or(published);
+    let daemon = report.and_then(|report| report.daemon.as_ref());
+    let failing = |peer: &FailingPeer| FailingRow {
+        name: evidence.name(&peer.lease),
+        lease: peer.lease.clone(),
+        family: peer.family,
+        state: peer.reachability.state(),
+        cause: peer.reachability.cause(),
+        since: peer.since,
+    };
+    let failing_peers = report.map(|report| report.failing_peers.iter().map(failing).collect());
+    NodeRow {
+        name: node.name(),
+        state,
+        reason,
+        version: report.map(|report| report.version.clone()),
+        backend: backend.filter(|name| !name.is_empty()).map(str::to_owned),
+        mixed: report.map(|report: &ReportSummary| report.mixed),
+        mtu: report.and_then(|report| report.pod_mtu),
+        ready: daemon.map(|daemon| daemon.ready),
+        peers: report.map(|report| report.reachability),
+        failing_peers: failing_peers.unwrap_or_default(),
+        unreachable_from: evidence.unreachable_from(node),
+        seen_seconds_ago: node.age().map(|age| age.as_secs()),
+        started: daemon.map(|DaemonState { started, .. }| *started),
+        public_ips: node.lease.endpoints.iter().map(|endpoint| endpoint.public_ip).collect(),
+        subnets: node.lease.subnets().collect(),
+        lease: node.lease.id.clone(),
+    }
+}
+
+impl NodeRow {
+    fn is_named(&self, name: &str) -> bool {
+        self.name == name
+            || self.lease.as_str() == name
+            || self.public_ips.iter().any(|ip| ip.to_string() == name)
+            || self.subnets.iter().any(|subnet| subnet.to_string() == name)
+    }
+
+    /// Unknown if none of its peers is probed.
+    fn unreachable_peers(&self) -> String {
+        let known = self.peers.filter(|peers| peers.total() > peers.unknown);
+        or_dash(known.map(|peers| peers.unreachable))
+    }
+
+    fn seen(&self) -> String {
+        let age_of = |seconds| age(Duration::from_secs(seconds).as_secs().saturating_mul(1000));
+        or_dash(self.seen_seconds_ago.map(age_of))
+    }
+}
+
+impl fmt::Display for Totals {
+    /// As in `5 nodes: 4 ready, 1 dead`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&counted(self.states.values().sum(), "node"))?;
+        let states = self.states.iter().map(|(state, count)| format!("{count} {}", state.as_str()));
+        let states: Vec<String> = states.collect();
+        if !states.is_empty() {
+            write!(f, ": {}", states.join(", "))?;
+        }
+        if self.versions.len() > 1 {
+            let versions: Vec<&String> = self.versions.iter().collect();
+            write!(f, "; versions {}", listed(&versions, ""))?;
+        }
+        Ok(())
+    }
+}
+
+/// A key that sorts `n9` before `n10`: texts without digits, each with the number after it.
+fn numeric(name: &str) -> Vec<(String, u128)> {
+    let mut parts = Vec::new();
+    let mut rest = name;
+    while !rest.is_empty() {
+        let (text, from_digit) = rest.split_at(rest.find(is_digit).unwrap_or(rest.len()));
+        let after = from_digit.find(|c| !is_digit(c)).unwrap_or(from_digit.len());
+        let (number, next) = from_digit.split_at(after);
+        parts.push((text.to_owned(), number.parse().unwrap_or_default()));
+        rest = next;
+    }
+    parts
+}
+
+const fn is_digit(c: char) -> bool {
+    c.is_ascii_digit()
+}

@@ -1,0 +1,71 @@
+//! `tweedctl nodes` on a live cluster: ready nodes, and one that is cut off, dead, and back.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use tweed_lab::{Family, eventually};
+
+use crate::fixture::ask::tweedctl;
+use crate::fixture::cluster::{Cluster, PATIENCE, Stack};
+
+/// Exit code and output of `tweedctl nodes` with these arguments.
+fn nodes(cluster: &Cluster, arguments: &[&str]) -> Result<(Option<i32>, String)> {
+    let endpoints = format!("--etcd-endpoints={}", cluster.etcd.endpoints().join(","));
+    let output =
+        tweedctl(&cluster.nodes[0], &[&["nodes", endpoints.as_str()], arguments].concat())?;
+    Ok((output.status.code(), String::from_utf8(output.stdout)?))
+}
+
+/// Waits until the nodes have these states, in their order, and the exit code is this one.
+fn wait_for(cluster: &Cluster, states: [&str; 3], code: i32) {
+    let is_shown = || {
+        let (found, text) = nodes(cluster, &["-o", "json"])?;
+        let rows: Vec<Value> = serde_json::from_str(&text).context(text.clone())?;
+        for (node, state) in cluster.nodes.iter().zip(states) {
+            let name = node.address(Family::V4)?.to_string();
+            let row = rows.iter().find(|row| row["name"] == name.as_str()).context("no row")?;
+            ensure!(row["state"] == state, "{row}");
+            ensure!(row["ready"] == true && row["mtu"] == 1450, "{row}");
+        }
+        ensure!(rows.len() == 3 && found == Some(code), "{found:?} {text}");
+        Ok(())
+    };
+    eventually(PATIENCE, is_shown).unwrap();
+}
+
+/// Lets the report of a node miss three refreshes within seconds.
+fn refresh_each_second(cluster: &Cluster, index: usize) {
+    let lease = cluster.lease(index).unwrap();
+    let key = lease.key.replace("/subnets/", "/tweed/nodes/");
+    let text = cluster.etcd.get(&key).unwrap().unwrap().value;
+    let mut report: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(report["refresh_seconds"], 60);
+    report["refresh_seconds"] = 1.into();
+    cluster.etcd.put_with_lease(&key, &report.to_string(), lease.lease).unwrap();
+}
+
+#[test]
+fn a_node_is_ready_unreachable_dead_and_ready_again() {
+    let config = r#""Backend":{"Type":"vxlan"},"Probe":{"Interval":"200ms"}"#;
+    let mut cluster = Cluster::start(3, &Stack::V4.config(config)).unwrap();
+    wait_for(&cluster, ["ready"; 3], 0);
+    cluster.daemons[1].kill().unwrap();
+    wait_for(&cluster, ["ready", "unreachable", "ready"], 5);
+    refresh_each_second(&cluster, 1);
+    wait_for(&cluster, ["ready", "dead", "ready"], 5);
+
+    let [alive, dead] = [0, 1].map(|node| cluster.nodes[node].address(Family::V4).unwrap());
+    let (code, text) = nodes(&cluster, &["--failing"]).unwrap();
+    assert!(code == Some(5) && text.contains(&format!("\n{dead} ")), "{text}");
+    assert!(!text.contains(&format!("\n{alive} ")), "{text}");
+    let words: Vec<&str> = text.split_whitespace().collect();
+    assert!(words.join(" ").contains("it is not reached from 2 of 2 nodes"), "{text}");
+    assert!(text.ends_with("\n3 nodes: 2 ready, 1 dead\n"), "{text}");
+    assert!(text.lines().all(|line| line.len() <= 80), "{text}");
+    let (code, text) = nodes(&cluster, &["--node", &alive.to_string(), "-o", "wide"]).unwrap();
+    assert!(code == Some(0) && text.contains(env!("CARGO_PKG_VERSION")), "{text}");
+    assert_eq!(nodes(&cluster, &["--node", "n9"]).unwrap().0, Some(2));
+
+    cluster.daemons[1].start().unwrap();
+    wait_for(&cluster, ["ready"; 3], 0);
+    assert!(nodes(&cluster, &["--failing"]).unwrap().1.starts_with("3 nodes: 3 ready"));
+}
