@@ -17,7 +17,7 @@ fn main() -> ExitCode {
         Ok(options) => options,
         Err(stop) => return stop.print(),
     };
-    log_to_stderr(options.verbosity);
+    log_to_stderr(options.verbosity, options.log_format);
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return fail(&error.into()),

@@ -1,6 +1,9 @@
 //! Reads the host and the kernel, and applies the differences to the kernel.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use tokio::time::Instant;
 
 use super::changes::{Changes, Differences};
 use super::iptables::is_chain;
@@ -21,8 +24,10 @@ impl<K: Kernel> Reconciler<K> {
             return Ok(None);
         }
         let (kernel, reach) = (&mut self.kernel, settings.interface.can_reach);
+        let begun = Instant::now();
         let read = if inputs.are_known() && std::mem::take(&mut changes.dump) {
             let read = kernel.read(reach, &derived.scope.without_chains(), &state.actual).await;
+            state.measured.dumps.extend(read.is_ok().then(|| begun.elapsed().as_secs_f64()));
             read.map(|(facts, actual)| (facts, Some(actual)))
         } else {
             kernel.facts(reach).await.map(|facts| (facts, None))
@@ -41,7 +46,9 @@ impl<K: Kernel> Reconciler<K> {
     ) -> Result<(), AccessFailure> {
         let Control { derived, state, changes, .. } = &mut self.control;
         if std::mem::take(&mut changes.dump) {
+            let begun = Instant::now();
             let dump = self.kernel.dump(&derived.scope.without_chains(), &state.actual).await;
+            state.measured.dumps.extend(dump.is_ok().then(|| begun.elapsed().as_secs_f64()));
             read = Some(dump.map_err(|error| ("reading the kernel state", error))?);
         }
         if let Some(actual) = read {
@@ -123,7 +130,7 @@ impl Control {
         // leaves the tunnel without a guard.
         actual.retain(|entry| !matches!(entry, Entry::Renewal(renewal) if renewal.is_due()));
         actual.extend(state.actual.local().filter(|entry| is_chain(entry)).cloned());
-        state.actual.update(actual);
+        state.apply_dump(actual, self.derived.desired.state());
         let (facts, differences) = (self.has_foreign_nexthop(), Differences::Anywhere);
         let mut changes = Changes { facts, differences, ..Changes::default() };
         changes.save |= self.inputs.note_strict(&self.state.actual);
@@ -159,6 +166,7 @@ impl Control {
         let failed: BTreeSet<Key> =
             refused.iter().map(|refusal| refusal.op.entry().key()).collect();
         let (mut put, mut puts_rules) = (Vec::new(), false);
+        let mut repaired: Vec<Arc<Entry>> = Vec::new();
         for op in ops {
             if failed.contains(&op.entry().key()) {
                 continue;
@@ -166,6 +174,9 @@ impl Control {
             changes.save |= self.note_done(&op);
             match op {
                 Op::Create(entry) | Op::Replace(entry) => {
+                    if self.state.disturbed.remove(&entry.key()) {
+                        repaired.push(Arc::clone(&entry));
+                    }
                     puts_rules |= entry.is_rules();
                     put.push(entry);
                 }
@@ -173,6 +184,7 @@ impl Control {
             }
         }
         self.state.actual.extend(put);
+        self.note_repairs(&repaired);
         if puts_rules {
             self.check_old_rules();
         }

@@ -6,7 +6,6 @@ use std::net::IpAddr;
 use super::Control;
 use super::changes::{Changes, Differences};
 use super::inputs::Inputs;
-use crate::model::config::NetworkConfig;
 use crate::model::entry::{KernelState, Key, PROTOCOL_BOOT};
 use crate::model::lease::{LeaseId, Peer, Rejected};
 use crate::model::node_inputs::NodeInputs;
@@ -25,7 +24,7 @@ pub(super) struct Derived {
 }
 
 /// The planning result of each lease; `None` for a lease that is gone.
-type LeasePlans = Vec<(LeaseId, Option<LeasePlan>)>;
+pub(super) type LeasePlans = Vec<(LeaseId, Option<LeasePlan>)>;
 
 impl Derived {
     /// Derives the backends and the scope of this node. Returns whether the kernel must be read
@@ -127,7 +126,7 @@ impl Control {
     fn follow_config(&mut self) {
         if std::mem::take(&mut self.changes.config) {
             self.probe_silent(&self.inputs.peers.ids().cloned().collect());
-            self.state.logged.config = None;
+            self.state.logged.edit = true;
         }
     }
 
@@ -138,7 +137,6 @@ impl Control {
         let save = self.inputs.note_strict(&self.state.actual);
         let mut changes = Changes { save, ..Changes::default() };
         let Some(local) = self.inputs.local() else { return changes };
-        self.log_config(&local.config);
         changes.dump = self.derived.follow_node(&local, &self.inputs);
         changes.differences = Differences::Anywhere;
         self.inputs.peers.validate_by(local.rules());
@@ -148,6 +146,7 @@ impl Control {
         changes |= self.apply_fallbacks(fallbacks);
         let lease_plans = self.derived.lease_plans(&self.inputs, self.inputs.peers.all());
         changes |= self.follow_peers(&lease_plans);
+        self.note_gone();
         let own = backend::plan_local(&local);
         self.derived.desired = Desired::new(own, lease_plans);
         self.log_firewall();
@@ -184,6 +183,7 @@ impl Control {
                 self.state.logged.rejected.note(id, reason);
             }
         }
+        self.note_paths(lease_plans);
         self.derived.follow_gateways(lease_plans);
         self.follow_targets(lease_plans);
         self.yield_macs(lease_plans)
@@ -205,17 +205,6 @@ impl Control {
             }
         }
         Changes { plan: is_news, save: is_news, ..Changes::default() }
-    }
-
-    /// Logs the applied backend, which may be the previous one if a change waits.
-    fn log_config(&mut self, config: &NetworkConfig) {
-        let applied = Some((config.backend.kind, config.mixed));
-        if self.state.logged.config != applied {
-            let (backend, mixed) = (config.backend.kind.as_str(), config.mixed);
-            let revision = self.inputs.edit.revision();
-            tracing::info!(backend, mixed, revision, "applied network config");
-            self.state.logged.config = applied;
-        }
     }
 
     /// The firewall that holds tweed's rules; none if there are no rules, or not enough is known.

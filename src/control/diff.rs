@@ -31,6 +31,7 @@ impl Control {
         let differs = |key: &Key| diff_key(key, desired, actual, scope).is_some();
         self.state.refused.retain(differs);
         self.state.timers.retain(differs);
+        self.state.disturbed.retain(differs);
         diff(desired, actual, scope)
     }
 
@@ -44,6 +45,7 @@ impl Control {
                 None => {
                     self.state.timers.forget(key);
                     self.state.refused.forget(key);
+                    self.state.disturbed.remove(key);
                 }
             }
         }

@@ -100,10 +100,12 @@ impl Control {
     fn chains_were_read(&mut self, reading: Reading) -> Changes {
         let Reading { names, found, dropping, unread, generation } = reading;
         let were_met = self.rules_are_met();
-        for name in &names {
-            self.state.actual.remove(&Key::Chain(*name));
-        }
+        let held = names.iter().filter_map(|name| self.state.actual.remove(&Key::Chain(*name)));
+        let held: Vec<_> = held.collect();
         self.state.actual.extend(found.into_iter().map(Entry::Chain));
+        for had in &held {
+            self.state.note_disturbed(had, self.derived.desired.state());
+        }
         let report = self.rules_are_met() != were_met;
         let is_news = self.inputs.note_dropping(&names, dropping);
         if is_news {

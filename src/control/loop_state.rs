@@ -1,17 +1,20 @@
 //! The loop's record of the kernel: its entries, the refused operations, and the next time to
 //! check.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tokio::time::Instant;
 
 use super::changes::Changes;
+use super::derived::Derived;
 use super::inputs::Inputs;
+use super::log::PeerNews;
 use super::readiness::Rejections;
 use super::timers::{Timers, backoff};
 use crate::kernel::{Observation, Refused};
 use crate::model::config::BackendType;
 use crate::model::entry::{Entry, KernelState, Key, LinkName};
+use crate::model::measurements::Measurements;
 use crate::model::status::{Readiness, Statistics};
 use crate::plan::diff::Op;
 use crate::plan::masquerade::Choice;
@@ -27,6 +30,9 @@ pub(super) struct LoopState {
     pub(super) failure: Option<String>,
     pub(super) timers: Timers,
     pub(super) statistics: Statistics,
+    pub(super) measured: Measurements,
+    /// Desired entries that were lost or changed since the kernel held them.
+    pub(super) disturbed: BTreeSet<Key>,
     pub(super) logged: Logged,
 }
 
@@ -35,10 +41,14 @@ pub(super) struct LoopState {
 pub(super) struct Logged {
     /// The backend, and whether with `Mixed`.
     pub(super) config: Option<(BackendType, bool)>,
+    /// Whether an edit of the config was applied since.
+    pub(super) edit: bool,
     pub(super) firewall: Option<Choice>,
     pub(super) readiness: Option<Readiness>,
     /// The leases rejected since the last log line.
     pub(super) rejected: Rejections,
+    /// The peers added and removed since the last log lines.
+    pub(super) peers: PeerNews,
 }
 
 impl LoopState {
@@ -49,6 +59,8 @@ impl LoopState {
             failure: None,
             timers: Timers::new(jitter),
             statistics: Statistics::default(),
+            measured: Measurements::default(),
+            disturbed: BTreeSet::new(),
             logged: Logged::default(),
         }
     }
@@ -61,12 +73,12 @@ impl LoopState {
     pub(super) fn observe(
         &mut self,
         observation: Observation,
-        scope: &Scope,
+        Derived { scope, desired, .. }: &Derived,
         inputs: &Inputs,
     ) -> Changes {
         match observation {
-            Observation::Holds(entry) => return self.entry_put(entry, scope),
-            Observation::Lost(key) => return self.entry_lost(key),
+            Observation::Holds(entry) => return self.entry_put(entry, scope, desired.state()),
+            Observation::Lost(key) => return self.entry_lost(key, desired.state()),
             Observation::LinkChanged(link) => return self.link_changed(&link, scope, inputs),
             Observation::TableChanged(table) if scope.tables.contains(&table) => {
                 self.timers.dump_soon();
@@ -84,19 +96,47 @@ impl LoopState {
         Changes::default()
     }
 
-    fn entry_put(&mut self, entry: Entry, scope: &Scope) -> Changes {
+    /// Applies a complete read of the kernel.
+    pub(super) fn apply_dump(&mut self, read: KernelState, desired: &KernelState) {
+        let pairs = self.actual.merge_join(&read);
+        let changed = pairs.filter_map(|(had, has)| had.filter(|_| had != has).cloned());
+        let changed: Vec<_> = changed.collect();
+        self.actual.update(read);
+        for had in &changed {
+            self.note_disturbed(had, desired);
+        }
+    }
+
+    /// Records that the kernel held `had` as desired, and does not any more.
+    pub(super) fn note_disturbed(&mut self, had: &Entry, desired: &KernelState) {
+        let key = had.key();
+        let is_met = |have: &Entry| desired.get(&key).is_some_and(|want| want.is_met_by(have));
+        let is_lost = is_met(had) && !self.actual.get(&key).is_some_and(is_met);
+        // A renewal expires by itself.
+        if is_lost && !matches!(had, Entry::Renewal(_)) {
+            self.disturbed.insert(key);
+        }
+    }
+
+    fn entry_put(&mut self, entry: Entry, scope: &Scope, desired: &KernelState) -> Changes {
         if !scope.covers(&entry) || self.actual.get(&entry.key()) == Some(&entry) {
             return Changes::default();
         }
         // The host facts include whether routes may use nexthop objects with tweed's IDs.
         let facts = entry.is_foreign_nexthop();
         let changes = Changes { facts, ..Changes::of_keys([entry.key()]) };
-        self.actual.insert(entry);
+        if let Some(had) = self.actual.insert(entry) {
+            self.note_disturbed(&had, desired);
+        }
         changes
     }
 
-    fn entry_lost(&mut self, key: Key) -> Changes {
-        let was_there = self.actual.remove(&key).is_some();
+    fn entry_lost(&mut self, key: Key, desired: &KernelState) -> Changes {
+        let lost = self.actual.remove(&key);
+        let was_there = lost.is_some();
+        if let Some(had) = lost {
+            self.note_disturbed(&had, desired);
+        }
         // When a link loses its last address, the kernel removes its IPv4 routes and neighbours
         // without notification. When a nexthop object is removed, the kernel removes the routes
         // that use it likewise.

@@ -7,6 +7,7 @@ mod derived;
 mod diff;
 mod inputs;
 mod iptables;
+mod log;
 mod loop_state;
 mod paths;
 mod reachability;
@@ -28,7 +29,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use tokio::sync::mpsc;
 use tokio::task::unconstrained;
-use tokio::time;
+use tokio::time::{self, Instant};
 
 use crate::kernel::{Kernel, Observation};
 use crate::model::checkpoint::Checkpoint;
@@ -132,6 +133,7 @@ impl<K: Kernel> Reconciler<K> {
     /// Runs until no task that can send events is left.
     pub async fn run(mut self) {
         while let Some(event) = self.next_event().await {
+            let begun = Instant::now();
             let is_probe = matches!(event, Event::Probe(_));
             self.control.apply(event);
             // Most probe reports change no verdict, and they are frequent.
@@ -148,12 +150,22 @@ impl<K: Kernel> Reconciler<K> {
             // Deadlines are checked even under a continuous stream of events.
             self.control.take(Control::apply_due);
             // After a failed access to the kernel, each event would repeat it: wait for the retry.
-            if !self.control.state.waits_after_failure()
-                && let Err(failure) = self.settle().await
-            {
-                self.control.access_failed(&failure);
+            if !self.control.state.waits_after_failure() {
+                self.settle_since(begun).await;
             }
             self.control.report();
+        }
+    }
+
+    /// Settles, and measures the time from `begun` until operations are applied, if there are any.
+    async fn settle_since(&mut self, begun: Instant) {
+        let before = self.control.state.statistics.operations();
+        if let Err(failure) = self.settle().await {
+            self.control.access_failed(&failure);
+        }
+        let state = &mut self.control.state;
+        if state.statistics.operations() != before {
+            state.measured.event_to_kernel.observe(begun.elapsed().as_secs_f64());
         }
     }
 
@@ -232,7 +244,7 @@ impl Control {
                 inputs.rival = rival;
                 Changes::default()
             }
-            Event::Kernel(observation) => state.observe(observation, &self.derived.scope, inputs),
+            Event::Kernel(observation) => state.observe(observation, &self.derived, inputs),
             Event::Iptables(result) => self.iptables_ended(result),
             Event::Probe(event) => self.probes_reported(event),
             Event::Query(query) => {

@@ -8,14 +8,13 @@ use tokio::time::Instant;
 
 use super::Control;
 use super::changes::Changes;
+use super::log::{LINES, endpoint_name};
 use super::readiness::SHOWN;
 use crate::model::lease::Endpoint;
 use crate::model::path::{PeerReachability, ReachabilityState, UnknownCause};
 use crate::model::status::ReachabilityCounts;
 use crate::plan::paths::Board;
 
-/// How many peers one pass of the loop logs with a line each.
-const LINES: usize = 10;
 /// How many unreachable peers the status names.
 const NAMED: usize = 10;
 
@@ -200,6 +199,6 @@ impl Control {
     fn peer_name(&self, peer: IpAddr) -> Option<String> {
         let lease = self.inputs.peers.lease(self.paths.leases.get(&peer)?)?;
         let endpoint = lease.endpoints.iter().find(|it| it.subnet.base() == peer)?;
-        Some(format!("{} ({})", endpoint.subnet, endpoint.public_ip))
+        Some(endpoint_name(endpoint))
     }
 }

@@ -69,7 +69,9 @@ impl Default for Outputs {
 impl Control {
     pub(super) fn report(&mut self) {
         self.beat();
+        self.log_config();
         self.log_rejected();
+        self.log_peers();
         self.log_reachability();
         let own_reasons = self.own_reasons();
         self.log_readiness(&own_reasons);

@@ -8,9 +8,12 @@ use tokio::sync::oneshot;
 use super::Control;
 use super::apply::is_guard;
 use crate::model::checkpoint::{Checkpoint, HostId};
+use crate::model::config::Pool;
 use crate::model::entry::{Entry, Key, Setting};
 use crate::model::lease::{Endpoint, Lease, LeaseId, Rejected};
+use crate::model::measurements::{Histogram, Measurements, SubnetUsage};
 use crate::model::path::Path;
+use crate::model::prefix::Prefix;
 use crate::model::report::{
     NodeReport, OtherMtu, Quality, exceptions, failing, failing_peers, groups, refresh_interval,
 };
@@ -19,11 +22,13 @@ use crate::model::status::{
     Status, TableStatus,
 };
 use crate::plan::backend::{self, PathPlan, PeerPlan, Unreachable};
+use crate::plan::paths::{Board, ProbeState};
 
 /// A query to the loop, with the channel for its response.
 #[derive(Debug)]
 pub enum Query {
     Status(oneshot::Sender<Status>),
+    Metrics(oneshot::Sender<(Status, Measurements)>),
     Peers(oneshot::Sender<Vec<PeerStatus>>),
     Leases(oneshot::Sender<Vec<LeaseStatus>>),
     /// None until a lease is held.
@@ -37,6 +42,7 @@ impl Control {
     pub(super) fn answer(&self, query: Query) {
         match query {
             Query::Status(reply) => drop(reply.send(self.status())),
+            Query::Metrics(reply) => drop(reply.send((self.status(), self.measurements()))),
             Query::Peers(reply) => drop(reply.send(self.peers())),
             Query::Leases(reply) => drop(reply.send(self.leases())),
             Query::Report(reply) => drop(reply.send(self.node_report())),
@@ -87,6 +93,33 @@ impl Control {
             probes: self.probe_status(),
             statistics: Statistics { edits: self.inputs.edits, ..self.state.statistics },
         }
+    }
+
+    fn measurements(&self) -> Measurements {
+        let probed = || self.current_board().into_iter().flat_map(Board::states);
+        let mut loss = Histogram::of_shares();
+        loss.extend(probed().filter_map(ProbeState::loss));
+        let mut round_trip = Histogram::default();
+        let times = probed().filter_map(ProbeState::round_trip);
+        round_trip.extend(times.map(|time| time.as_secs_f64()));
+        let (subnets, rollout) = (self.subnet_usage(), self.inputs.rollout_phase());
+        Measurements { loss, round_trip, subnets, rollout, ..self.state.measured.clone() }
+    }
+
+    /// The subnets of each pool, as long as that of this node.
+    fn subnet_usage(&self) -> Vec<SubnetUsage> {
+        let own = self.inputs.own.as_ref();
+        let others = self.inputs.peers.leases().map(AsRef::as_ref);
+        let others = others.filter(|lease| own.is_none_or(|own| own.id != lease.id));
+        let leased: Vec<Prefix> = own.into_iter().chain(others).flat_map(Lease::subnets).collect();
+        let usage = |pool: &Pool| {
+            let family = pool.network.family();
+            let own = own.and_then(|own| own.endpoint(family));
+            let len = own.map_or(pool.subnet_len, |own| own.subnet.prefix_len());
+            let (used, free) = pool.usage(leased.iter().copied(), len);
+            SubnetUsage { family, used, free }
+        };
+        self.inputs.config.iter().flat_map(|config| &config.pools).map(usage).collect()
     }
 
     pub(super) fn tables(&self, concerns: impl Fn(&Entry) -> bool) -> Vec<TableStatus> {

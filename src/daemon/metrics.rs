@@ -1,21 +1,55 @@
-//! Renders the metrics in the text format of Prometheus. Pure.
+//! Renders the metrics in the text format of Prometheus. Pure. Each series has fixed labels: the
+//! value changes, and no label holds a sentence.
 
+use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
 use std::time::Duration;
 
+use super::resources::{Pods, Process, Resources};
+use crate::model::config::BackendType;
+use crate::model::entry::EntryKind;
 use crate::model::lease::Rejected;
-use crate::model::status::{ConfigStatus, ProbeStatus, Readiness, Statistics, Status};
+use crate::model::measurements::{
+    Histogram, Measurements, PathChangeReason, RolloutPhase, SubnetUsage,
+};
+use crate::model::path::Path;
+use crate::model::prefix::Family;
+use crate::model::status::{ConfigStatus, ProbeCounts, ProbeStatus, Readiness, Statistics, Status};
+use crate::plan::preflight::Level;
 
-/// The page at `/metrics`. `silence` is the time since the last heartbeat of the loop.
-pub fn render(status: &Status, readiness: &Readiness, silence: Duration) -> String {
+/// All figures of the page.
+#[derive(Debug)]
+pub struct Figures {
+    pub status: Status,
+    pub readiness: Readiness,
+    /// The time since the last heartbeat of the loop.
+    pub silence: Duration,
+    pub measured: Measurements,
+    /// The times of requests to the store, in seconds.
+    pub requests: Histogram,
+    /// How long the lease is held without another renewal, in seconds.
+    pub lease_remaining: f64,
+    pub resources: Resources,
+    /// The findings of the last check of the host; none before the first one.
+    pub findings: Option<BTreeMap<Level, usize>>,
+}
+
+/// The page at `/metrics`.
+pub fn render(figures: &Figures) -> String {
+    let Figures { status, measured, resources, .. } = figures;
     let mut page = Page::default();
-    page.health(status, readiness, silence);
-    page.config(&status.config);
-    page.peers(status);
+    page.health(figures);
+    page.store(figures);
+    page.config(&status.config, measured.rollout);
+    page.peers(status, measured);
     page.kernel(status);
-    page.statistics(&status.statistics);
-    if let Some(probes) = &status.probes {
-        page.probes(probes);
+    page.work(&status.statistics, measured);
+    page.probes(status.probes.as_ref(), measured);
+    if let Some(pods) = &resources.pods {
+        page.pods(pods);
+    }
+    if let Some(process) = &resources.process {
+        page.process(process);
     }
     page.0
 }
@@ -24,127 +58,240 @@ pub fn render(status: &Status, readiness: &Readiness, silence: Duration) -> Stri
 struct Page(String);
 
 impl Page {
-    fn health(&mut self, status: &Status, readiness: &Readiness, silence: Duration) {
-        let backend = status.backend.as_deref().unwrap_or_default();
-        let mixed = if status.mixed { "true" } else { "false" };
-        let labels = [("version", status.version.as_str()), ("backend", backend), ("mixed", mixed)];
-        self.family("info", "gauge", "Version and applied backend; always 1.");
-        self.sample("info", &labels, 1);
+    fn health(&mut self, figures: &Figures) {
+        let Figures { status, readiness, silence, findings, .. } = figures;
+        let help = "Version of this daemon; always 1.";
+        self.by_label("tweed_build_info", help, "version", [(&status.version, 1)]);
         let help = "Whether the node is ready, as /readyz reports.";
-        self.gauge("ready", help, u8::from(readiness.ready));
-        let help = "Whether the store is reachable.";
-        self.gauge("store_reachable", help, u8::from(status.store.is_reachable()));
+        self.gauge("tweed_ready", help, u8::from(readiness.ready));
         let help = "Time since the last pass of the main loop, in seconds.";
-        self.gauge("loop_silence_seconds", help, silence.as_secs_f64());
+        self.gauge("tweed_loop_silence_seconds", help, silence.as_secs_f64());
+        let help = "Whether this node applies the backend.";
+        let backends = BackendType::ALL.map(BackendType::as_str);
+        self.state("tweed_backend", help, "backend", (backends, status.backend.as_deref()));
+        let help = "Whether Mixed is applied: each node has its own backend.";
+        self.gauge("tweed_mixed", help, u8::from(status.mixed));
+        if let Some(findings) = findings {
+            let levels = [Level::Fatal, Level::Warning, Level::Note];
+            let count = |level| findings.get(&level).copied().unwrap_or_default();
+            let findings = levels.map(|level| (level.as_str(), count(level)));
+            let help = "Host settings that tweedctl doctor reports, by level.";
+            self.by_label("tweed_doctor_findings", help, "level", findings);
+        }
     }
 
-    fn config(&mut self, ConfigStatus { revision, pending, invalid, .. }: &ConfigStatus) {
-        self.gauge("config_revision", "Revision of the latest config in the store.", revision);
-        let help = "Whether the latest config is not fully applied yet, and why.";
-        self.reason("config_pending", help, pending.as_deref());
-        let help = "Whether the latest config is invalid, and why.";
-        self.reason("config_invalid", help, invalid.as_deref());
+    fn store(&mut self, Figures { status, requests, lease_remaining, measured, .. }: &Figures) {
+        let help = "Whether the store is reachable.";
+        self.gauge("tweed_store_reachable", help, u8::from(status.store.is_reachable()));
+        let help = "Times of requests to the store until the answer or the timeout, in seconds.";
+        self.histogram("tweed_store_request_seconds", help, requests);
+        let help = "Time until the lease ends without another renewal, in seconds; 0 without a \
+                    lease, +Inf without an end.";
+        self.gauge("tweed_lease_remaining_seconds", help, number(*lease_remaining));
+        let help = "Subnets of the pod network, by whether a lease has them.";
+        self.usage("tweed_subnets", help, &measured.subnets);
     }
 
-    fn peers(&mut self, Status { peers, reachability, conflicts, .. }: &Status) {
+    fn config(
+        &mut self,
+        ConfigStatus { revision, pending, invalid, .. }: &ConfigStatus,
+        rollout: RolloutPhase,
+    ) {
+        let help = "Revision of the latest config in the store.";
+        self.gauge("tweed_config_revision", help, revision);
+        let help = "Whether a part of the latest config waits; tweedctl status gives the reason.";
+        self.gauge("tweed_config_pending", help, u8::from(pending.is_some()));
+        let help = "Whether the latest config is invalid; tweedctl status gives the reason.";
+        self.gauge("tweed_config_invalid", help, u8::from(invalid.is_some()));
+        let help = "How far this node follows the rollout of a backend; none: there is no rollout.";
+        let phases = RolloutPhase::ALL.map(RolloutPhase::as_str);
+        self.state("tweed_rollout", help, "phase", (phases, Some(rollout.as_str())));
+    }
+
+    fn peers(&mut self, status: &Status, measured: &Measurements) {
+        let Status { peers, reachability, conflicts, .. } = status;
         let paths = [
             ("direct", peers.direct),
             ("tunnel", peers.tunnel),
-            ("left_out", peers.skipped),
-            ("set_aside", peers.rejected),
+            ("skipped", peers.skipped),
+            ("rejected", peers.rejected),
         ];
-        let help = "Peers by path; left_out: skipped, set_aside: rejected.";
-        self.by_label(("peers", "gauge"), help, "path", paths);
-        let states = [
+        let help = "Peers by path; skipped: no path, rejected: bad lease.";
+        self.by_label("tweed_peers", help, "path", paths);
+        let reachable = [
             ("reachable", reachability.reachable),
             ("degraded", reachability.degraded),
             ("unreachable", reachability.unreachable),
             ("unknown", reachability.unknown),
         ];
         let help = "Peers with a path, by whether they answer probes by it.";
-        self.by_label(("peers_reachability", "gauge"), help, "state", states);
+        self.by_label("tweed_peers_reachability", help, "state", reachable);
         let help = "Peers that are missing from the store and still routed.";
-        self.gauge("peers_missing", help, peers.missing);
+        self.gauge("tweed_peers_missing", help, peers.missing);
+        self.path_changes(measured);
         let count = |what| conflicts.get(what).copied().unwrap_or_default();
         let conflicts = Rejected::CONFLICTS.map(|what| (what, count(what)));
         let help = "Leases that conflict with another lease or with this node, by subject.";
-        self.by_label(("lease_conflicts", "gauge"), help, "about", conflicts);
+        self.by_label("tweed_lease_conflicts", help, "about", conflicts);
+    }
+
+    fn path_changes(&mut self, measured: &Measurements) {
+        let name = "tweed_path_changes_total";
+        let help = "Changes of the path to a peer, by the new path and the reason.";
+        self.family(name, "counter", help);
+        for to in Path::ALL.map(Some).into_iter().chain([None]) {
+            for reason in PathChangeReason::ALL {
+                let path = to.map_or("none", Path::as_str);
+                let labels = [("to", path), ("reason", reason.as_str())];
+                let count = measured.path_changes.get(&(to, reason)).copied().unwrap_or_default();
+                self.sample(name, &labels, count);
+            }
+        }
     }
 
     fn kernel(&mut self, status: &Status) {
-        self.gauge("desired_entries", "Kernel entries in the desired state.", status.desired);
-        let firewall = status.firewall.iter().map(|firewall| (firewall.name.as_str(), 1));
-        let help = "Firewall that holds the rules of tweed; no sample without rules.";
-        self.by_label(("firewall_info", "gauge"), help, "firewall", firewall);
+        let help = "Kernel entries in the desired state.";
+        self.gauge("tweed_desired_entries", help, status.desired);
+        let help = "Entries that the kernel refused.";
+        self.gauge("tweed_refused_entries", help, status.refused.len());
+        let help = "Whether the firewall holds the rules of tweed; 0 for both without rules.";
+        let firewall = status.firewall.as_ref().map(|firewall| firewall.name.as_str());
+        self.state("tweed_firewall", help, "firewall", (["nftables", "iptables"], firewall));
         let guards = status.guard.iter().flat_map(|guard| &guard.tables);
         let tables = status.tables.iter().chain(guards);
-        let tables = tables.map(|table| (table.name.as_str(), u8::from(table.programmed)));
+        let tables = tables.map(|table| (&table.name, u8::from(table.programmed)));
         let help = "Whether a table for masquerading or for the tunnel guard is in place.";
-        self.by_label(("table_in_place", "gauge"), help, "table", tables);
+        self.by_label("tweed_table_in_place", help, "table", tables);
         if let Some(guard) = &status.guard {
             let help = "Whether the tunnel guard is in place as configured.";
-            self.gauge("tunnel_guarded", help, u8::from(guard.applied));
+            self.gauge("tweed_tunnel_guarded", help, u8::from(guard.applied));
             let help = "Underlay addresses from which the tunnel accepts packets.";
-            self.gauge("tunnel_admitted_addresses", help, guard.admitted);
+            self.gauge("tweed_tunnel_admitted_addresses", help, guard.admitted);
         }
-        self.gauge("refused_entries", "Entries that the kernel refused.", status.refused.len());
     }
 
-    fn statistics(&mut self, statistics: &Statistics) {
-        let Statistics { created, replaced, removed, .. } = *statistics;
+    fn work(&mut self, statistics: &Statistics, measured: &Measurements) {
+        let Statistics { created, replaced, removed, overruns, edits, mac_changes, .. } =
+            *statistics;
         let operations = [("create", created), ("replace", replaced), ("remove", removed)];
         let help = "Kernel entries that were created, replaced or removed.";
-        self.by_label(("kernel_operations_total", "counter"), help, "operation", operations);
-        self.counter("kernel_dumps_total", "Full reads of the kernel state.", statistics.dumps);
-        self.counter(
-            "kernel_overruns_total",
-            "Losses of kernel notifications.",
-            statistics.overruns,
-        );
+        self.counters("tweed_kernel_operations_total", help, "operation", operations);
+        let count = |kind| measured.repairs.get(kind).copied().unwrap_or_default();
+        let repairs = EntryKind::ALL.iter().map(|kind| (kind.name(), count(kind)));
+        let help = "Kernel entries that were lost or changed, and restored, by kind.";
+        self.counters("tweed_repairs_total", help, "kind", repairs);
+        let help = "Times from the first event of a pass of the main loop until the kernel has \
+                    applied its operations, in seconds.";
+        self.histogram("tweed_event_to_kernel_seconds", help, &measured.event_to_kernel);
+        let help = "Times of full reads of the kernel state, in seconds.";
+        self.histogram("tweed_dump_seconds", help, &measured.dumps);
+        let help = "Losses of kernel notifications.";
+        self.counter("tweed_kernel_overruns_total", help, overruns);
         let help = "Config updates from the store, including the first one.";
-        self.counter("config_edits_total", help, statistics.edits);
-        let help = "Peers moved to the tunnel because their direct path failed.";
-        self.counter("path_fallbacks_total", help, statistics.fallbacks);
+        self.counter("tweed_config_edits_total", help, edits);
         let help = "Changes of a VTEP MAC address that another node may use.";
-        self.counter("vtep_mac_changes_total", help, statistics.mac_changes);
+        self.counter("tweed_vtep_mac_changes_total", help, mac_changes);
     }
 
-    fn probes(
-        &mut self,
-        ProbeStatus { good, bad, silent, pending, reason, counts, .. }: &ProbeStatus,
-    ) {
+    fn probes(&mut self, probes: Option<&ProbeStatus>, measured: &Measurements) {
+        let ProbeStatus { good, bad, silent, pending, state, counts, .. } =
+            probes.cloned().unwrap_or_default();
+        let state = if probes.is_some() { state.as_str() } else { "disabled" };
+        let states = ["on", "off", "starting", "disabled"];
+        let help =
+            "Whether paths are probed; off: the probes do not work, disabled: by the config.";
+        self.state("tweed_probing", help, "state", (states, Some(state)));
         let verdicts = [("good", good), ("bad", bad), ("silent", silent), ("pending", pending)];
         let help = "Direct paths, by the verdict of their probes.";
-        self.by_label(("direct_paths", "gauge"), help, "verdict", verdicts);
-        let help = "Whether path probing is off although the config requests it, and why.";
-        self.reason("probes_off", help, reason.as_deref());
-        self.counter("probes_asked_total", "Probes sent.", counts.asked);
-        self.counter("probes_answered_total", "Answers received.", counts.answered);
+        self.by_label("tweed_direct_paths", help, "verdict", verdicts);
+        let help = "Share of lost probes of each peer by the path in use: the peers at this \
+                    moment, so use it without rate().";
+        self.histogram("tweed_probe_loss_ratio", help, &measured.loss);
+        let help = "Last round-trip time of each peer by the path in use, in seconds: the peers at \
+                    this moment, so use it without rate().";
+        self.histogram("tweed_probe_rtt_seconds", help, &measured.round_trip);
+        let ProbeCounts { asked, answered, served, rejected, unsent } = counts;
+        self.counter("tweed_probes_asked_total", "Probes sent.", asked);
+        self.counter("tweed_probes_answered_total", "Answers received.", answered);
         let help = "Probes of peers that this node answered.";
-        self.counter("probes_served_total", help, counts.served);
+        self.counter("tweed_probes_served_total", help, served);
         let help = "Packets rejected: not of an accepted peer, replayed, or above a peer's limit.";
-        self.counter("probes_rejected_total", help, counts.rejected);
+        self.counter("tweed_probes_rejected_total", help, rejected);
         let help = "Probes that the kernel refused to send.";
-        self.counter("probes_unsent_total", help, counts.unsent);
+        self.counter("tweed_probes_unsent_total", help, unsent);
     }
 
-    /// 1 with the reason, or 0.
-    fn reason(&mut self, name: &str, help: &str, reason: Option<&str>) {
-        self.family(name, "gauge", help);
-        let labels = reason.map(|reason| ("reason", reason));
-        self.sample(name, labels.as_slice(), u8::from(reason.is_some()));
+    fn pods(&mut self, Pods { attachments, addresses }: &Pods) {
+        let help = "Attachments of containers that the CNI plugin has recorded.";
+        self.gauge("tweed_cni_attachments", help, attachments);
+        let help = "Addresses of this node's subnets, by whether a container has them.";
+        self.usage("tweed_cni_addresses", help, addresses);
     }
 
-    fn by_label<'a>(
+    fn process(&mut self, process: &Process) {
+        let help = "Processor time of this daemon, in seconds.";
+        self.family("process_cpu_seconds_total", "counter", help);
+        self.sample("process_cpu_seconds_total", &[], process.cpu_seconds);
+        let help = "Open file descriptors.";
+        self.gauge("process_open_fds", help, process.open_files);
+        let help = "Maximum number of open file descriptors.";
+        self.gauge("process_max_fds", help, number(process.max_files));
+        let help = "Virtual memory, in bytes.";
+        self.gauge("process_virtual_memory_bytes", help, process.virtual_memory);
+        let help = "Resident memory, in bytes.";
+        self.gauge("process_resident_memory_bytes", help, process.resident_memory);
+        self.gauge("process_threads", "Threads.", process.threads);
+        let help = "Start of this daemon, in seconds since 1970.";
+        self.gauge("process_start_time_seconds", help, process.started);
+    }
+
+    /// 1 for the present one of `states`, and 0 for all others.
+    fn state<const N: usize>(
         &mut self,
-        (name, kind): (&str, &str),
+        name: &str,
         help: &str,
         label: &str,
-        values: impl IntoIterator<Item = (&'a str, impl Display)>,
+        (states, present): ([&str; N], Option<&str>),
     ) {
-        self.family(name, kind, help);
+        let values = states.map(|state| (state, u8::from(present == Some(state))));
+        self.by_label(name, help, label, values);
+    }
+
+    fn usage(&mut self, name: &str, help: &str, usages: &[SubnetUsage]) {
+        self.family(name, "gauge", help);
+        for SubnetUsage { family, used, free } in usages {
+            let family = match family {
+                Family::V4 => "ipv4",
+                Family::V6 => "ipv6",
+            };
+            self.sample(name, &[("family", family), ("state", "used")], used);
+            self.sample(name, &[("family", family), ("state", "free")], free);
+        }
+    }
+
+    fn by_label(
+        &mut self,
+        name: &str,
+        help: &str,
+        label: &str,
+        values: impl IntoIterator<Item = (impl AsRef<str>, impl Display)>,
+    ) {
+        self.family(name, "gauge", help);
         for (value, count) in values {
-            self.sample(name, &[(label, value)], count);
+            self.sample(name, &[(label, value.as_ref())], count);
+        }
+    }
+
+    fn counters(
+        &mut self,
+        name: &str,
+        help: &str,
+        label: &str,
+        values: impl IntoIterator<Item = (impl AsRef<str>, u64)>,
+    ) {
+        self.family(name, "counter", help);
+        for (value, count) in values {
+            self.sample(name, &[(label, value.as_ref())], count);
         }
     }
 
@@ -158,16 +305,27 @@ impl Page {
         self.sample(name, &[], value);
     }
 
+    fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
+        self.family(name, "histogram", help);
+        let bucket = format!("{name}_bucket");
+        for (bound, count) in histogram.buckets() {
+            self.sample(&bucket, &[("le", &bound.to_string())], count);
+        }
+        self.sample(&bucket, &[("le", "+Inf")], histogram.count());
+        self.sample(&format!("{name}_sum"), &[], histogram.sum());
+        self.sample(&format!("{name}_count"), &[], histogram.count());
+    }
+
     fn family(&mut self, name: &str, kind: &str, help: &str) {
-        self.line(format_args!("# HELP tweed_{name} {help}"));
-        self.line(format_args!("# TYPE tweed_{name} {kind}"));
+        self.line(format_args!("# HELP {name} {help}"));
+        self.line(format_args!("# TYPE {name} {kind}"));
     }
 
     fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
         let labels = labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value)));
         let labels = labels.collect::<Vec<_>>().join(",");
         let labels = if labels.is_empty() { labels } else { format!("{{{labels}}}") };
-        self.line(format_args!("tweed_{name}{labels} {value}"));
+        self.line(format_args!("{name}{labels} {value}"));
     }
 
     fn line(&mut self, line: std::fmt::Arguments<'_>) {
@@ -176,22 +334,32 @@ impl Page {
     }
 }
 
+/// In the notation of Prometheus.
+fn number(value: f64) -> String {
+    if value == f64::INFINITY { "+Inf".to_owned() } else { value.to_string() }
+}
+
 fn escaped(value: &str) -> String {
     value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n")
 }
 
 #[cfg(test)]
 mod tests {
-    use expect_test::expect;
+    use expect_test::expect_file;
 
     use super::*;
     use crate::model::policy::Guard;
     use crate::model::status::{
-        FirewallStatus, GuardStatus, PeerCounts, ProbeCounts, ReachabilityCounts, StoreState,
-        TableStatus,
+        FirewallStatus, GuardStatus, PeerCounts, ReachabilityCounts, StoreState, TableStatus,
     };
 
+    fn table(name: &str) -> TableStatus {
+        TableStatus { name: name.to_owned(), programmed: true }
+    }
+
     fn status() -> Status {
+        let counts = ProbeCounts { asked: 9, answered: 8, ..ProbeCounts::default() };
+        let state = "on".to_owned();
         Status {
             version: "0.1.0".to_owned(),
             ready: true,
@@ -216,120 +384,128 @@ mod tests {
                 name: "nftables".to_owned(),
                 reason: "this kernel supports it".to_owned(),
             }),
-            tables: vec![TableStatus { name: "ip tweed.1".to_owned(), programmed: true }],
+            tables: vec![table("ip tweed.1")],
             guard: Some(GuardStatus {
                 asked: Guard::default(),
                 applied: true,
-                tables: vec![TableStatus {
-                    name: "ip tweed-tunnel.1".to_owned(),
-                    programmed: true,
-                }],
+                tables: vec![table("ip tweed-tunnel.1")],
                 admitted: 5,
                 refused: None,
             }),
             settings: Vec::new(),
             desired: 25,
             refused: vec!["route".to_owned()],
-            probes: None,
+            probes: Some(ProbeStatus { good: 4, bad: 1, state, counts, ..ProbeStatus::default() }),
             statistics: Statistics { created: 25, dumps: 2, ..Statistics::default() },
         }
     }
 
-    fn page(status: &Status) -> String {
-        let readiness = Readiness { ready: status.ready, reasons: Vec::new() };
-        render(status, &readiness, Duration::from_millis(1500))
+    fn histogram(mut histogram: Histogram, values: &[f64]) -> Histogram {
+        histogram.extend(values.iter().copied());
+        histogram
     }
 
-    /// The samples without their help.
-    fn samples(status: &Status) -> String {
-        let page = page(status);
-        let samples = page.lines().filter(|line| !line.starts_with('#'));
-        samples.collect::<Vec<_>>().join("\n")
+    fn times(seconds: &[f64]) -> Histogram {
+        histogram(Histogram::default(), seconds)
     }
 
-    #[test]
-    fn a_status_is_rendered_as_metrics() {
-        expect![[r#"
-        tweed_info{version="0.1.0",backend="vxlan",mixed="true"} 1
-        tweed_ready 1
-        tweed_store_reachable 1
-        tweed_loop_silence_seconds 1.5
-        tweed_config_revision 7
-        tweed_config_pending 0
-        tweed_config_invalid 0
-        tweed_peers{path="direct"} 3
-        tweed_peers{path="tunnel"} 2
-        tweed_peers{path="left_out"} 1
-        tweed_peers{path="set_aside"} 0
-        tweed_peers_reachability{state="reachable"} 4
-        tweed_peers_reachability{state="degraded"} 0
-        tweed_peers_reachability{state="unreachable"} 1
-        tweed_peers_reachability{state="unknown"} 0
-        tweed_peers_missing 1
-        tweed_lease_conflicts{about="subnet"} 0
-        tweed_lease_conflicts{about="vtep_mac"} 0
-        tweed_lease_conflicts{about="our_subnet"} 0
-        tweed_lease_conflicts{about="our_vtep_mac"} 0
-        tweed_lease_conflicts{about="our_public_ip"} 1
-        tweed_desired_entries 25
-        tweed_firewall_info{firewall="nftables"} 1
-        tweed_table_in_place{table="ip tweed.1"} 1
-        tweed_table_in_place{table="ip tweed-tunnel.1"} 1
-        tweed_tunnel_guarded 1
-        tweed_tunnel_admitted_addresses 5
-        tweed_refused_entries 1
-        tweed_kernel_operations_total{operation="create"} 25
-        tweed_kernel_operations_total{operation="replace"} 0
-        tweed_kernel_operations_total{operation="remove"} 0
-        tweed_kernel_dumps_total 2
-        tweed_kernel_overruns_total 0
-        tweed_config_edits_total 0
-        tweed_path_fallbacks_total 0
-        tweed_vtep_mac_changes_total 0"#]]
-        .assert_eq(&samples(&status()));
-    }
-
-    #[test]
-    fn a_pending_config_has_its_reason_as_a_label() {
-        let pending = Some("the type \"host-gw\" waits:\nC:\\ is not mixed".to_owned());
-        let config = ConfigStatus { pending, ..ConfigStatus::default() };
-        let samples = samples(&Status { config, ..status() });
-        let expected =
-            r#"tweed_config_pending{reason="the type \"host-gw\" waits:\nC:\\ is not mixed"} 1"#;
-        assert!(samples.contains(expected), "{samples}");
-    }
-
-    #[test]
-    fn probes_are_rendered_if_there_are_any() {
-        let counts = ProbeCounts { asked: 9, answered: 8, ..ProbeCounts::default() };
-        let reason = Some("the port is in use".to_owned());
-        let probes = ProbeStatus { good: 4, bad: 1, counts, reason, ..ProbeStatus::default() };
-        let samples = samples(&Status { probes: Some(probes), ..status() });
-        for expected in [
-            r#"tweed_direct_paths{verdict="good"} 4"#,
-            r#"tweed_direct_paths{verdict="bad"} 1"#,
-            r#"tweed_probes_off{reason="the port is in use"} 1"#,
-            "tweed_probes_asked_total 9",
-            "tweed_probes_answered_total 8",
-        ] {
-            assert!(samples.contains(expected), "{expected} in {samples}");
+    fn figures(status: Status) -> Figures {
+        let by_probes = (Some(Path::Tunnel), PathChangeReason::Probes);
+        let usage = |used, free| vec![SubnetUsage { family: Family::V4, used, free }];
+        Figures {
+            readiness: Readiness { ready: status.ready, reasons: Vec::new() },
+            status,
+            silence: Duration::from_millis(1500),
+            measured: Measurements {
+                repairs: [(EntryKind::Route, 3)].into(),
+                path_changes: [(by_probes, 2)].into(),
+                event_to_kernel: times(&[0.0005, 0.25]),
+                dumps: times(&[0.002, 0.004]),
+                loss: histogram(Histogram::of_shares(), &[0.0, 0.0, 0.0, 0.0625, 1.0]),
+                round_trip: times(&[0.0002, 0.0002, 0.0005]),
+                subnets: usage(6, 249),
+                rollout: RolloutPhase::Waiting,
+            },
+            requests: times(&[0.001, 0.002, 0.02]),
+            lease_remaining: 57_600.5,
+            resources: Resources {
+                process: Some(Process {
+                    cpu_seconds: 1.25,
+                    open_files: 19,
+                    max_files: 1024.0,
+                    virtual_memory: 64 << 20,
+                    resident_memory: 18 << 20,
+                    threads: 2,
+                    started: 1_795_000_000.25,
+                }),
+                pods: Some(Pods { attachments: 7, addresses: usage(7, 246) }),
+            },
+            findings: Some([(Level::Warning, 1)].into()),
         }
     }
 
+    /// What a node is that has none of the states of the page.
+    fn empty() -> Status {
+        let empty = Status { backend: None, mixed: false, ready: false, ..status() };
+        let reason = Some("the type \"host-gw\" waits:\nC:\\ is not mixed".to_owned());
+        let config = ConfigStatus { pending: reason.clone(), invalid: reason, ..empty.config };
+        Status { config, firewall: None, probes: None, store: StoreState::Unknown, ..empty }
+    }
+
+    /// The series of a page, without their values.
+    fn series(figures: &Figures) -> Vec<String> {
+        let page = render(figures);
+        let samples = page.lines().filter(|line| !line.starts_with('#'));
+        let series = samples.filter_map(|line| line.rsplit_once(' '));
+        series.map(|(series, _)| series.to_owned()).collect()
+    }
+
+    /// Other tests read the page, too. `UPDATE_EXPECT=1` writes it again.
     #[test]
-    fn each_metric_has_help_and_type_once() {
-        let page = page(&status());
-        let named = |mark: &str| {
-            let lines = page.lines().filter_map(|line| line.strip_prefix(mark));
-            lines.filter_map(|line| line.split(' ').next()).collect::<Vec<_>>()
-        };
-        let mut families: Vec<&str> = page
-            .lines()
-            .filter(|line| !line.starts_with('#'))
-            .filter_map(|line| line.split(['{', ' ']).next())
-            .collect();
-        families.dedup();
-        assert_eq!(named("# HELP "), families);
-        assert_eq!(named("# TYPE "), families);
+    fn a_status_is_rendered_as_metrics() {
+        let golden = expect_file!["../../tests/monitoring/metrics.txt"];
+        golden.assert_eq(&render(&figures(status())));
+    }
+
+    #[test]
+    fn every_state_has_the_same_series() {
+        let mut other = figures(empty());
+        other.measured.rollout = RolloutPhase::None;
+        other.findings = Some(BTreeMap::new());
+        assert_eq!(series(&other), series(&figures(status())));
+    }
+
+    #[test]
+    fn states_are_values_and_not_labels() {
+        let page = render(&figures(empty()));
+        let expected = [
+            "tweed_config_pending 1",
+            "tweed_config_invalid 1",
+            "tweed_backend{backend=\"vxlan\"} 0",
+            "tweed_backend{backend=\"host-gw\"} 0",
+            "tweed_probing{state=\"on\"} 0",
+            "tweed_probing{state=\"disabled\"} 1",
+            "tweed_firewall{firewall=\"nftables\"} 0",
+            "tweed_store_reachable 0",
+        ];
+        for line in expected {
+            assert!(page.lines().any(|it| it == line), "{line} in {page}");
+        }
+        assert!(!page.contains("is not mixed"), "{page}");
+    }
+
+    #[test]
+    fn a_lease_without_an_end_has_infinite_time() {
+        let figures = Figures { lease_remaining: f64::INFINITY, ..figures(status()) };
+        let page = render(&figures);
+        assert!(page.contains("\ntweed_lease_remaining_seconds +Inf\n"), "{page}");
+    }
+
+    #[test]
+    fn labels_are_escaped() {
+        let tables = vec![table("C:\\ \"quoted\"\n")];
+        let page = render(&figures(Status { tables, ..status() }));
+        let expected = r#"tweed_table_in_place{table="C:\\ \"quoted\"\n"} 1"#;
+        assert!(page.contains(expected), "{page}");
     }
 }

@@ -10,13 +10,15 @@ pub mod options;
 mod preflight;
 mod probe;
 mod report;
+pub mod resources;
 mod serve;
 mod systemd;
 
-pub use log::log_to_stderr;
+pub use log::{LogFormat, log_to_stderr};
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
 use tokio::signal::unix::{SignalKind, signal};
@@ -28,9 +30,11 @@ use crate::control::{Event, Outputs, Progress, Query, Reconciler};
 use crate::daemon::options::{Options, StoreOptions};
 use crate::kernel::NetlinkKernel;
 use crate::model::checkpoint::{Checkpoint, HostId};
+use crate::model::measurements::Histogram;
+use crate::plan::preflight::Level;
 use crate::store::etcd::EtcdSubnetManager;
 use crate::store::kube::KubeSubnetManager;
-use crate::store::{self, Documents, Leases};
+use crate::store::{self, Documents, LeaseTerm, Leases};
 use serve::Servers;
 
 /// The number of events that may wait for the loop; a sender of more waits.
@@ -51,6 +55,11 @@ struct Shared {
     saving: Rc<Mutex<()>>,
     /// Why subnet.env is not up to date; none if it is.
     subnet_file: watch::Sender<Option<String>>,
+    /// The findings of the last check of the host, by level; none before the first one.
+    findings: watch::Sender<Option<BTreeMap<Level, usize>>>,
+    requests: watch::Receiver<Histogram>,
+    term: watch::Receiver<LeaseTerm>,
+    started: SystemTime,
 }
 
 impl Shared {
@@ -122,6 +131,10 @@ async fn run_tasks<S: Leases + Documents + 'static>(
         heartbeat: outputs.heartbeat.subscribe(),
         saving: Rc::default(),
         subnet_file: watch::Sender::new(Some("the subnet file is not written yet".to_owned())),
+        findings: watch::Sender::default(),
+        requests: manager.requests(),
+        term: manager.term(),
+        started: SystemTime::now(),
     };
     let (options, manager) = (&Rc::clone(&shared.options), Rc::new(manager));
     let kernel = NetlinkKernel::open().context("opening a netlink socket")?;

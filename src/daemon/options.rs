@@ -24,6 +24,7 @@ use self::flags::{
     DaemonFlags, EtcdFlags, GuardFlags, InterfaceFlags, KubeFlags, PolicyFlags, VersionFlag,
 };
 use crate::control::Settings;
+use crate::daemon::log::LogFormat;
 use crate::model::entry::Ports;
 use crate::model::node::InterfaceOptions;
 use crate::model::policy::{
@@ -52,6 +53,7 @@ pub struct Options {
     /// An endpoint with metrics only; none if it is off.
     pub metrics: Option<SocketAddr>,
     pub verbosity: Level,
+    pub log_format: LogFormat,
     /// Sentences on settings that an operator should change, and on values that are ignored or read
     /// differently, as by flanneld.
     pub warnings: Vec<String>,
@@ -108,6 +110,7 @@ impl Options {
             health: endpoint(&daemon.healthz_ip, daemon.healthz_port, "healthz-ip", &settings)?,
             metrics: endpoint(&daemon.metrics_ip, daemon.metrics_port, "metrics-ip", &settings)?,
             verbosity: daemon.verbosity,
+            log_format: daemon.log_format,
             warnings: settings.warnings,
         })
     }

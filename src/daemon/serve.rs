@@ -8,13 +8,17 @@ use futures::future::OptionFuture;
 use serde::Serialize;
 use serde_json::value::to_raw_value;
 use tokio::net::{TcpListener, UnixListener};
+use tokio::task::spawn_blocking;
+use tokio::time::Instant;
 
 use super::Shared;
 use crate::control::{HEARTBEAT, Query};
 use crate::daemon::http::{self, Response};
-use crate::daemon::metrics;
+use crate::daemon::metrics::{self, Figures};
 use crate::daemon::options::Options;
+use crate::daemon::resources::Resources;
 use crate::model::status::Readiness;
+use crate::store::LeaseTerm;
 
 /// A loop without a heartbeat for this time is stuck.
 const STUCK: Duration = HEARTBEAT.saturating_mul(6);
@@ -93,13 +97,31 @@ async fn health(path: &str, shared: &Shared) -> Response {
 }
 
 async fn metrics(shared: &Shared) -> Response {
-    match shared.ask(Query::Status).await {
-        Ok(status) => {
-            let silence = shared.heartbeat.borrow().elapsed();
-            http::text(200, &metrics::render(&status, &shared.readiness(), silence))
-        }
+    match figures(shared).await {
+        Ok(figures) => http::text(200, &metrics::render(&figures)),
         Err(error) => http::text(503, &format!("{error:#}\n")),
     }
+}
+
+async fn figures(shared: &Shared) -> Result<Figures> {
+    let (status, measured) = shared.ask(Query::Metrics).await?;
+    let (started, subnets) = (shared.started, status.subnets.clone());
+    let resources = spawn_blocking(move || Resources::read(started, &subnets)).await;
+    let lease_remaining = match *shared.term.borrow() {
+        LeaseTerm::None => 0.0,
+        LeaseTerm::Until(end) => end.saturating_duration_since(Instant::now()).as_secs_f64(),
+        LeaseTerm::Unlimited => f64::INFINITY,
+    };
+    Ok(Figures {
+        status,
+        readiness: shared.readiness(),
+        silence: shared.heartbeat.borrow().elapsed(),
+        measured,
+        requests: shared.requests.borrow().clone(),
+        lease_remaining,
+        resources: resources.unwrap_or_default(),
+        findings: shared.findings.borrow().clone(),
+    })
 }
 
 fn liveness(shared: &Shared) -> Response {

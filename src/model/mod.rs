@@ -5,6 +5,7 @@ pub mod config;
 pub mod entry;
 pub mod json;
 pub mod lease;
+pub mod measurements;
 pub mod node;
 pub mod node_inputs;
 pub mod path;

@@ -18,6 +18,8 @@ pub enum Path {
 }
 
 impl Path {
+    pub const ALL: [Self; 2] = [Self::Direct, Self::Tunnel];
+
     /// The name in status output.
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -30,6 +30,13 @@ pub struct Statistics {
     pub mac_changes: u64,
 }
 
+impl Statistics {
+    /// The operations that the kernel has applied.
+    pub const fn operations(&self) -> u64 {
+        self.created + self.replaced + self.removed
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     pub version: String,

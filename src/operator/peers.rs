@@ -216,7 +216,7 @@ mod tests {
         let peers = [reachable, degraded, unreachable, incomplete, unknown, silent];
         let text = PeerList(peers.into()).to_string();
         assert!(text.lines().all(|line| line.len() <= 80), "{text}");
-        expect![[r#"
+        expect![[r"
             SUBNET         PUBLIC IP   BACKEND  PATH    LOSS  RTT     SEEN  STATE
             10.244.3.0/24  172.16.0.9  vxlan    tunnel  1 %   412 us  0 s   reachable
             10.244.3.0/24  172.16.0.9  vxlan    tunnel  7 %   412 us  1 s   degraded
@@ -231,7 +231,7 @@ mod tests {
             10.244.3.0/24  172.16.0.9  vxlan    tunnel  54 %  412 us  49 s  unknown
                 its host answers pings by the same path, and no probe is answered: its
                   daemon is down, or a firewall drops the probes
-        "#]]
+        "]]
         .assert_eq(&text);
     }
 

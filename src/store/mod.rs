@@ -20,11 +20,13 @@ use futures::StreamExt;
 use futures::stream::{self, BoxStream};
 use hyper::Uri;
 use tokio::sync::watch as channel;
+use tokio::time::Instant;
 
 use self::operator::{NodeContents, StoreContents, Swap, Unavailable};
 use crate::mac::MacAddr;
 use crate::model::config::{ConfigUpdate, NetworkConfig};
 use crate::model::lease::{Endpoint, Lease, LeaseAttributes, LeaseUpdate};
+use crate::model::measurements::Histogram;
 use crate::model::prefix::Prefix;
 use crate::model::probe_secret::Secret;
 use crate::model::report::NodeReport;
@@ -118,6 +120,23 @@ pub trait Documents {
 
     /// Whether the store can be used.
     fn state(&self) -> channel::Receiver<StoreState>;
+
+    /// The times of all requests to the store until their answers or timeouts, in seconds.
+    fn requests(&self) -> channel::Receiver<Histogram>;
+
+    /// How long this node holds its lease without another renewal.
+    fn term(&self) -> channel::Receiver<LeaseTerm>;
+}
+
+/// How long a lease is held without another renewal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LeaseTerm {
+    /// No lease is held.
+    #[default]
+    None,
+    Until(Instant),
+    /// A reservation, or a subnet that Kubernetes assigned.
+    Unlimited,
 }
 
 /// The identity of a node in a store that knows nodes apart from their leases.

@@ -1,12 +1,16 @@
 //! Reports whether a store can be used: to the daemon at any time, and to the log once per change.
+//! Also how long its answers take, and how long our lease lasts.
 
 use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tracing::{info, warn};
 
 use crate::excerpt;
+use crate::model::measurements::Histogram;
 use crate::model::status::StoreState;
+use crate::store::LeaseTerm;
 
 /// Reasons why the store is not fully usable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,15 +36,43 @@ pub(super) struct Report {
     pub(super) store: &'static str,
     problems: Mutex<Problems>,
     state: watch::Sender<StoreState>,
+    /// The times of requests, in seconds.
+    requests: watch::Sender<Histogram>,
+    term: watch::Sender<LeaseTerm>,
 }
 
 impl Report {
     pub(super) fn of(store: &'static str) -> Self {
-        Self { store, problems: Mutex::default(), state: watch::Sender::new(StoreState::Unknown) }
+        Self {
+            store,
+            problems: Mutex::default(),
+            state: watch::Sender::new(StoreState::Unknown),
+            requests: watch::Sender::default(),
+            term: watch::Sender::default(),
+        }
     }
 
     pub(super) fn state(&self) -> watch::Receiver<StoreState> {
         self.state.subscribe()
+    }
+
+    pub(super) fn requests(&self) -> watch::Receiver<Histogram> {
+        self.requests.subscribe()
+    }
+
+    pub(super) fn term(&self) -> watch::Receiver<LeaseTerm> {
+        self.term.subscribe()
+    }
+
+    /// A request that was sent at `asked` has its answer, or the server gave none in time.
+    pub(super) fn request_ended(&self, asked: Instant) {
+        let seconds = asked.elapsed().as_secs_f64();
+        self.requests.send_modify(|requests| requests.observe(seconds));
+    }
+
+    /// The term of our lease has changed.
+    pub(super) fn leased(&self, term: LeaseTerm) {
+        self.term.send_replace(term);
     }
 
     /// Why the servers cannot be used; none if they can.

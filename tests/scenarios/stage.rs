@@ -7,15 +7,18 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, LocalSet};
 use tokio::time::{self, Instant};
 use tweed::control::{Event, HEARTBEAT, Outputs, Progress, Query, Reconciler, Settings};
+use tweed::daemon::metrics::{self, Figures};
+use tweed::daemon::resources::Resources;
 use tweed::model::checkpoint::Checkpoint;
 use tweed::model::config::{ConfigUpdate, NetworkConfig, Unusable};
 use tweed::model::lease::{Endpoint, Lease, LeaseId, LeaseUpdate};
+use tweed::model::measurements::Histogram;
 use tweed::model::node::InterfaceOptions;
 use tweed::model::path::PeerReachability;
 use tweed::model::policy::Policy;
 use tweed::model::prefix::Prefix;
 use tweed::model::report::NodeReport;
-use tweed::model::status::{ConfigStatus, PeerStatus, StoreState};
+use tweed::model::status::{ConfigStatus, PeerStatus, Readiness, StoreState};
 use tweed::plan::config_change::Reload;
 use tweed::probe::ProbeEvent;
 use tweed_model::ModelKernel;
@@ -282,6 +285,7 @@ impl Stage {
                 let lines = lines.map(|line| line.trim().to_owned());
                 [command.rest.clone()].into_iter().chain(lines).collect()
             }
+            "metrics" => self.metrics(command.rest.trim_start_matches("metrics").trim()).await,
             "peers" => self.peers().await,
             "config" => self.config().await,
             "report" => self.report().await,
@@ -304,6 +308,25 @@ impl Stage {
         };
         let log: Vec<String> = self.kernel.take_log().into_iter().map(show).collect();
         if log.is_empty() { vec!["nothing".into()] } else { log }
+    }
+
+    /// The series of metrics whose name contains `words` and that are not 0.
+    async fn metrics(&self, words: &str) -> Vec<String> {
+        let (status, measured) = self.ask(Query::Metrics).await;
+        let page = metrics::render(&Figures {
+            status,
+            measured,
+            readiness: Readiness::default(),
+            silence: Duration::ZERO,
+            requests: Histogram::default(),
+            lease_remaining: 0.0,
+            resources: Resources::default(),
+            findings: None,
+        });
+        let shown =
+            |line: &&str| line.contains(words) && !line.starts_with('#') && !line.ends_with(" 0");
+        let lines = page.lines().filter(shown).map(str::to_owned);
+        [format!("metrics {words}")].into_iter().chain(lines).collect()
     }
 
     async fn peers(&self) -> Vec<String> {

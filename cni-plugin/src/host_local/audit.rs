@@ -10,6 +10,7 @@ use super::config::Location;
 use super::liveness::Liveness;
 use super::runtime_cache::Cached;
 use super::store::{Record, Reservation, Store, is_of_a_runtime};
+use crate::disk::if_present;
 use crate::excerpt;
 use crate::protocol::error::Error;
 
@@ -43,6 +44,20 @@ pub fn networks(data_dir: &Path) -> io::Result<Vec<String>> {
     }
     networks.sort();
     Ok(networks)
+}
+
+/// The reserved addresses of all networks in `data_dir`; no record is opened.
+pub fn reserved_addresses(data_dir: &Path) -> Result<Vec<IpAddr>, Error> {
+    let networks = if_present(networks(data_dir));
+    let networks = networks.map_err(|error| {
+        Error::failed(format!("listing the networks in {}: {error}", data_dir.display()))
+    })?;
+    let mut addresses = Vec::new();
+    for network in networks.unwrap_or_default() {
+        let entries = Store::at(data_dir.join(network)).entries()?;
+        addresses.extend(entries.into_iter().map(|entry| entry.address));
+    }
+    Ok(addresses)
 }
 
 /// Classifies every record, sorted by address, and frees dead ones for `Repair::Free`. Holds the lock.

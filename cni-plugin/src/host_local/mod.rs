@@ -12,7 +12,7 @@ mod store;
 mod tests;
 
 pub use allocate::allocate;
-pub use audit::{Classification, Finding, Kind, Repair, audit, networks};
+pub use audit::{Classification, Finding, Kind, Repair, audit, networks, reserved_addresses};
 pub(crate) use audit::{alive, leaked};
 pub use config::{Config, Location};
 pub(crate) use liveness::Liveness;

@@ -162,6 +162,11 @@ impl States {
         self.owners()?.into_iter().map(record).collect()
     }
 
+    /// The number of attachments with a record; no record is opened.
+    pub fn count(&self) -> Result<usize, Error> {
+        Ok(self.owners()?.len())
+    }
+
     /// Each once, whatever names its record has.
     fn owners(&self) -> Result<Vec<Owner>, Error> {
         let names = self.names()?;

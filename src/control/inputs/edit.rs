@@ -7,6 +7,7 @@ use super::Inputs;
 use crate::control::changes::Changes;
 use crate::model::config::{ConfigUpdate, NetworkConfig};
 use crate::model::lease::Lease;
+use crate::model::measurements::RolloutPhase;
 use crate::model::node::Node;
 use crate::model::node_inputs::NodeInputs;
 use crate::model::status::ConfigStatus;
@@ -143,6 +144,16 @@ impl Inputs {
             rollout: self.rollout(),
             pending: self.pending(),
             invalid: self.edit.unusable(),
+        }
+    }
+
+    pub fn rollout_phase(&self) -> RolloutPhase {
+        let wanted = self.edit.wanted().or(self.config.as_ref());
+        match wanted.and_then(|config| config.rollout.as_ref()) {
+            None => RolloutPhase::None,
+            Some(_) if !self.follows() => RolloutPhase::Waiting,
+            Some(_) if self.pending().is_some() => RolloutPhase::Pending,
+            Some(_) => RolloutPhase::Applied,
         }
     }
 

@@ -9,8 +9,9 @@ use tracing::Level;
 use super::argv::{Flag, GivenFlags, list, one, optional};
 use super::stop::Stop;
 use super::values::{
-    bit, boolean, checksums, file, level, parsed, percent, port, renew_margin, resync,
+    bit, boolean, checksums, file, level, log_format, parsed, percent, port, renew_margin, resync,
 };
+use crate::daemon::log::LogFormat;
 use crate::model::policy::Checksums;
 
 /// Declares groups of flags under their headings. Each group is a struct of the typed values.
@@ -68,6 +69,8 @@ flags! {
         metrics_port: u16 = one("metrics-port", "PORT", "0", port);
         /// Log level: info below 2, debug from 2, trace from 5
         verbosity: Level = one("v", "LEVEL", "0", level);
+        /// Form of the lines of the log: text or json
+        log_format: LogFormat = one("log-format", "FORMAT", "text", log_format);
     }
 
     "Daemon" VersionFlag {

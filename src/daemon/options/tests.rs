@@ -10,8 +10,8 @@ use std::time::Duration;
 use tracing::Level;
 
 use super::{
-    Conntrack, Forward, Guard, Masquerade, Options, Pods, Ports, Preference, Reload, Stop,
-    StoreOptions, UnknownSources,
+    Conntrack, Forward, Guard, LogFormat, Masquerade, Options, Pods, Ports, Preference, Reload,
+    Stop, StoreOptions, UnknownSources,
 };
 use crate::model::policy::Checksums;
 use crate::store::etcd::EtcdOptions;
@@ -163,6 +163,13 @@ fn verbosity_follows_klog() {
         assert_eq!(options(&format!("--v {v}")).verbosity, level);
     }
     check_refusal("-v=much", "--v is \"much\"; allowed: a number");
+}
+
+#[test]
+fn the_log_is_text_unless_json_is_requested() {
+    assert_eq!(options("").log_format, LogFormat::Text);
+    assert_eq!(options("--log-format=json").log_format, LogFormat::Json);
+    check_refusal("--log-format=xml", "--log-format is \"xml\"; allowed: text or json");
 }
 
 #[test]

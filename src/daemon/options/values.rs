@@ -8,6 +8,7 @@ use std::time::Duration;
 use regex::Regex;
 use tracing::Level;
 
+use crate::daemon::log::LogFormat;
 use crate::model::policy::Checksums;
 
 /// Describes in an error which values a flag allows.
@@ -81,6 +82,14 @@ pub(super) fn level(text: &str) -> Result<Level, Allowed> {
         ..=1 => Ok(Level::INFO),
         2..=4 => Ok(Level::DEBUG),
         5.. => Ok(Level::TRACE),
+    }
+}
+
+pub(super) fn log_format(text: &str) -> Result<LogFormat, Allowed> {
+    match text {
+        "text" => Ok(LogFormat::Text),
+        "json" => Ok(LogFormat::Json),
+        _ => Err("text or json"),
     }
 }
 

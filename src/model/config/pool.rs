@@ -40,6 +40,19 @@ impl Pool {
         Prefix::holding(base, self.subnet_len).unwrap_or(self.min)
     }
 
+    /// How many subnets of the network `leased` takes, and how many are left, if each has `len` bits.
+    pub fn usage(&self, leased: impl Iterator<Item = Prefix>, len: u8) -> (u128, u128) {
+        let others = || 1_u128.checked_shl(len.saturating_sub(self.network.prefix_len()).into());
+        let count =
+            if len == self.subnet_len { self.count() } else { others().unwrap_or(u128::MAX) };
+        let taken = |subnet: Prefix| {
+            1_u128.checked_shl(len.saturating_sub(subnet.prefix_len()).into()).unwrap_or(u128::MAX)
+        };
+        let leased = leased.filter(|subnet| self.network.covers(*subnet));
+        let used = leased.map(taken).fold(0, u128::saturating_add);
+        (used, count.saturating_sub(used))
+    }
+
     /// The number of `subnet`; none if the pool does not assign it.
     pub fn index(&self, subnet: Prefix) -> Option<u128> {
         self.assigns(subnet)

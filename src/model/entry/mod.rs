@@ -118,7 +118,30 @@ macro_rules! kinds {
             $($kind($kind)),*
         }
 
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum EntryKind {
+            $($kind),*
+        }
+
+        impl EntryKind {
+            pub const ALL: &[Self] = &[$(Self::$kind),*];
+
+            /// The name in metrics and logs.
+            pub fn name(self) -> String {
+                match self {
+                    $(Self::$kind => stringify!($kind)),*
+                }
+                .to_lowercase()
+            }
+        }
+
         impl Entry {
+            pub const fn kind(&self) -> EntryKind {
+                match self {
+                    $(Self::$kind(_) => EntryKind::$kind),*
+                }
+            }
+
             /// Whether it belongs to this node and not to a peer. Such entries come first in the
             /// order of keys.
             pub const fn is_local(&self) -> bool {

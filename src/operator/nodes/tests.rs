@@ -263,7 +263,7 @@ fn the_wide_table_and_the_json_have_all_values() {
                 "lease": "10.244.3.0-24",
                 "family": "v4",
                 "state": "unreachable",
-                "cause": "no probe is answered: its host or daemon is down, or a firewall drops the packets",
+                "cause": "no probe and no ping is answered: its host is down, or a firewall drops the packets",
                 "since": "2026-11-23T14:58:00Z"
               }
             ],

@@ -175,6 +175,17 @@ impl ProbeState {
         self.first_packet.map_or((0, 0), |_| self.track(path).window())
     }
 
+    /// The share of lost probes by the path in use; none while it is not known.
+    pub fn loss(&self) -> Option<f64> {
+        let (asked, lost) = self.window(self.used?.path);
+        (asked > 0).then(|| f64::from(lost) / f64::from(asked))
+    }
+
+    /// The last round-trip time by the path in use; none while nothing gets through.
+    pub fn round_trip(&self) -> Option<Duration> {
+        self.used_track().filter(|track| !track.is_silent())?.round_trip
+    }
+
     pub(super) fn pace(&self, thresholds: Thresholds) -> Pace {
         let pace =
             if self.target.direct { self.direct_pace(thresholds) } else { self.tunnel_pace() };

@@ -112,6 +112,8 @@ fn fix(group: &PeerReachability, ports: &[Port]) -> String {
     let (all, pods) = (listed(ports), "packets with addresses of pods");
     let tunnel: Vec<Port> =
         ports.iter().copied().filter(|it| matches!(it, Port::Tunnel(_))).collect();
+    let probes: Vec<Port> =
+        ports.iter().copied().filter(|it| matches!(it, Port::Probes(_))).collect();
     match group {
         PeerReachability::Reachable => String::new(),
         PeerReachability::Unreachable { cause, .. } => match cause {
@@ -157,6 +159,11 @@ fn fix(group: &PeerReachability, ports: &[Port]) -> String {
             UnknownCause::NeverAnswered => format!(
                 "if these peers run tweedd, run tweedctl doctor there, and allow {all}; flannel \
                  answers no probes"
+            ),
+            UnknownCause::DaemonSilent => format!(
+                "look at the daemon of these peers; if it runs and is ready, allow {} between the \
+                 networks of pods",
+                listed(&probes)
             ),
         },
     }
@@ -207,6 +214,7 @@ mod tests {
             unknown(UnknownCause::ProbesOff),
             unknown(UnknownCause::TooEarly),
             unknown(UnknownCause::NeverAnswered),
+            unknown(UnknownCause::DaemonSilent),
         ];
         let found = causes.map(|cause| {
             let found = findings(&[peer("n7", "10.244.7.0/24", cause)], None, &PORTS).remove(0);
@@ -217,7 +225,7 @@ mod tests {
             warning peer-unreachable: 1 of 1 peers is unreachable: n7 (172.16.0.7): direct probes are answered, those through the tunnel are not: check whether a firewall drops the UDP port of the tunnel: allow UDP port 8472 (tunnel) between this host and these peers, in both directions, in the firewalls of the hosts and of the network
             warning peer-unreachable: 1 of 1 peers is unreachable: n7 (172.16.0.7): probes through the tunnel are answered, direct ones are not: check whether the network drops packets with addresses of pods: allow packets with addresses of pods, and UDP ports 8472 (tunnel) and 8475 (probes), between this host and these peers: turn off checks of source and destination in the network
             warning peer-unreachable: 1 of 1 peers is unreachable: n7 (172.16.0.7): its packets arrive here, and probes to it are not answered in time: packets in one direction are lost or late: allow UDP ports 8472 (tunnel) and 8475 (probes) from this host to these peers: check the rules for sending here and for receiving there
-            warning peer-unreachable: 1 of 1 peers is unreachable: n7 (172.16.0.7): no probe is answered: its host or daemon is down, or a firewall drops the packets: run tweedctl doctor on these peers; if they run and are ready, allow UDP ports 8472 (tunnel) and 8475 (probes) between the hosts
+            warning peer-unreachable: 1 of 1 peers is unreachable: n7 (172.16.0.7): no probe and no ping is answered: its host is down, or a firewall drops the packets: run tweedctl doctor on these peers; if they run and are ready, allow UDP ports 8472 (tunnel) and 8475 (probes) between the hosts
             warning peer-unreachable: 1 of 1 peers is unreachable: n7 (172.16.0.7): no peer answers: check the link and the firewall of this node: check the link and the firewall of this host: UDP ports 8472 (tunnel) and 8475 (probes) must be open in both directions
             warning peer-degraded: 1 of 1 peers is degraded: n7 (172.16.0.7): 5 % or more of the last 100 probes were lost: look for errors of the links between the hosts: ip -s link, ethtool -S
             warning peer-degraded: 1 of 1 peers is degraded: n7 (172.16.0.7): small probes are answered, large ones are not: check the MTU of the underlay: set Backend.MTU to what the network carries, or raise the MTU of its links
@@ -225,6 +233,7 @@ mod tests {
             note peer-unknown: 1 of 1 peers is not known to answer: n7 (172.16.0.7): paths are not probed: see docs/operations.md, section Path probes: what probes need
             note peer-unknown: 1 of 1 peers is not known to answer: n7 (172.16.0.7): not enough probes have been sent yet: run tweedctl doctor again in some seconds
             note peer-unknown: 1 of 1 peers is not known to answer: n7 (172.16.0.7): it has never answered a probe: it may run flannel, or be unreachable: if these peers run tweedd, run tweedctl doctor there, and allow UDP ports 8472 (tunnel) and 8475 (probes); flannel answers no probes
+            note peer-unknown: 1 of 1 peers is not known to answer: n7 (172.16.0.7): its host answers pings by the same path, and no probe is answered: its daemon is down, or a firewall drops the probes: look at the daemon of these peers; if it runs and is ready, allow UDP port 8475 (probes) between the networks of pods
         "]].assert_eq(&found);
     }
 

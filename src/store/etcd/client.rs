@@ -156,6 +156,7 @@ impl Client {
         let longest = pace::answer_timeout(self.latency().await, self.servers.count());
         let asked = Instant::now();
         let answer = timeout(longest, Box::pin(ask(connection.clone()))).await;
+        self.report.request_ended(asked);
         self.note_latency(&connection, asked.elapsed()).await;
         match answer {
             Ok(Ok(answer)) => {

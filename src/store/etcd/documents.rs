@@ -13,13 +13,14 @@ use super::connect::unless_denied;
 use super::watch::message;
 use super::{EtcdSubnetManager, Shared};
 use crate::model::config::{ConfigUpdate, NetworkConfig, Unusable};
+use crate::model::measurements::Histogram;
 use crate::model::probe_secret::Secret;
 use crate::model::report::NodeReport;
 use crate::model::status::StoreState;
-use crate::store::Documents;
 use crate::store::backoff::Backoff;
 use crate::store::failover::{Failure, retry};
 use crate::store::watch::distinct;
+use crate::store::{Documents, LeaseTerm};
 
 const GONE: &str = "the etcd lease of this node is gone";
 
@@ -87,6 +88,14 @@ impl Documents for EtcdSubnetManager {
 
     fn state(&self) -> channel::Receiver<StoreState> {
         self.shared.store.client.report.state()
+    }
+
+    fn requests(&self) -> channel::Receiver<Histogram> {
+        self.shared.store.client.report.requests()
+    }
+
+    fn term(&self) -> channel::Receiver<LeaseTerm> {
+        self.shared.store.client.report.term()
     }
 }
 

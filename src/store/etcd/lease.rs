@@ -24,7 +24,7 @@ use crate::store::claim::{Allocation, Claimant, HeldLease};
 use crate::store::failover::Refusal;
 use crate::store::hold::{pause_after, until_lost};
 use crate::store::watch::updates;
-use crate::store::{Error, Leases, Lost};
+use crate::store::{Error, LeaseTerm, Leases, Lost};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Grant {
@@ -32,6 +32,12 @@ pub(super) struct Grant {
     pub(super) ttl: Duration,
     /// The earliest time at which it may last have been renewed.
     pub(super) renewed: Instant,
+}
+
+impl Grant {
+    fn term(self) -> LeaseTerm {
+        LeaseTerm::Until(self.renewed + self.ttl)
+    }
 }
 
 /// As in flannel: a node that is off for longer loses its subnet.
@@ -53,6 +59,9 @@ impl Leases for EtcdSubnetManager {
         let (pools, previous) = (&config.pools, &shared.previous);
         let claimant = Claimant { pools, public_ips, previous, occupied: &occupied };
         let lost = shared.ours.borrow().loss();
+        if lost.is_some() {
+            shared.store.client.report.leased(LeaseTerm::None);
+        }
         pause_after(lost, &shared.losses).await;
         let held = shared.ours.borrow().own.clone();
         let own = match held {
@@ -66,6 +75,11 @@ impl Leases for EtcdSubnetManager {
             grant: own.grant,
         };
         shared.ours.send_modify(|ours| ours.own = Some(own));
+        let term = match lease.grant {
+            Some(_) => shared.grant.lock().await.map_or(LeaseTerm::None, Grant::term),
+            None => LeaseTerm::Unlimited,
+        };
+        shared.store.client.report.leased(term);
         Ok(lease)
     }
 
@@ -320,6 +334,7 @@ impl Shared {
                 Ok(()) => {}
                 Err(Refusal::Absent) => {
                     self.forget_grant().await;
+                    self.store.client.report.leased(LeaseTerm::None);
                     return Lost::because(format!(
                         "etcd lease {:x} of key {} is gone",
                         grant.id, lease.id
@@ -379,6 +394,10 @@ impl Shared {
         self.store.client.request(ask).await?.then_some(()).ok_or(Refusal::Absent)?;
         if let Some(grant) = self.grant.lock().await.as_mut().filter(|grant| grant.id == id) {
             grant.renewed = asked;
+            let is_ours = |ours: &Ours| ours.own.as_ref().is_some_and(|own| own.grant == Some(id));
+            if is_ours(&self.ours.borrow()) {
+                self.store.client.report.leased(grant.term());
+            }
         }
         Ok(())
     }

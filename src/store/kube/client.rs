@@ -134,7 +134,10 @@ impl Client {
         }
         let connection = self.connection().await?;
         let request = ask.clone().map(Body::from);
-        let reason = match timeout(ANSWER, Box::pin(connection.send(request))).await {
+        let asked = Instant::now();
+        let answer = timeout(ANSWER, Box::pin(connection.send(request))).await;
+        self.report.request_ended(asked);
+        let reason = match answer {
             Ok(Ok(response)) if response.status().is_success() => {
                 self.succeeded().await;
                 return Ok((connection, response));

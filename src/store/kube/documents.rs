@@ -21,6 +21,7 @@ use super::request;
 use super::{KubeSubnetManager, NetworkCondition, NodeRef, PodRef, Shared};
 use crate::excerpt;
 use crate::model::config::{ConfigUpdate, NetworkConfig, Unusable};
+use crate::model::measurements::Histogram;
 use crate::model::probe_secret::Secret;
 use crate::model::report::NodeReport;
 use crate::model::status::StoreState;
@@ -28,7 +29,7 @@ use crate::store::backoff::Backoff;
 use crate::store::failover::{Failure, Refusal, retry};
 use crate::store::hold::change;
 use crate::store::watch::distinct;
-use crate::store::{Documents, Identity};
+use crate::store::{Documents, Identity, LeaseTerm};
 
 /// The interval at which the config is read: Kubernetes replaces a symbolic link in the folder of a
 /// mounted ConfigMap, which a watch on the file would miss.
@@ -128,6 +129,14 @@ impl Documents for KubeSubnetManager {
 
     fn state(&self) -> channel::Receiver<StoreState> {
         self.shared.client.report.state()
+    }
+
+    fn requests(&self) -> channel::Receiver<Histogram> {
+        self.shared.client.report.requests()
+    }
+
+    fn term(&self) -> channel::Receiver<LeaseTerm> {
+        self.shared.client.report.term()
     }
 }
 

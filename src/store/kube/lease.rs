@@ -16,7 +16,7 @@ use crate::model::lease::{Lease, LeaseAttributes, LeaseId, LeaseUpdate};
 use crate::store::failover::Refusal;
 use crate::store::hold::{pause_after, until_lost};
 use crate::store::watch::updates;
-use crate::store::{Error, Leases, Lost};
+use crate::store::{Error, LeaseTerm, Leases, Lost};
 
 /// The interval, roughly, at which a node without a subnet is read again.
 const RETRY: Duration = Duration::from_secs(3);
@@ -29,6 +29,9 @@ impl Leases for KubeSubnetManager {
     ) -> Result<Lease, Error> {
         let shared = &self.shared;
         let lost = shared.ours.borrow().loss();
+        if lost.is_some() {
+            shared.client.report.leased(LeaseTerm::None);
+        }
         pause_after(lost, &shared.losses).await;
         let name = shared.node_name().await;
         loop {
@@ -51,6 +54,7 @@ impl Leases for KubeSubnetManager {
             };
             let published = Published { attributes: attributes.clone(), subnets };
             shared.ours.send_modify(|ours| ours.published = Some(published));
+            shared.client.report.leased(LeaseTerm::Unlimited);
             return Ok(lease);
         }
     }

@@ -166,7 +166,7 @@ fn a_node_reports_its_firewall_and_cleans_up_all_rules() {
     let reported = "masquerading firewall=\"iptables\" reason=\"--iptables requests it\"";
     assert_eq!(log.matches(reported).count(), 1, "{log}");
     let metrics = daemon.get("/metrics").unwrap().body;
-    assert!(metrics.contains("tweed_firewall_info{firewall=\"iptables\"} 1"), "{metrics}");
+    assert!(metrics.contains("tweed_firewall{firewall=\"iptables\"} 1"), "{metrics}");
     let diff = tweedctl(scene.node(), &["diff"]).unwrap();
     assert!(diff.status.success(), "{diff:?}");
     scene.cluster.daemons[0].stop().unwrap();

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -136,6 +137,16 @@ fn a_host_without_ipv6_is_served_on_ipv4() {
     is_alive(&node).unwrap();
 }
 
+/// promtool reads the page and finds no fault.
+fn lints_metrics(page: &str) {
+    let mut promtool = Command::new("promtool");
+    let promtool = promtool.args(["check", "metrics"]).stdin(Stdio::piped());
+    let mut linter = promtool.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    linter.stdin.take().unwrap().write_all(page.as_bytes()).unwrap();
+    let checked = linter.wait_with_output().unwrap();
+    assert!(checked.status.success() && checked.stderr.is_empty(), "{checked:?}");
+}
+
 #[test]
 fn pods_reach_only_the_metrics_of_a_shipped_daemon() {
     let cluster = start(&["--healthz-ip=127.0.0.1", "--metrics-port=8082"], Stack::V4);
@@ -145,6 +156,21 @@ fn pods_reach_only_the_metrics_of_a_shipped_daemon() {
     let from_pod = |port: u16, path: &str| pod.namespace().get((address, port).into(), path);
     let metrics = from_pod(METRICS_PORT, "/metrics").unwrap();
     assert!(metrics.status == 200 && metrics.body.contains("tweed_ready 1"), "{metrics:?}");
+    lints_metrics(&metrics.body);
+    let value = |series: &str| -> f64 {
+        let mut lines = metrics.body.lines().filter_map(|line| line.strip_prefix(series));
+        lines.next().and_then(|value| value.trim().parse().ok()).unwrap_or(f64::NAN)
+    };
+    assert!(value("tweed_lease_remaining_seconds") > 86_000.0, "{}", metrics.body);
+    for series in [
+        "tweed_store_request_seconds_count",
+        "tweed_dump_seconds_count",
+        "tweed_event_to_kernel_seconds_count",
+        "process_cpu_seconds_total",
+        "tweed_subnets{family=\"ipv4\",state=\"used\"}",
+    ] {
+        assert!(value(series) > 0.0, "{series}: {}", metrics.body);
+    }
     for path in ["/healthz", "/readyz", "/"] {
         assert_eq!(from_pod(METRICS_PORT, path).unwrap().status, 404, "{path}");
     }

@@ -4,5 +4,6 @@ mod command_line;
 mod ctl;
 mod doctor;
 mod health;
+mod monitoring;
 mod nodes;
 mod privileges;

@@ -196,7 +196,10 @@ fn a_path_that_drops_large_packets_is_left() {
     cluster.segment.filter(LARGE).unwrap();
     wait_for(&cluster, Family::V4, Path::Tunnel, &bad("large-lost")).unwrap();
     // Results of probes are published a moment later.
-    let reported = ["tweed_path_fallbacks_total 1", "tweed_direct_paths{verdict=\"bad\"} 1"];
+    let reported = [
+        "tweed_path_changes_total{to=\"tunnel\",reason=\"probes\"} 1",
+        "tweed_direct_paths{verdict=\"bad\"} 1",
+    ];
     eventually(PATIENCE, || {
         let metrics = cluster.daemons[0].get("/metrics")?.body;
         ensure!(

@@ -173,7 +173,7 @@ fn help_lists_each_flag() {
                  ip-masq-fully-random-disable kube-subnet-mgr kube-api-url kube-annotation-prefix kubeconfig-file \
                  net-config-path set-node-network-unavailable version healthz-ip healthz-port iptables-resync \
                  iptables-forward-rules ip-blackhole-route v vmodule log_backtrace_at help max-withdraw state-file \
-                 control-socket config-reload iptables-masquerade-bit metrics-ip metrics-port"
+                 control-socket config-reload iptables-masquerade-bit metrics-ip metrics-port log-format"
         .split_whitespace()
     {
         let listed = help.lines().any(|line| line.contains("--") && line.split([' ', '[', ',']).any(|word| word == format!("--{flag}")));
