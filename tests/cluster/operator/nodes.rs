@@ -49,6 +49,7 @@ fn a_node_is_ready_unreachable_dead_and_ready_again() {
     let mut cluster = Cluster::start(3, &Stack::V4.config(config)).unwrap();
     wait_for(&cluster, ["ready"; 3], 0);
     cluster.daemons[1].kill().unwrap();
+    cluster.nodes[1].underlay().cut().unwrap();
     wait_for(&cluster, ["ready", "unreachable", "ready"], 5);
     refresh_each_second(&cluster, 1);
     wait_for(&cluster, ["ready", "dead", "ready"], 5);
@@ -65,6 +66,7 @@ fn a_node_is_ready_unreachable_dead_and_ready_again() {
     assert!(code == Some(0) && text.contains(env!("CARGO_PKG_VERSION")), "{text}");
     assert_eq!(nodes(&cluster, &["--node", "n9"]).unwrap().0, Some(2));
 
+    cluster.nodes[1].underlay().restore().unwrap();
     cluster.daemons[1].start().unwrap();
     wait_for(&cluster, ["ready"; 3], 0);
     assert!(nodes(&cluster, &["--failing"]).unwrap().1.starts_with("3 nodes: 3 ready"));

@@ -26,6 +26,9 @@ pub struct Monitor {
     process: Process,
 }
 
+/// A route table that nothing else uses.
+const MARKER: &str = "table 199";
+
 impl Node {
     /// Records changes from this call on.
     pub fn monitor(&self) -> Result<Monitor> {
@@ -33,9 +36,18 @@ impl Node {
         command.args(["-timestamp", "-tshort", "monitor", "all"]);
         let name = format!("{}-monitor{}", self.name(), self.world().number());
         let process = self.world().start(&mut command, self.namespace(), &name)?;
-        let monitor = Monitor { process };
-        eventually(PATIENCE, || monitor.waiting().map(drop)).context("starting `ip monitor`")?;
-        Ok(monitor)
+        // Until it has listed all links, `ip monitor` discards what it is notified of.
+        let mut number = 0;
+        eventually(PATIENCE, || {
+            number = number % 250 + 1;
+            let marker = format!("unreachable 192.0.2.{number} {MARKER}");
+            self.ip(format!("route add {marker}"))?;
+            self.ip(format!("route del {marker}"))?;
+            ensure!(process.log()?.contains(MARKER), "`ip monitor` does not listen yet");
+            Ok(())
+        })
+        .context("starting `ip monitor`")?;
+        Ok(Monitor { process })
     }
 }
 
@@ -47,7 +59,8 @@ impl Monitor {
             Ok(())
         })?;
         self.process.kill()?;
-        Ok(self.process.log()?.lines().filter_map(Change::parse).collect())
+        let changes = self.process.log()?.lines().filter_map(Change::parse).collect::<Vec<_>>();
+        Ok(changes.into_iter().filter(|it| !it.text.contains(MARKER)).collect())
     }
 
     /// Bytes of unread messages. An error before the monitor listens.
