@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::Control;
 use super::changes::Differences;
-use crate::model::entry::{Entry, KernelState, Key, NexthopId, Removal};
+use crate::model::entry::{Entry, KernelState, Key, NexthopId, Removal, SettingKind};
 use crate::plan::diff::{Op, diff, diff_key};
 
 impl Control {
@@ -57,6 +57,9 @@ impl Control {
     /// triggered this diff.
     fn is_due(&mut self, op: &Op, remade: &BTreeSet<Key>) -> bool {
         let is_due = match op {
+            Op::Create(entry) | Op::Replace(entry) if self.makes_strict(entry) => {
+                self.state.timers.has_lingered(&entry.key()) && self.may_put(entry, remade)
+            }
             Op::Create(entry) | Op::Replace(entry) => {
                 self.state.timers.forget(&entry.key());
                 self.may_put(entry, remade)
@@ -64,6 +67,13 @@ impl Control {
             Op::Remove(entry) => self.may_remove_now(entry),
         };
         is_due && !self.state.refused.holds_back(op)
+    }
+
+    /// Whether `entry` makes a loose reverse-path filter strict: packets of peers that still use the
+    /// other path would be dropped.
+    fn makes_strict(&self, entry: &Entry) -> bool {
+        let is_strict = |entry: &Entry| matches!(entry, Entry::Setting(it) if it.is_on(SettingKind::ReversePath));
+        is_strict(entry) && self.state.actual.get(&entry.key()).is_some()
     }
 
     /// Whether `entry` may be created, or may replace the existing one. An entry that is already

@@ -127,10 +127,13 @@ impl Timers {
         self.keys.insert((at, key));
     }
 
-    /// Whether the undesired entry `key` was kept long enough; the first call starts the delay.
+    /// Whether the undesired entry or setting `key` was kept long enough; the first call starts the delay.
     pub(super) fn has_lingered(&mut self, key: &Key) -> bool {
         let now = Instant::now();
-        let linger = if matches!(key, Key::Link(_)) { LINGER_OF_DEVICE } else { LINGER };
+        let linger = match key {
+            Key::Link(_) | Key::Setting(..) => LINGER_OF_DEVICE,
+            _ => LINGER,
+        };
         let until = *self.lingering.entry(key.clone()).or_insert(now + linger);
         if until > now {
             self.keys.insert((until, key.clone()));
