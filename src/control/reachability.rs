@@ -167,7 +167,8 @@ impl Control {
         let peer = self.peer_name(peer).unwrap_or_default();
         match change {
             PeerChange::Failing(PeerReachability::Unknown { cause }) => {
-                tracing::warn!(lease, peer, %cause, "peer does not answer probes");
+                let cause = cause.to_string();
+                tracing::warn!(lease, peer, cause, "peer does not answer probes");
             }
             PeerChange::Failing(reachability) => {
                 let (state, cause) = (reachability.state().as_str(), reachability.cause());

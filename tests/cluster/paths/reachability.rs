@@ -86,8 +86,6 @@ fn a_peer_whose_daemon_does_not_run_is_not_unreachable() {
         cluster.nodes[1].underlay().restore().unwrap();
         cluster.daemons[1].start().unwrap();
         wait_for(&cluster, "reachable", None).unwrap();
-        wait_for_log(&cluster, "peer is reachable again");
-        assert!(!cluster.daemons[0].log().unwrap().contains("all peers"), "only one was silent");
     }
 }
 
