@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use tweed_lab::{Family, eventually};
 
-use crate::fixture::ask::tweedctl;
+use crate::fixture::ask::{tweedctl, wait_until_reachable};
 use crate::fixture::cluster::{Cluster, PATIENCE, Stack};
 
 /// Exit code and output of `tweedctl nodes` with these arguments.
@@ -47,6 +47,7 @@ fn refresh_each_second(cluster: &Cluster, index: usize) {
 fn a_node_is_ready_unreachable_dead_and_ready_again() {
     let config = r#""Backend":{"Type":"vxlan"},"Probe":{"Interval":"200ms"}"#;
     let mut cluster = Cluster::start(3, &Stack::V4.config(config)).unwrap();
+    wait_until_reachable(&cluster).unwrap();
     wait_for(&cluster, ["ready"; 3], 0);
     cluster.daemons[1].kill().unwrap();
     cluster.nodes[1].underlay().cut().unwrap();

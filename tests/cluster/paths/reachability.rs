@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use tweed_lab::eventually;
 
 use super::probe::reported;
-use crate::fixture::ask::tweedctl;
+use crate::fixture::ask::{tweedctl, wait_until_reachable};
 use crate::fixture::cluster::{Cluster, ClusterPlan, PATIENCE, Stack};
 use crate::fixture::table::{HOST_GW_MIXED, Side, VXLAN, VXLAN_MIXED};
 
@@ -25,7 +25,7 @@ fn start(stack: Stack, side: Side) -> Result<Cluster> {
     let rest = format!(r#"{},"Probe":{{"Interval":"200ms"}}"#, side.config());
     let config = stack.config(&rest);
     let cluster = ClusterPlan::new(3, &config).stack(stack).start()?;
-    wait_for(&cluster, "reachable", None)?;
+    wait_until_reachable(&cluster)?;
     Ok(cluster)
 }
 
