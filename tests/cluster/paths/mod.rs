@@ -4,3 +4,4 @@ mod mixed;
 pub(crate) mod probe;
 mod reachability;
 mod start;
+mod views;

@@ -21,7 +21,7 @@ const SENT: &str = "ipproto udp dport 8472";
 
 /// Three nodes that reach each other. A short interval results in enough probes for a share of
 /// losses.
-fn start(stack: Stack, side: Side) -> Result<Cluster> {
+pub(super) fn start(stack: Stack, side: Side) -> Result<Cluster> {
     let rest = format!(r#"{},"Probe":{{"Interval":"200ms"}}"#, side.config());
     let config = stack.config(&rest);
     let cluster = ClusterPlan::new(3, &config).stack(stack).start()?;
@@ -44,7 +44,7 @@ fn wait_for(cluster: &Cluster, state: &str, cause: Option<&str>) -> Result<()> {
     eventually(PATIENCE, is_shown).map(drop)
 }
 
-fn is_in_every_view(cluster: &Cluster, state: &str) -> Result<()> {
+pub(super) fn is_in_every_view(cluster: &Cluster, state: &str) -> Result<()> {
     let (node, daemon) = (&cluster.nodes[0], &cluster.daemons[0]);
     let is_failing = !["reachable", "unknown"].contains(&state);
     for command in ["status", "peers"] {
@@ -54,7 +54,7 @@ fn is_in_every_view(cluster: &Cluster, state: &str) -> Result<()> {
     }
     let readiness = daemon.get("/readyz")?;
     ensure!(readiness.status == 200, "{}", readiness.body);
-    ensure!(readiness.body.contains(&format!("{state}: ")) == is_failing, "{}", readiness.body);
+    ensure!(readiness.body.contains(&format!(" {state}: ")) == is_failing, "{}", readiness.body);
     let metrics = daemon.get("/metrics")?.body;
     let none = format!("tweed_peers_reachability{{state=\"{state}\"}} 0");
     ensure!(metrics.contains("tweed_peers_reachability") && !metrics.contains(&none), "{metrics}");
