@@ -68,6 +68,11 @@ tryapi: target/apiserver/kubernetes ## Put manifests, rights and daemon to a rea
 	$(CARGO) build --locked --bins
 	tests/lab/sandbox tests/apiserver/check $< target/debug/tweedd
 
+trypage: packages ## Show the page of tweedctl dashboard to a headless Chromium, and take screenshots
+	@tests/packages page
+	$(CARGO) build --locked --workspace --bins
+	tests/page target/debug
+
 manifests: ## Render the single files of config/kubernetes
 	config/kubernetes/render
 
@@ -95,4 +100,4 @@ packages: ## Install the Debian packages that build, tests and demo need
 runtimes: ## Install the container runtimes that the tests drive the CNI plugin with
 	@tests/packages runtimes
 
-.PHONY: help demo test check advisories bench fuzz fmt release image tryimage tryapi manifests packages runtimes
+.PHONY: help demo test check advisories bench fuzz fmt release image tryimage tryapi trypage manifests packages runtimes

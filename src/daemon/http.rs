@@ -98,6 +98,15 @@ pub fn json(status: u16, body: &impl Serialize) -> Response {
     }
 }
 
+pub fn html(body: &str) -> Response {
+    response(200, "text/html; charset=utf-8", body.to_owned().into_bytes())
+}
+
+/// A stream of server-sent events that ends after these.
+pub fn event_stream(events: &str) -> Response {
+    response(200, "text/event-stream", events.to_owned().into_bytes())
+}
+
 pub fn not_found() -> Response {
     text(404, "not found\n")
 }

@@ -1,6 +1,7 @@
 //! `tweedctl`: the commands of operators, with output as text or JSON.
 
 mod cleanup;
+mod dashboard;
 mod diff;
 mod doctor;
 mod handover;
@@ -60,6 +61,8 @@ enum Command {
     Peers,
     /// Lists each node of the cluster, and which of them fail
     Nodes(nodes::NodesOptions),
+    /// Shows the cluster as a page in a browser, live or as a file
+    Dashboard(dashboard::DashboardOptions),
     /// Lists each lease in the store, and the reason for each rejected one
     Leases,
     /// Shows what a node would program; needs no daemon or privileges
@@ -144,6 +147,7 @@ pub async fn run<K: Kernel>(
         Command::Peers => write(out, output, &PeerList(node::ask(&socket, "/peers").await?)),
         Command::Leases => write(out, output, &LeaseList(node::ask(&socket, "/leases").await?)),
         Command::Nodes(options) => write(out, output, &nodes::answer(&options).await?),
+        Command::Dashboard(options) => dashboard::run(&options, out).await,
         Command::Plan(options) => write(out, output, &plan::answer(&options)?),
         Command::Diff => write(out, output, &diff::answer(&files, open()?).await?),
         Command::Cleanup(options) => {

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde::de::IntoDeserializer;
 use serde::de::value::{CowStrDeserializer, Error};
 
-use super::{DaemonState, FailingPeer, MISSED};
+use super::{DaemonState, FailingPeer, MISSED, PeerGroup};
 use crate::excerpt;
 use crate::model::config::BackendType;
 use crate::model::lease::LeaseId;
@@ -33,6 +33,9 @@ pub struct ReportSummary {
     pub reachability: ReachabilityCounts,
     #[serde(default)]
     pub failing_peers: Vec<FailingPeer>,
+    /// All peers, by path and reachability.
+    #[serde(default)]
+    pub groups: Vec<PeerGroup>,
     #[serde(default)]
     pub refresh_seconds: Option<u64>,
     #[serde(default)]

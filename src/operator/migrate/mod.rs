@@ -14,10 +14,12 @@ mod status;
 mod tests;
 
 pub(super) use options::{Etcd, Kubernetes, MigrateOptions};
+pub(super) use status::MigrationStatus;
 
 use std::io::{self, Write};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use tokio::time::sleep;
 
 use self::carry_out::{Author, carry_out};
@@ -25,7 +27,6 @@ use self::cluster::ClusterView;
 use self::options::MigrateCommand;
 use self::plan::MigrationPlan;
 use self::state::MigrationState;
-use self::status::MigrationStatus;
 use super::layout::Output;
 use super::{Error, ExitStatus, write};
 use crate::store::operator::{StoreContents, Unavailable};
@@ -79,6 +80,11 @@ async fn answer(
             write(out, output, &ended)
         }
     }
+}
+
+/// What `migrate status` shows now.
+pub(super) async fn status(store: &impl ClusterStore) -> Result<MigrationStatus, Error> {
+    Ok(MigrationStatus::new(&read(store).await?, Timestamp::now()))
 }
 
 async fn read(store: &impl ClusterStore) -> Result<ClusterView, Error> {

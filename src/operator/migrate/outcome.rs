@@ -130,6 +130,10 @@ pub(super) fn short(time: Duration) -> String {
 }
 
 impl Progress {
+    pub(super) const fn is_under_way(&self) -> bool {
+        self.from.is_some()
+    }
+
     pub(super) fn of(view: &ClusterView) -> Self {
         let (config, under_way) = (&view.state.config, view.state.under_way.as_ref());
         Self {

@@ -17,7 +17,7 @@ use crate::operator::layout::{Table, or_dash, wrap};
 use crate::operator::{Answer, ExitStatus};
 
 #[derive(Debug, Serialize)]
-pub(super) struct MigrationStatus {
+pub(in crate::operator) struct MigrationStatus {
     #[serde(flatten)]
     progress: Progress,
     paused: Option<Note>,
@@ -78,6 +78,10 @@ impl MigrationStatus {
             matrix: if view.members.len() <= WIDEST { matrix(view) } else { Vec::new() },
             now,
         }
+    }
+
+    pub(in crate::operator) const fn is_under_way(&self) -> bool {
+        self.progress.is_under_way()
     }
 }
 

@@ -20,7 +20,7 @@ use super::{Answer, Error, ExitStatus};
 use crate::model::lease::LeaseId;
 use crate::model::path::ReachabilityState;
 use crate::model::prefix::{Family, Prefix};
-use crate::model::report::{DaemonState, FailingPeer, ReportSummary};
+use crate::model::report::{DaemonState, FailingPeer, PeerGroup, ReportSummary};
 use crate::model::status::ReachabilityCounts;
 use crate::store::operator::{NodeContents, Unavailable};
 use crate::store::{NodeStore, etcd, kube};
@@ -71,7 +71,7 @@ pub(super) struct NodeList {
 
 /// One node.
 #[derive(Debug, Serialize)]
-struct NodeRow {
+pub(super) struct NodeRow {
     /// The node's name, else its public IP; the IPv4 one if it has two.
     name: String,
     state: NodeState,
@@ -87,6 +87,8 @@ struct NodeRow {
     peers: Option<ReachabilityCounts>,
     /// The unreachable peers, then the degraded ones; only the first few.
     failing_peers: Vec<FailingRow>,
+    /// All peers, by path and state; their names only in a small cluster.
+    groups: Vec<PeerGroup>,
     /// The number of nodes that report it as unreachable.
     unreachable_from: usize,
     /// The time since its report was refreshed, in seconds.
@@ -117,12 +119,11 @@ struct Totals {
 
 pub(super) async fn answer(options: &NodesOptions) -> Result<NodeList, Error> {
     let NodesOptions { etcd, kubernetes, .. } = options;
-    let contents = if kubernetes.kube_subnet_mgr {
-        read(&kube::KubeClusterStore::new(kubernetes.options()?)).await?
+    let mut list = if kubernetes.kube_subnet_mgr {
+        NodeList::read(&kube::KubeClusterStore::new(kubernetes.options()?)).await?
     } else {
-        read(&etcd::EtcdClusterStore::new(etcd.options()?)).await?
+        NodeList::read(&etcd::EtcdClusterStore::new(etcd.options()?)).await?
     };
-    let mut list = NodeList::new(contents, Timestamp::now());
     if let Some(name) = &options.node {
         list.rows.retain(|row| row.is_named(name));
         if list.rows.is_empty() {
@@ -133,12 +134,17 @@ pub(super) async fn answer(options: &NodesOptions) -> Result<NodeList, Error> {
     Ok(list)
 }
 
-async fn read(store: &impl NodeStore) -> Result<NodeContents, Error> {
-    let explained = |Unavailable(why)| Error::Unavailable(format!("{why}: {}", store.hint()));
-    store.read_nodes().await.map_err(explained)
-}
-
 impl NodeList {
+    pub(super) async fn read(store: &impl NodeStore) -> Result<Self, Error> {
+        let explained = |Unavailable(why)| Error::Unavailable(format!("{why}: {}", store.hint()));
+        let contents = store.read_nodes().await.map_err(explained)?;
+        Ok(Self::new(contents, Timestamp::now()))
+    }
+
+    pub(super) fn into_rows(self) -> Vec<NodeRow> {
+        self.rows
+    }
+
     fn new(NodeContents { records, reports }: NodeContents, now: Timestamp) -> Self {
         let reports = reports.into_iter().map(|stored| (stored.report.lease.clone(), stored));
         let mut reports: BTreeMap<_, _> = reports.collect();
@@ -261,6 +267,7 @@ fn row(node: &ClusterNode, evidence: &Evidence<'_>) -> NodeRow {
         ready: daemon.map(|daemon| daemon.ready),
         peers: report.map(|report| report.reachability),
         failing_peers: failing_peers.unwrap_or_default(),
+        groups: report.map(|report| report.groups.clone()).unwrap_or_default(),
         unreachable_from: evidence.unreachable_from(node),
         seen_seconds_ago: node.age().map(|age| age.as_secs()),
         started: daemon.map(|DaemonState { started, .. }| *started),

@@ -267,6 +267,7 @@ fn the_wide_table_and_the_json_have_all_values() {
                 "since": "2026-11-23T14:58:00Z"
               }
             ],
+            "groups": [],
             "unreachable_from": 1,
             "seen_seconds_ago": 7,
             "started": "2026-11-23T12:00:00Z",

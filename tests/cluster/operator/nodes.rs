@@ -1,11 +1,11 @@
-//! `tweedctl nodes` on a live cluster: ready nodes, and one that is cut off, dead, and back.
+//! `tweedctl nodes` and `dashboard` on a live cluster: ready nodes, and one that is cut off, dead, and back.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use tweed_lab::{Family, eventually};
+use tweed_lab::{DaemonPlan, Family, eventually};
 
 use crate::fixture::ask::{tweedctl, wait_until_reachable};
-use crate::fixture::cluster::{Cluster, PATIENCE, Stack};
+use crate::fixture::cluster::{Cluster, PATIENCE, Stack, binaries};
 
 /// Exit code and output of `tweedctl nodes` with these arguments.
 fn nodes(cluster: &Cluster, arguments: &[&str]) -> Result<(Option<i32>, String)> {
@@ -71,4 +71,48 @@ fn a_node_is_ready_unreachable_dead_and_ready_again() {
     cluster.daemons[1].start().unwrap();
     wait_for(&cluster, ["ready"; 3], 0);
     assert!(nodes(&cluster, &["--failing"]).unwrap().1.starts_with("3 nodes: 3 ready"));
+}
+
+/// The data of a page, or of an event.
+fn data(text: &str, before: &str, after: &str) -> Result<Value> {
+    let (_, text) = text.split_once(before).context(text.to_owned())?;
+    let (text, _) = text.split_once(after).context(text.to_owned())?;
+    serde_json::from_str(text).context(text.to_owned())
+}
+
+#[test]
+fn the_page_shows_the_nodes_and_follows_changes() {
+    let config = r#""Backend":{"Type":"vxlan"},"Probe":{"Interval":"200ms"}"#;
+    let cluster = Cluster::start(2, &Stack::V4.config(config)).unwrap();
+    wait_until_reachable(&cluster).unwrap();
+    let (node, address) = (&cluster.nodes[0], "127.0.0.1:8080".parse().unwrap());
+    let endpoints = format!("--etcd-endpoints={}", cluster.etcd.endpoints().join(","));
+    let server = DaemonPlan::program(node, binaries().tweedctl).argument("dashboard");
+    let _server = server.argument(&endpoints).start().unwrap();
+    let of_page = |page: &str| data(page, r#"id="data">"#, "</script>");
+    let has_states = |path: &str, state: &str| {
+        let answer = node.namespace().get(address, path)?;
+        ensure!(answer.status == 200, "{}", answer.body);
+        let found = match path {
+            "/" => of_page(&answer.body)?,
+            _ => data(&answer.body, "event: message\ndata: ", "\n")?,
+        };
+        let states: Vec<_> = found["nodes"].as_array().context("no nodes")?.iter().collect();
+        let is_so = states.len() == 2 && states.iter().all(|node| node["state"] == state);
+        ensure!(is_so && found["migration"].is_null(), "{found}");
+        Ok(())
+    };
+    for path in ["/", "/events"] {
+        eventually(PATIENCE, || has_states(path, "ready")).unwrap();
+    }
+    cluster.segment.filter("udp dport 8472").unwrap();
+    eventually(PATIENCE, || has_states("/events", "unreachable")).unwrap();
+    assert_eq!(node.namespace().get(address, "/other").unwrap().status, 404);
+
+    let file = node.folder().join("page.html");
+    let words = ["dashboard", &endpoints, "--export", file.to_str().unwrap()];
+    let output = tweedctl(node, &words).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let exported = of_page(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    assert_eq!(exported["nodes"][0]["failing_peers"][0]["state"], "unreachable", "{exported}");
 }

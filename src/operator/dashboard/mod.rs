@@ -1,0 +1,175 @@
+//! `tweedctl dashboard`: the cluster as a page for a browser, from the reports in the store.
+
+use std::fs;
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use jiff::{Timestamp, Unit};
+use serde::Serialize;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use super::migrate::{self, Etcd, Kubernetes, MigrationStatus};
+use super::nodes::{NodeList, NodeRow};
+use super::{Error, ExitStatus};
+use crate::daemon::http::{self, Response};
+use crate::excerpt;
+use crate::store::{NodeStore, etcd, kube};
+
+#[derive(Debug, Args)]
+pub(super) struct DashboardOptions {
+    /// Where to serve the page
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
+    listen: SocketAddr,
+    /// Write the page into this file instead of serving it
+    #[arg(long, value_name = "FILE")]
+    export: Option<PathBuf>,
+    #[command(flatten)]
+    etcd: Etcd,
+    #[command(flatten)]
+    kubernetes: Kubernetes,
+}
+
+/// The page, with `DATA` in place of its first data. It loads nothing else.
+const PAGE: &str = include_str!("page.html");
+const DATA: &str = ">DATA</script>";
+/// How often an open page asks for new data: the store is read once for all of them.
+const INTERVAL: Duration = Duration::from_secs(2);
+
+/// The data of the page.
+#[derive(Debug, Serialize)]
+struct Picture {
+    time: Timestamp,
+    nodes: Vec<NodeRow>,
+    /// None if no migration is under way.
+    migration: Option<MigrationStatus>,
+    /// Why it is not known whether one is.
+    migration_error: Option<String>,
+}
+
+pub(super) async fn run(
+    options: &DashboardOptions,
+    out: &mut impl Write,
+) -> Result<ExitStatus, Error> {
+    let DashboardOptions { etcd, kubernetes, .. } = options;
+    if kubernetes.kube_subnet_mgr {
+        show(&kube::KubeClusterStore::new(kubernetes.options()?), options, out).await
+    } else {
+        show(&etcd::EtcdClusterStore::new(etcd.options()?), options, out).await
+    }
+}
+
+async fn show(
+    store: &impl NodeStore,
+    options: &DashboardOptions,
+    out: &mut impl Write,
+) -> Result<ExitStatus, Error> {
+    // A store that cannot be read is reported at once.
+    let first = picture(store).await?;
+    if let Some(file) = &options.export {
+        let failed = |error: io::Error| Error::Usage(format!("{}: {error}", file.display()));
+        fs::write(file, page(&first)).map_err(failed)?;
+        writeln!(out, "wrote {} nodes to {}", first.nodes.len(), file.display())?;
+        return Ok(ExitStatus::Done);
+    }
+    let address = options.listen;
+    let unusable =
+        |error| Error::Usage(format!("{address}: {error}: name another address with --listen"));
+    let listener = http::bind_tcp(address).map_err(unusable)?;
+    writeln!(out, "the page is at http://{}/ until Ctrl-C", listener.local_addr()?)?;
+    out.flush()?;
+    let last = Mutex::new((Instant::now(), Ok(first)));
+    http::serve(listener, async |path: String| answer(&path, store, &last).await).await;
+    Ok(ExitStatus::Done)
+}
+
+type Last = Mutex<(Instant, Result<Picture, Error>)>;
+
+async fn answer(path: &str, store: &impl NodeStore, last: &Last) -> Response {
+    if !["/", "/events"].contains(&path) {
+        return http::not_found();
+    }
+    let mut last = last.lock().await;
+    if last.0.elapsed() >= INTERVAL {
+        *last = (Instant::now(), picture(store).await);
+    }
+    match (path, &last.1) {
+        ("/", Ok(picture)) => http::html(&page(picture)),
+        ("/", Err(error)) => http::text(503, &format!("{}\n", excerpt::line(&error.to_string()))),
+        (_, picture) => http::event_stream(&event(picture)),
+    }
+}
+
+async fn picture(store: &impl NodeStore) -> Result<Picture, Error> {
+    let now = Timestamp::now();
+    let nodes = NodeList::read(store).await?.into_rows();
+    let migration = migrate::status(store).await;
+    let (migration, migration_error) = match migration {
+        Ok(status) => (Some(status).filter(MigrationStatus::is_under_way), None),
+        Err(error) => (None, Some(error.to_string())),
+    };
+    let time = now.round(Unit::Second).unwrap_or(now);
+    Ok(Picture { time, nodes, migration, migration_error })
+}
+
+fn json(picture: &Picture) -> String {
+    // Texts, numbers and addresses always have a JSON form, so this cannot fail.
+    excerpt::printable_json(serde_json::to_string(picture).unwrap_or_default())
+}
+
+fn page(picture: &Picture) -> String {
+    // In a script element, `</script` would end it.
+    let data = json(picture).replace('<', "\\u003c");
+    PAGE.replacen(DATA, &format!(">{data}</script>"), 1)
+}
+
+/// A stream of one server-sent event: the browser asks again after the interval.
+fn event(picture: &Result<Picture, Error>) -> String {
+    let (name, data) = match picture {
+        Ok(picture) => ("message", json(picture)),
+        Err(error) => ("problem", excerpt::line(&error.to_string())),
+    };
+    format!("retry: {}\nevent: {name}\ndata: {data}\n\n", INTERVAL.as_millis())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with_problem(text: &str) -> Picture {
+        let migration_error = Some(text.to_owned());
+        let time = Timestamp::UNIX_EPOCH;
+        Picture { time, nodes: Vec::new(), migration: None, migration_error }
+    }
+
+    #[test]
+    fn text_of_others_stays_text_in_the_page() {
+        let page = page(&with_problem("</script><img src=x onerror=alert(1)>\u{9b}2J"));
+        assert!(!page.contains("<img") && !page.contains('\u{9b}'), "{page}");
+        let (_, data) = page.split_once(r#"id="data">"#).unwrap();
+        let (data, _) = data.split_once("</script>").unwrap();
+        let data: serde_json::Value = serde_json::from_str(data).unwrap();
+        assert_eq!(data["migration_error"], "</script><img src=x onerror=alert(1)>\u{9b}2J");
+    }
+
+    #[test]
+    fn the_page_loads_nothing_from_elsewhere() {
+        for address in ["http:", "https:", "//cdn", "@import", "<link rel=\"stylesheet\""] {
+            assert!(!PAGE.contains(address), "{address}");
+        }
+        assert_eq!(PAGE.matches(DATA).count(), 1);
+    }
+
+    #[test]
+    fn an_event_is_one_line_of_data_or_a_problem() {
+        let stream = event(&Ok(with_problem("a\nb")));
+        assert!(stream.starts_with("retry: 2000\nevent: message\ndata: {"), "{stream}");
+        assert!(stream.ends_with("}\n\n") && stream.lines().count() == 4, "{stream}");
+        let failed = event(&Err(Error::Unavailable("no\nstore".to_owned())));
+        assert_eq!(failed.lines().count(), 4, "{failed}");
+        assert!(failed.contains("event: problem\ndata: no"), "{failed}");
+    }
+}
