@@ -195,8 +195,27 @@ fn leases_are_shown_as_the_store_has_them() {
 }
 
 #[test]
+fn events_are_shown_as_paragraphs_and_as_lines_of_json() {
+    let event = json!({
+        "sequence": 7, "time": "2026-11-23T10:00:07.25Z", "kind": "peer-added",
+        "lease": "n7", "peer": "10.244.3.0/24 (172.16.0.9)", "message": "peer added, path: tunnel",
+    });
+    let page = json!({ "started": "2026-11-23T10:00:00Z", "events": [event] });
+    let daemon = FakeDaemon::answering(json!({ "/events/0": page }));
+    let output = daemon.tweedctl("events");
+    assert_eq!(output.0, 0, "{output:?}");
+    expect![[r"
+        2026-11-23T10:00:07Z  peer-added         n7 10.244.3.0/24 (172.16.0.9): peer
+                              added, path: tunnel
+    "]]
+    .assert_eq(&output.1);
+    let output = daemon.tweedctl("events -o json");
+    assert_eq!((output.1.lines().count(), output.json()), (1, event));
+}
+
+#[test]
 fn without_a_daemon_one_sentence_names_the_fix() {
-    for command in ["status", "peers", "leases"] {
+    for command in ["status", "peers", "leases", "events", "events --follow"] {
         let Output(code, out, error) =
             tweedctl(&format!("{command} --control-socket /nowhere.sock"));
         assert_eq!((code, out.as_str()), (3, ""));

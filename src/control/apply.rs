@@ -184,7 +184,7 @@ impl Control {
             }
         }
         self.state.actual.extend(put);
-        self.note_repairs(&repaired);
+        self.record_repairs(&repaired);
         if puts_rules {
             self.check_old_rules();
         }

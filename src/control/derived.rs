@@ -146,7 +146,7 @@ impl Control {
         changes |= self.apply_fallbacks(fallbacks);
         let lease_plans = self.derived.lease_plans(&self.inputs, self.inputs.peers.all());
         changes |= self.follow_peers(&lease_plans);
-        self.note_gone();
+        self.record_gone();
         let own = backend::plan_local(&local);
         self.derived.desired = Desired::new(own, lease_plans);
         self.log_firewall();
@@ -174,16 +174,9 @@ impl Control {
         changes
     }
 
-    /// Passes the new results of these leases to gateways, probes and MAC addresses.
+    /// Passes the new results of these leases to the recorder, gateways, probes and MAC addresses.
     fn follow_peers(&mut self, lease_plans: &LeasePlans) -> Changes {
-        for (id, lease_plan) in lease_plans {
-            if let Some(Err(reason)) = lease_plan
-                && self.derived.desired.peers().get(id) != lease_plan.as_ref()
-            {
-                self.state.logged.rejected.note(id, reason);
-            }
-        }
-        self.note_paths(lease_plans);
+        self.record_peers(lease_plans);
         self.derived.follow_gateways(lease_plans);
         self.follow_targets(lease_plans);
         self.yield_macs(lease_plans)

@@ -8,8 +8,6 @@ use tokio::time::Instant;
 use super::changes::Changes;
 use super::derived::Derived;
 use super::inputs::Inputs;
-use super::log::PeerNews;
-use super::readiness::Rejections;
 use super::timers::{Timers, backoff};
 use crate::kernel::{Observation, Refused};
 use crate::model::config::BackendType;
@@ -45,10 +43,6 @@ pub(super) struct Logged {
     pub(super) edit: bool,
     pub(super) firewall: Option<Choice>,
     pub(super) readiness: Option<Readiness>,
-    /// The leases rejected since the last log line.
-    pub(super) rejected: Rejections,
-    /// The peers added and removed since the last log lines.
-    pub(super) peers: PeerNews,
 }
 
 impl LoopState {

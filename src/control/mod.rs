@@ -7,11 +7,11 @@ mod derived;
 mod diff;
 mod inputs;
 mod iptables;
-mod log;
 mod loop_state;
 mod paths;
 mod reachability;
 mod readiness;
+mod recorder;
 mod report;
 mod timers;
 mod views;
@@ -45,6 +45,7 @@ use derived::Derived;
 use iptables::IptablesTask;
 use loop_state::LoopState;
 use paths::Paths;
+use recorder::Recorder;
 use timers::Task;
 
 /// The only events that wake the loop.
@@ -104,6 +105,7 @@ struct Control {
     derived: Derived,
     state: LoopState,
     iptables: IptablesTask,
+    recorder: Recorder,
     /// What remains to be read, planned, applied and reported.
     changes: Changes,
     outputs: Outputs,
@@ -222,6 +224,7 @@ impl Control {
             derived: Derived::default(),
             state: LoopState::new(settings.jitter),
             iptables: IptablesTask::default(),
+            recorder: Recorder::new(),
             // No chain is written before its contents are known.
             changes: Changes { chains: true, ..Changes::default() },
             settings,

@@ -10,6 +10,7 @@ use super::Control;
 use super::changes::Changes;
 use super::reachability::LoggedPeers;
 use crate::model::entry::{Entry, Key, Route};
+use crate::model::event::EventKind;
 use crate::model::lease::{Endpoint, LeaseId, Peer};
 use crate::model::path::{Fallback, Path, ProbeVerdict};
 use crate::model::status::{PathStatus, ProbeResults, ProbeStatus};
@@ -29,7 +30,7 @@ pub(super) struct Paths {
     epoch: Instant,
     /// The lease of each peer, by the base address of its subnet.
     pub(super) leases: BTreeMap<IpAddr, LeaseId>,
-    /// What the log last reported about the peers.
+    /// What was last recorded about the peers.
     pub(super) logged: LoggedPeers,
 }
 
@@ -142,9 +143,21 @@ impl Control {
         let plan = matches!(event, ProbeEvent::Channels(_) | ProbeEvent::On | ProbeEvent::Off(_));
         match event {
             ProbeEvent::Channels(channels) => paths.channels = Some(channels),
-            ProbeEvent::Off(reason) => paths.state = Probing::Off(reason),
+            ProbeEvent::Off(reason) => {
+                // Each attempt to start reports its failure.
+                if paths.state != Probing::Off(reason.clone()) {
+                    let sentence = format!("paths are not probed: {reason}");
+                    self.recorder.note_own(EventKind::ProbesOff, sentence);
+                }
+                paths.state = Probing::Off(reason);
+            }
             // Earlier results are discarded: the plan creates a new board.
-            ProbeEvent::On => (paths.state, paths.board) = (Probing::On, None),
+            ProbeEvent::On => {
+                if paths.state != Probing::On {
+                    self.recorder.note_own(EventKind::ProbesOn, "paths are probed".to_owned());
+                }
+                (paths.state, paths.board) = (Probing::On, None);
+            }
             ProbeEvent::Answered { request, sent, at, takes_direct } => paths.revise(|board| {
                 board.take_direct(request.peer, takes_direct, since(at));
                 board.record_answer(&request, since(sent), since(at), rand::random());
@@ -179,25 +192,9 @@ impl Control {
         let affected = leases.filter(|lease| lease.endpoints.iter().any(is_affected));
         let affected: BTreeSet<LeaseId> = affected.map(|lease| lease.id.clone()).collect();
         if !affected.is_empty() {
-            let failed_before = self.failed_fallbacks();
             changes |= self.revise(&affected);
-            self.log_fallbacks(failed_before);
         }
         changes
-    }
-
-    fn failed_fallbacks(&self) -> usize {
-        let fallbacks = self.inputs.fallbacks.values();
-        fallbacks.filter(|fallback| matches!(fallback, Fallback::Failed(_))).count()
-    }
-
-    fn log_fallbacks(&self, before: usize) {
-        let failed = self.failed_fallbacks();
-        if failed > before {
-            tracing::warn!(peers = failed, "direct paths do not carry packets: using the tunnel");
-        } else if failed < before {
-            tracing::info!(peers = failed, "direct paths carry packets again");
-        }
     }
 
     /// Probes that failed before a config edit or a new lease are no evidence now. Peers that would

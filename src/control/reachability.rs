@@ -1,4 +1,4 @@
-//! Whether the peers answer by the paths in use: for status, readiness and the log.
+//! Whether the peers answer by the paths in use: for status, readiness and the recorder.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,9 +8,9 @@ use tokio::time::Instant;
 
 use super::Control;
 use super::changes::Changes;
-use super::log::{LINES, endpoint_name};
 use super::readiness::SHOWN;
-use crate::model::lease::Endpoint;
+use crate::model::event::{EventKind, EventSubject};
+use crate::model::lease::{Endpoint, Lease};
 use crate::model::path::{PeerReachability, ReachabilityState, UnknownCause};
 use crate::model::status::ReachabilityCounts;
 use crate::plan::paths::Board;
@@ -18,16 +18,16 @@ use crate::plan::paths::Board;
 /// How many unreachable peers the status names.
 const NAMED: usize = 10;
 
-/// What the log last reported about the peers.
+/// What was last recorded about the peers.
 #[derive(Debug, Default)]
 pub(super) struct LoggedPeers {
     /// The peers that are degraded, unreachable or no longer answer probes, and since when.
     failing: BTreeMap<IpAddr, (ReachabilityState, Instant)>,
-    /// The peers whose reachability may differ from what was logged.
+    /// The peers whose reachability may differ from what was recorded.
     moved: BTreeSet<IpAddr>,
 }
 
-/// A change of a peer's reachability, for the log.
+/// A change of a peer's reachability.
 enum PeerChange {
     Failing(PeerReachability),
     /// From one of these states, which it had for this time.
@@ -118,30 +118,18 @@ impl Control {
         Changes { report, ..Changes::default() }
     }
 
-    /// Logs the peers that became reachable or unreachable, each once per change.
-    pub(super) fn log_reachability(&mut self) {
+    /// Records the peers that became reachable or unreachable, each once per change.
+    pub(super) fn record_reachability(&mut self) {
         // A change of the plan may have changed paths.
         self.take(Self::note_reachability);
-        let moved = std::mem::take(&mut self.paths.logged.moved);
-        let changes = moved.into_iter().filter_map(|peer| Some((peer, self.peer_change(peer)?)));
-        let changes: Vec<(IpAddr, PeerChange)> = changes.collect();
-        for (peer, change) in changes.iter().take(LINES) {
-            self.log_peer(*peer, change);
-        }
-        if changes.len() > LINES {
-            let counts = self.current_board().map(Board::counts).unwrap_or_default();
-            let ReachabilityCounts { degraded, unreachable, .. } = counts;
-            let more = changes.len() - LINES;
-            tracing::warn!(
-                more,
-                degraded,
-                unreachable,
-                "more peers became reachable or unreachable"
-            );
+        for peer in std::mem::take(&mut self.paths.logged.moved) {
+            if let Some(change) = self.peer_change(peer) {
+                self.record_change(peer, &change);
+            }
         }
     }
 
-    /// The change of a peer since it was last logged, if there is one.
+    /// The change of a peer since it was last recorded, if there is one.
     fn peer_change(&mut self, peer: IpAddr) -> Option<PeerChange> {
         let known = self.known_reachability(peer);
         let failing = &mut self.paths.logged.failing;
@@ -162,28 +150,37 @@ impl Control {
         known.map(PeerChange::Failing)
     }
 
-    fn log_peer(&self, peer: IpAddr, change: &PeerChange) {
-        let lease = self.paths.leases.get(&peer).map(ToString::to_string).unwrap_or_default();
-        let peer = self.peer_name(peer).unwrap_or_default();
-        match change {
+    fn record_change(&mut self, peer: IpAddr, change: &PeerChange) {
+        let (kind, sentence) = match change {
             PeerChange::Failing(PeerReachability::Unknown { cause }) => {
-                let cause = cause.to_string();
-                tracing::warn!(lease, peer, cause, "peer does not answer probes");
+                (EventKind::PeerUnknown, format!("peer does not answer probes: {cause}"))
             }
             PeerChange::Failing(reachability) => {
-                let (state, cause) = (reachability.state().as_str(), reachability.cause());
-                tracing::warn!(lease, peer, cause, "peer is {state}");
+                let (state, cause) = (reachability.state(), reachability.cause());
+                let kind = if state == ReachabilityState::Degraded {
+                    EventKind::PeerDegraded
+                } else {
+                    EventKind::PeerUnreachable
+                };
+                (kind, format!("peer is {}: {}", state.as_str(), cause.unwrap_or_default()))
             }
-            PeerChange::Reachable { before: ReachabilityState::Unknown, seconds } => {
-                tracing::info!(lease, peer, seconds, "peer answers probes again");
+            PeerChange::Reachable { before, seconds } => {
+                let what = match before {
+                    ReachabilityState::Unknown => "answers probes again",
+                    ReachabilityState::Unreachable => "is reachable again",
+                    ReachabilityState::Degraded | ReachabilityState::Reachable => {
+                        "is no longer degraded"
+                    }
+                };
+                (EventKind::PeerReachable, format!("peer {what} after {seconds} s"))
             }
-            PeerChange::Reachable { before: ReachabilityState::Unreachable, seconds } => {
-                tracing::info!(lease, peer, seconds, "peer is reachable again");
-            }
-            PeerChange::Reachable { seconds, .. } => {
-                tracing::info!(lease, peer, seconds, "peer is no longer degraded");
-            }
-        }
+        };
+        let Self { recorder, inputs, paths, .. } = self;
+        recorder.note(kind, || {
+            let lease = paths.leases.get(&peer).and_then(|id| inputs.peers.lease(id));
+            let subject = lease.and_then(|it| Some(EventSubject::at(it, endpoint(it, peer)?)));
+            (subject.unwrap_or_default(), sentence)
+        });
     }
 
     /// The degraded and unreachable peers.
@@ -199,7 +196,11 @@ impl Control {
     /// As in `10.244.7.0/24 (172.16.0.7)`.
     fn peer_name(&self, peer: IpAddr) -> Option<String> {
         let lease = self.inputs.peers.lease(self.paths.leases.get(&peer)?)?;
-        let endpoint = lease.endpoints.iter().find(|it| it.subnet.base() == peer)?;
-        Some(endpoint_name(endpoint))
+        endpoint(lease, peer).map(ToString::to_string)
     }
+}
+
+/// The endpoint of the peer whose subnet starts with this address.
+fn endpoint(lease: &Lease, peer: IpAddr) -> Option<&Endpoint> {
+    lease.endpoints.iter().find(|it| it.subnet.base() == peer)
 }

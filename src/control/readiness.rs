@@ -13,22 +13,6 @@ use crate::store::AddressConflict;
 /// Refusals and rejections usually share a cause, so only this many are shown.
 pub(super) const SHOWN: usize = 3;
 
-/// The leases rejected since the last log line.
-#[derive(Debug, Default)]
-pub(super) struct Rejections {
-    total: usize,
-    first: Vec<String>,
-}
-
-impl Rejections {
-    pub(super) fn note(&mut self, id: &LeaseId, reason: &Rejected) {
-        self.total += 1;
-        if self.first.len() < SHOWN {
-            self.first.push(format!("{id}: {reason}"));
-        }
-    }
-}
-
 /// What affects readiness, except the states of the store and of peers. Those have their own log
 /// lines: the reason of the store changes with each server that fails.
 pub(super) struct OwnReasons {
@@ -45,14 +29,6 @@ impl OwnReasons {
 }
 
 impl Control {
-    /// Logs one line for all leases rejected together.
-    pub(super) fn log_rejected(&mut self) {
-        let Rejections { total, first } = std::mem::take(&mut self.state.logged.rejected);
-        if total > 0 {
-            tracing::warn!(leases = total, ?first, "rejected leases");
-        }
-    }
-
     pub(super) fn readiness(&self) -> Readiness {
         self.readiness_of(&self.own_reasons())
     }

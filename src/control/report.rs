@@ -69,10 +69,10 @@ impl Default for Outputs {
 impl Control {
     pub(super) fn report(&mut self) {
         self.beat();
-        self.log_config();
-        self.log_rejected();
-        self.log_peers();
-        self.log_reachability();
+        self.record_config();
+        self.record_reachability();
+        self.record_store();
+        self.recorder.flush();
         let own_reasons = self.own_reasons();
         self.log_readiness(&own_reasons);
         let progress = Progress {

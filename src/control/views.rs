@@ -10,6 +10,7 @@ use super::apply::is_guard;
 use crate::model::checkpoint::{Checkpoint, HostId};
 use crate::model::config::Pool;
 use crate::model::entry::{Entry, Key, Setting};
+use crate::model::event::EventPage;
 use crate::model::lease::{Endpoint, Lease, LeaseId, Rejected};
 use crate::model::measurements::{Histogram, Measurements, SubnetUsage};
 use crate::model::path::Path;
@@ -31,6 +32,8 @@ pub enum Query {
     Metrics(oneshot::Sender<(Status, Measurements)>),
     Peers(oneshot::Sender<Vec<PeerStatus>>),
     Leases(oneshot::Sender<Vec<LeaseStatus>>),
+    /// The events after that of this sequence number.
+    Events(u64, oneshot::Sender<EventPage>),
     /// None until a lease is held.
     Report(oneshot::Sender<Option<NodeReport>>),
     /// All inputs of the plan; none until all are known.
@@ -45,6 +48,7 @@ impl Control {
             Query::Metrics(reply) => drop(reply.send((self.status(), self.measurements()))),
             Query::Peers(reply) => drop(reply.send(self.peers())),
             Query::Leases(reply) => drop(reply.send(self.leases())),
+            Query::Events(after, reply) => drop(reply.send(self.recorder.after(after))),
             Query::Report(reply) => drop(reply.send(self.node_report())),
             Query::Checkpoint(reply) => drop(reply.send(self.checkpoint())),
         }

@@ -33,7 +33,6 @@ pub(super) async fn probe_paths<S: Documents>(manager: Rc<S>, shared: Shared) ->
                 run(exchange, read, &mut orders, &shared.events).await?;
             }
             Err(reason) => {
-                tracing::warn!(%reason, "paths are not probed");
                 report(&shared.events, ProbeEvent::Off(reason)).await?;
                 // The port may become free, or the config may name another.
                 let is_other = |targets: &Targets| targets.local.as_ref() != Some(&local);

@@ -72,7 +72,11 @@ async fn control(path: &str, shared: &Shared) -> Response {
         "/peers" => answer(shared.ask(Query::Peers).await),
         "/leases" => answer(shared.ask(Query::Leases).await),
         "/inputs" => answer(shared.ask(Query::Checkpoint).await),
-        other => health(other, shared).await,
+        "/events" => answer(shared.ask(|reply| Query::Events(0, reply)).await),
+        other => match other.strip_prefix("/events/").map(str::parse) {
+            Some(Ok(after)) => answer(shared.ask(|reply| Query::Events(after, reply)).await),
+            Some(Err(_)) | None => health(other, shared).await,
+        },
     }
 }
 

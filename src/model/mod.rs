@@ -3,6 +3,7 @@
 pub mod checkpoint;
 pub mod config;
 pub mod entry;
+pub mod event;
 pub mod json;
 pub mod lease;
 pub mod measurements;

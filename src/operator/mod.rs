@@ -4,6 +4,7 @@ mod cleanup;
 mod dashboard;
 mod diff;
 mod doctor;
+mod events;
 mod handover;
 mod ipam;
 mod layout;
@@ -65,6 +66,8 @@ enum Command {
     Dashboard(dashboard::DashboardOptions),
     /// Lists each lease in the store, and the reason for each rejected one
     Leases,
+    /// Shows the last changes on this node, and further ones as they happen
+    Events(events::EventsOptions),
     /// Shows what a node would program; needs no daemon or privileges
     Plan(plan::PlanOptions),
     /// Lists the differences between kernel and plan; changes nothing
@@ -146,6 +149,7 @@ pub async fn run<K: Kernel>(
         Command::Status => write(out, output, &status::ask(&socket).await?),
         Command::Peers => write(out, output, &PeerList(node::ask(&socket, "/peers").await?)),
         Command::Leases => write(out, output, &LeaseList(node::ask(&socket, "/leases").await?)),
+        Command::Events(options) => events::run(&socket, &options, output, out).await,
         Command::Nodes(options) => write(out, output, &nodes::answer(&options).await?),
         Command::Dashboard(options) => dashboard::run(&options, out).await,
         Command::Plan(options) => write(out, output, &plan::answer(&options)?),

@@ -124,6 +124,12 @@ scenarios! {
         each_entry_that_drifts_is_repaired
         foreign_entries_are_not_touched
     }
+    events {
+        a_flip_is_recorded_with_the_paths_that_it_changes
+        an_outage_of_the_store_is_recorded_with_its_length
+        changes_of_peers_are_events
+        only_entries_that_others_changed_are_repairs
+    }
     firewall {
         a_kernel_without_nftables_does_not_protect_the_tunnel
         another_firewall_is_complete_before_the_first_is_removed

@@ -1,6 +1,7 @@
 //! Plays a scenario: the real loop on a kernel in memory, with a script for all other programs.
 
 use std::fmt::Write;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
@@ -11,6 +12,7 @@ use tweed::daemon::metrics::{self, Figures};
 use tweed::daemon::resources::Resources;
 use tweed::model::checkpoint::Checkpoint;
 use tweed::model::config::{ConfigUpdate, NetworkConfig, Unusable};
+use tweed::model::event::{NodeChange, NodeEvent};
 use tweed::model::lease::{Endpoint, Lease, LeaseId, LeaseUpdate};
 use tweed::model::measurements::Histogram;
 use tweed::model::node::InterfaceOptions;
@@ -42,6 +44,8 @@ pub(crate) struct Stage {
     saved: Option<Checkpoint>,
     /// What the loop was last asked to save.
     asked: Option<oneshot::Receiver<Option<Checkpoint>>>,
+    /// The sequence number of the last event that was expected.
+    last_event: u64,
     log: Log,
 }
 
@@ -105,6 +109,7 @@ impl Stage {
             prober,
             saved: None,
             asked: None,
+            last_event: 0,
             log,
         }
     }
@@ -135,8 +140,9 @@ impl Stage {
             }
             // The loop finds what comes next right behind it.
             "save" => return self.ask_to_save().await,
-            // Another scenario shows the operations so far.
+            // Another scenario shows the operations and events so far.
             "skip" => {
+                drop(self.events().await);
                 self.kernel.take_log();
                 self.listeners.changed.mark_unchanged();
             }
@@ -209,6 +215,7 @@ impl Stage {
     /// What is on disk is what was saved before.
     fn crash(&mut self) {
         self.run.abort();
+        self.last_event = 0;
         (self.events, self.listeners, self.run) =
             daemon(self.kernel.clone(), self.settings.clone());
         self.prober = Prober::start(&self.events);
@@ -287,6 +294,7 @@ impl Stage {
             }
             "metrics" => self.metrics(command.rest.trim_start_matches("metrics").trim()).await,
             "peers" => self.peers().await,
+            "events" => self.events().await,
             "config" => self.config().await,
             "report" => self.report().await,
             "kernel" => {
@@ -353,6 +361,17 @@ impl Stage {
 }
 
 impl Stage {
+    /// The events since the last expectation.
+    async fn events(&mut self) -> Vec<String> {
+        let events = self.ask(|reply| Query::Events(self.last_event, reply)).await.events;
+        self.last_event = events.last().map_or(self.last_event, |event| event.sequence);
+        let show = |event: &Arc<NodeEvent>| {
+            let NodeChange { kind, subject, message } = &event.change;
+            format!("{} {subject}: {message}", kind.as_str())
+        };
+        headed("events", events.iter().map(show).collect())
+    }
+
     /// The leases that the loop gave to be saved.
     async fn saved(&mut self) -> Vec<String> {
         let asked = self.asked.take().expect("nothing was to be saved");

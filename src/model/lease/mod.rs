@@ -98,6 +98,13 @@ pub struct Vtep {
     pub source: Option<IpAddr>,
 }
 
+/// As in `10.244.7.0/24 (172.16.0.7)`.
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.subnet, self.public_ip)
+    }
+}
+
 /// The attributes that a node publishes in its lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseAttributes {

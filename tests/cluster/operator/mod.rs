@@ -3,6 +3,7 @@
 mod command_line;
 mod ctl;
 mod doctor;
+mod events;
 mod health;
 mod monitoring;
 mod nodes;

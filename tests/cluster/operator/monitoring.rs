@@ -122,9 +122,9 @@ fn a_log_in_json_is_an_object_per_line_and_names_the_peers() {
         let log = cluster.daemons[0].log()?;
         let events = log.lines().map(serde_json::from_str);
         let events: Vec<Value> = events.collect::<Result<_, _>>()?;
-        let mut added = events.iter().filter(|event| event["message"] == "peer added");
+        let mut added = events.iter().filter(|event| event["kind"] == "peer-added");
         let names_it = |event: &Value| {
-            let named = ["timestamp", "lease", "peer", "path"].map(|field| &event[field]);
+            let named = ["timestamp", "message", "lease", "peer"].map(|field| &event[field]);
             event["level"] == "INFO" && named.iter().all(|value| value.is_string())
         };
         ensure!(added.any(names_it), "{log}");

@@ -1,0 +1,285 @@
+//! What changed on this node: the last changes, each as one sentence, for `tweedctl events`.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::excerpt;
+use crate::model::lease::{Endpoint, Lease, LeaseId};
+
+/// A change, with its place in the history.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeEvent {
+    /// Counted from 1 since the start of the daemon, without gaps.
+    pub sequence: u64,
+    pub time: Timestamp,
+    #[serde(flatten)]
+    pub change: NodeChange,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeChange {
+    pub kind: EventKind,
+    #[serde(flatten)]
+    pub subject: EventSubject,
+    /// One sentence that names the subject.
+    pub message: String,
+}
+
+/// What a change concerns; nothing if it concerns this node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EventSubject {
+    /// Of the peer. In Kubernetes it is the name of its node.
+    pub lease: Option<LeaseId>,
+    /// As in `10.244.7.0/24 (172.16.0.7)`.
+    pub peer: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum EventKind {
+    PeerAdded,
+    PeerRemoved,
+    PeerRejected,
+    LeaseChanged,
+    PathChanged,
+    ConfigApplied,
+    BackendChanged,
+    EntryRestored,
+    PeerUnreachable,
+    PeerDegraded,
+    /// Its daemon does not answer, but its host does.
+    PeerUnknown,
+    PeerReachable,
+    ProbesOn,
+    ProbesOff,
+    StoreUnreachable,
+    StoreReachable,
+}
+
+/// The last changes. Old ones are dropped, so that memory is bounded whatever other nodes write.
+#[derive(Debug)]
+pub struct EventHistory {
+    started: Timestamp,
+    events: VecDeque<Arc<NodeEvent>>,
+    bytes: usize,
+    last: u64,
+}
+
+/// A part of a history, as the daemon returns it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EventPage {
+    /// The start of the daemon, whose sequence numbers these are.
+    pub started: Timestamp,
+    /// The oldest first.
+    pub events: Vec<Arc<NodeEvent>>,
+}
+
+impl EventHistory {
+    /// The maximum number of events.
+    pub const EVENTS: usize = 1000;
+    /// The maximum size of all events, in bytes.
+    pub const BYTES: usize = 512 << 10;
+
+    pub const fn new(started: Timestamp) -> Self {
+        Self { started, events: VecDeque::new(), bytes: 0, last: 0 }
+    }
+
+    pub fn push(&mut self, time: Timestamp, change: NodeChange) {
+        self.last += 1;
+        let event = NodeEvent { sequence: self.last, time, change };
+        self.bytes += event.size();
+        self.events.push_back(Arc::new(event));
+        while self.events.len() > Self::EVENTS || self.bytes > Self::BYTES {
+            let Some(dropped) = self.events.pop_front() else { break };
+            self.bytes -= dropped.size();
+        }
+    }
+
+    /// The events after that of `sequence`, as far as they are kept.
+    pub fn after(&self, sequence: u64) -> EventPage {
+        let events = self.events.iter().filter(|event| event.sequence > sequence);
+        EventPage { started: self.started, events: events.cloned().collect() }
+    }
+}
+
+impl NodeEvent {
+    fn size(&self) -> usize {
+        let NodeChange { subject: EventSubject { lease, peer }, message, .. } = &self.change;
+        let lease = lease.as_ref().map_or(0, |id| id.as_str().len());
+        size_of::<Self>() + lease + peer.as_ref().map_or(0, String::len) + message.len()
+    }
+}
+
+impl NodeChange {
+    /// Other programs and nodes write parts of a sentence, so it is cut and escaped.
+    pub fn new(kind: EventKind, subject: EventSubject, sentence: &str) -> Self {
+        Self { kind, subject, message: excerpt::sentence(sentence) }
+    }
+}
+
+impl EventSubject {
+    pub fn of(lease: &Lease) -> Self {
+        let endpoints = lease.endpoints.iter().map(ToString::to_string);
+        let peer = endpoints.collect::<Vec<_>>().join(", ");
+        Self { lease: Some(lease.id.clone()), peer: Some(peer).filter(|peer| !peer.is_empty()) }
+    }
+
+    pub fn at(lease: &Lease, endpoint: &Endpoint) -> Self {
+        Self { lease: Some(lease.id.clone()), peer: Some(endpoint.to_string()) }
+    }
+}
+
+/// The peer, with the name of its lease first unless it repeats the subnet, as in etcd.
+impl fmt::Display for EventSubject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.lease, &self.peer) {
+            (None, None) => f.write_str("this node"),
+            (Some(lease), None) => lease.fmt(f),
+            (None, Some(peer)) => f.write_str(peer),
+            (Some(lease), Some(peer)) => {
+                let base = peer.split('/').next().unwrap_or_default();
+                let repeats = lease.as_str().contains(base);
+                if repeats { f.write_str(peer) } else { write!(f, "{lease} {peer}") }
+            }
+        }
+    }
+}
+
+impl EventKind {
+    /// The name in JSON and in the log.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::PeerAdded => "peer-added",
+            Self::PeerRemoved => "peer-removed",
+            Self::PeerRejected => "peer-rejected",
+            Self::LeaseChanged => "lease-changed",
+            Self::PathChanged => "path-changed",
+            Self::ConfigApplied => "config-applied",
+            Self::BackendChanged => "backend-changed",
+            Self::EntryRestored => "entry-restored",
+            Self::PeerUnreachable => "peer-unreachable",
+            Self::PeerDegraded => "peer-degraded",
+            Self::PeerUnknown => "peer-unknown",
+            Self::PeerReachable => "peer-reachable",
+            Self::ProbesOn => "probes-on",
+            Self::ProbesOff => "probes-off",
+            Self::StoreUnreachable => "store-unreachable",
+            Self::StoreReachable => "store-reachable",
+        }
+    }
+
+    /// Whether the operator should look at it.
+    pub const fn is_warning(self) -> bool {
+        match self {
+            Self::PeerRejected
+            | Self::PeerUnreachable
+            | Self::PeerDegraded
+            | Self::PeerUnknown
+            | Self::ProbesOff
+            | Self::StoreUnreachable => true,
+            Self::PeerAdded
+            | Self::PeerRemoved
+            | Self::LeaseChanged
+            | Self::PathChanged
+            | Self::ConfigApplied
+            | Self::BackendChanged
+            | Self::EntryRestored
+            | Self::PeerReachable
+            | Self::ProbesOn
+            | Self::StoreReachable => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn change(message: &str) -> NodeChange {
+        NodeChange::new(EventKind::PeerAdded, EventSubject::default(), message)
+    }
+
+    fn history(messages: impl IntoIterator<Item = String>) -> EventHistory {
+        let mut history = EventHistory::new(Timestamp::UNIX_EPOCH);
+        for message in messages {
+            history.push(Timestamp::UNIX_EPOCH, change(&message));
+        }
+        history
+    }
+
+    fn sequences(history: &EventHistory, after: u64) -> Vec<u64> {
+        history.after(after).events.iter().map(|event| event.sequence).collect()
+    }
+
+    #[test]
+    fn events_are_numbered_and_returned_in_order() {
+        let history = history((0..3).map(|number| format!("event {number}")));
+        assert_eq!(sequences(&history, 0), [1, 2, 3]);
+        assert_eq!(sequences(&history, 2), [3]);
+        assert_eq!(sequences(&history, 3), [] as [u64; 0]);
+        assert_eq!(sequences(&history, u64::MAX), [] as [u64; 0]);
+        assert_eq!(history.after(1).events[0].change.message, "event 1");
+    }
+
+    #[test]
+    fn the_oldest_events_are_dropped() {
+        let history = history((0..2500).map(|number| format!("event {number}")));
+        let kept = sequences(&history, 0);
+        assert_eq!((kept.len(), kept[0], kept[999]), (1000, 1501, 2500));
+    }
+
+    #[test]
+    fn long_messages_are_cut_and_bounded_together() {
+        let history = history((0..2500).map(|_| "节\u{202e}".repeat(10_000)));
+        let page = history.after(0);
+        let size: usize = page.events.iter().map(|event| event.size()).sum();
+        assert_eq!(size, history.bytes);
+        assert!(size <= EventHistory::BYTES && page.events.len() > 100, "{size}");
+        assert_eq!(page.events.last().unwrap().sequence, 2500);
+        assert!(page.events.iter().all(|event| excerpt::is_printable(&event.change.message)));
+    }
+
+    #[test]
+    fn a_page_is_decoded_as_it_was_encoded_and_its_kinds_have_one_name() {
+        let peer = Some("10.244.7.0/24 (172.16.0.7)".to_owned());
+        let subject = EventSubject { lease: Some(LeaseId::new("n7")), peer };
+        let mut history = EventHistory::new("2026-11-23T10:00:00Z".parse().unwrap());
+        history.push(
+            Timestamp::UNIX_EPOCH,
+            NodeChange::new(EventKind::PeerAdded, subject, "peer added, path: tunnel"),
+        );
+        let page = history.after(0);
+        let json = serde_json::to_value(&page).unwrap();
+        let expected = serde_json::json!({
+            "started": "2026-11-23T10:00:00Z",
+            "events": [{
+                "sequence": 1, "time": "1970-01-01T00:00:00Z", "kind": "peer-added",
+                "lease": "n7", "peer": "10.244.7.0/24 (172.16.0.7)",
+                "message": "peer added, path: tunnel",
+            }],
+        });
+        assert_eq!(json, expected);
+        assert_eq!(serde_json::from_value::<EventPage>(json).unwrap(), page);
+        let kinds = [EventKind::PathChanged, EventKind::StoreUnreachable, EventKind::EntryRestored];
+        for kind in kinds {
+            assert_eq!(serde_json::to_value(kind).unwrap(), kind.as_str());
+        }
+    }
+
+    #[test]
+    fn a_subject_names_the_node_if_the_store_names_nodes() {
+        let subject = |lease: Option<&str>, peer: Option<&str>| {
+            let (lease, peer) = (lease.map(LeaseId::new), peer.map(str::to_owned));
+            EventSubject { lease, peer }.to_string()
+        };
+        let peer = Some("10.244.7.0/24 (172.16.0.7)");
+        assert_eq!(subject(Some("10.244.7.0-24"), peer), "10.244.7.0/24 (172.16.0.7)");
+        assert_eq!(subject(Some("n7"), peer), "n7 10.244.7.0/24 (172.16.0.7)");
+        assert_eq!(subject(Some("hello"), None), "hello");
+        assert_eq!(subject(None, None), "this node");
+    }
+}
