@@ -9,7 +9,7 @@ pub use processes::{other_daemons, stopped_listener};
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use crate::kernel::service;
@@ -65,6 +65,14 @@ impl Default for Places {
     fn default() -> Self {
         Self::below("/")
     }
+}
+
+/// The name of this host. It is short, but the file that contains it may be longer.
+pub fn name() -> String {
+    let mut name = String::new();
+    let file = fs::File::open("/proc/sys/kernel/hostname");
+    let read = file.and_then(|file| file.take(64).read_to_string(&mut name));
+    if read.is_ok() { name.trim().to_owned() } else { "unknown".to_owned() }
 }
 
 /// Collects the host settings; `links` come from the kernel.

@@ -34,6 +34,13 @@ pub(super) struct DoctorOptions {
     cni_bin_dir: Vec<PathBuf>,
 }
 
+impl Default for DoctorOptions {
+    fn default() -> Self {
+        let (networks, cni_bin_dir) = (Vec::new(), Vec::new());
+        Self { networks, root: "/".into(), cni_conf_dir: None, cni_bin_dir }
+    }
+}
+
 const LEVELS: &str = "\
 fatal    tweedd refuses to start
 warning  packets are lost, or will be

@@ -15,6 +15,7 @@ mod nodes;
 mod peers;
 mod plan;
 mod status;
+mod sysdump;
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -50,7 +51,7 @@ Exit codes:
   1  a difference, a peer that is not programmed, a daemon that is not ready,
      a refused operation, a leaked address, or a warning of doctor
   2  the command line is invalid, or a file named on it
-  3  unknown: no daemon, no file, or no permission
+  3  unknown: no daemon, no file, or no permission; parts of sysdump are missing
   5  a peer is degraded or unreachable, and nothing else is wrong
 tweedctl migrate has other codes: tweedctl migrate --help";
 
@@ -68,6 +69,8 @@ enum Command {
     Leases,
     /// Shows the last changes on this node, and further ones as they happen
     Events(events::EventsOptions),
+    /// Writes the state of this node into one archive, without secrets
+    Sysdump(sysdump::SysdumpOptions),
     /// Shows what a node would program; needs no daemon or privileges
     Plan(plan::PlanOptions),
     /// Lists the differences between kernel and plan; changes nothing
@@ -102,7 +105,7 @@ pub enum ExitStatus {
     Late = 6,
     /// A peer is degraded or unreachable.
     Failing = 7,
-    /// A part of the host could not be examined.
+    /// A part of the host could not be examined, or is missing in an archive.
     Unexamined = 8,
 }
 
@@ -140,7 +143,7 @@ trait Answer: Display + Serialize {
 /// from `open`.
 pub async fn run<K: Kernel>(
     arguments: Arguments,
-    open: impl FnOnce() -> Result<K, Error>,
+    open: impl Fn() -> Result<K, Error>,
     out: &mut impl Write,
 ) -> Result<ExitStatus, Error> {
     let Arguments { command, output, files } = arguments;
@@ -150,6 +153,7 @@ pub async fn run<K: Kernel>(
         Command::Peers => write(out, output, &PeerList(node::ask(&socket, "/peers").await?)),
         Command::Leases => write(out, output, &LeaseList(node::ask(&socket, "/leases").await?)),
         Command::Events(options) => events::run(&socket, &options, output, out).await,
+        Command::Sysdump(options) => sysdump::run(&files, &options, open, output, out).await,
         Command::Nodes(options) => write(out, output, &nodes::answer(&options).await?),
         Command::Dashboard(options) => dashboard::run(&options, out).await,
         Command::Plan(options) => write(out, output, &plan::answer(&options)?),

@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 
 use super::Error;
 use crate::daemon::{checkpoint, http};
@@ -63,6 +63,15 @@ impl From<Unanswered> for Error {
 
 /// The response of the daemon behind `socket` at `path`.
 pub(super) async fn ask<T: DeserializeOwned>(socket: &Path, path: &str) -> Result<T, Unanswered> {
+    let text = text(socket, path).await?;
+    serde_json::from_str(&text).map_err(|error| Unanswered::Silent {
+        socket: socket.display().to_string(),
+        reason: format!("{path} is in the format of another version: {error}"),
+    })
+}
+
+/// The same, as the daemon wrote it.
+pub(super) async fn text(socket: &Path, path: &str) -> Result<String, Unanswered> {
     let name = || socket.display().to_string();
     let silent = |reason: String| Unanswered::Silent { socket: name(), reason };
     let (status, body) =
@@ -73,16 +82,13 @@ pub(super) async fn ask<T: DeserializeOwned>(socket: &Path, path: &str) -> Resul
             io::ErrorKind::PermissionDenied => Unanswered::Forbidden(name()),
             _ => silent(error.to_string()),
         })?;
-    match (status, serde_json::from_slice(&body)) {
-        // "Not ready" is a valid response too.
-        (200 | 503, Ok(answer)) => Ok(answer),
-        (200, Err(error)) => {
-            Err(silent(format!("{path} is in the format of another version: {error}")))
-        }
-        (_, _) => {
-            let text = String::from_utf8_lossy(&body);
-            Err(silent(format!("{path} returned {status}: {}", text.trim())))
-        }
+    let text = String::from_utf8_lossy(&body);
+    // "Not ready" is a valid response too.
+    let is_json = || serde_json::from_str::<IgnoredAny>(&text).is_ok();
+    if status == 200 || (status == 503 && is_json()) {
+        Ok(text.into_owned())
+    } else {
+        Err(silent(format!("{path} returned {status}: {}", text.trim())))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Carries out an order: writes its steps, waits until each is applied, and observes the result.
 
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::mem;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use super::options::{Order, StageOptions};
 use super::outcome::{Ended, Outcome, Progress, announced, short};
 use super::state::{Note, Step};
 use super::{read, unusable};
+use crate::kernel::host;
 use crate::operator::layout::{counted, wrap};
 use crate::operator::{Error, ExitStatus};
 use crate::store::ClusterStore;
@@ -263,7 +264,7 @@ impl Author {
     /// This user on this host.
     pub(super) fn here() -> Self {
         let user = std::env::var("USER").unwrap_or_else(|_| "root".to_owned());
-        Self::new(Note { at: Timestamp::now(), by: format!("{user}@{}", host()) })
+        Self::new(Note { at: Timestamp::now(), by: format!("{user}@{}", host::name()) })
     }
 
     /// In whole seconds.
@@ -276,12 +277,4 @@ impl Author {
     pub(super) fn note(&self) -> Note {
         Note { at: self.now(), by: self.started.by.clone() }
     }
-}
-
-/// A host name is short, but the file that contains it may be longer.
-fn host() -> String {
-    let mut name = String::new();
-    let file = std::fs::File::open("/proc/sys/kernel/hostname");
-    let read = file.and_then(|file| file.take(64).read_to_string(&mut name));
-    if read.is_ok() { name.trim().to_owned() } else { "unknown".to_owned() }
 }

@@ -87,9 +87,21 @@ pub(super) async fn status(store: &impl ClusterStore) -> Result<MigrationStatus,
     Ok(MigrationStatus::new(&read(store).await?, Timestamp::now()))
 }
 
+/// Config, leases and reports of all nodes.
+pub(super) async fn contents(etcd: &Etcd, kubernetes: &Kubernetes) -> Result<StoreContents, Error> {
+    if kubernetes.kube_subnet_mgr {
+        read_contents(&kube::KubeClusterStore::new(kubernetes.options()?)).await
+    } else {
+        read_contents(&etcd::EtcdClusterStore::new(etcd.options()?)).await
+    }
+}
+
+async fn read_contents(store: &impl ClusterStore) -> Result<StoreContents, Error> {
+    store.read().await.map_err(|away| unusable(store, &away))
+}
+
 async fn read(store: &impl ClusterStore) -> Result<ClusterView, Error> {
-    let StoreContents { config, records, reports } =
-        store.read().await.map_err(|away| unusable(store, &away))?;
+    let StoreContents { config, records, reports } = read_contents(store).await?;
     let key = store.config_name();
     let config = config.ok_or_else(|| Error::Store(format!("{key} is missing")))?;
     let state = MigrationState::parse(&config.text, config.revision)

@@ -118,12 +118,7 @@ struct Totals {
 }
 
 pub(super) async fn answer(options: &NodesOptions) -> Result<NodeList, Error> {
-    let NodesOptions { etcd, kubernetes, .. } = options;
-    let mut list = if kubernetes.kube_subnet_mgr {
-        NodeList::read(&kube::KubeClusterStore::new(kubernetes.options()?)).await?
-    } else {
-        NodeList::read(&etcd::EtcdClusterStore::new(etcd.options()?)).await?
-    };
+    let mut list = list(&options.etcd, &options.kubernetes).await?;
     if let Some(name) = &options.node {
         list.rows.retain(|row| row.is_named(name));
         if list.rows.is_empty() {
@@ -132,6 +127,15 @@ pub(super) async fn answer(options: &NodesOptions) -> Result<NodeList, Error> {
     }
     list.rows.retain(|row| !options.failing || row.state.is_failing());
     Ok(list)
+}
+
+/// All nodes.
+pub(super) async fn list(etcd: &Etcd, kubernetes: &Kubernetes) -> Result<NodeList, Error> {
+    if kubernetes.kube_subnet_mgr {
+        NodeList::read(&kube::KubeClusterStore::new(kubernetes.options()?)).await
+    } else {
+        NodeList::read(&etcd::EtcdClusterStore::new(etcd.options()?)).await
+    }
 }
 
 impl NodeList {

@@ -8,3 +8,4 @@ mod health;
 mod monitoring;
 mod nodes;
 mod privileges;
+mod sysdump;
