@@ -12,7 +12,7 @@ mod tests;
 
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
-use std::path::PathBuf;
+use std::path::{PathBuf, absolute};
 use std::time::Duration;
 
 use tracing::Level;
@@ -33,6 +33,7 @@ use crate::model::policy::{
 use crate::plan::config_change::Reload;
 use crate::store::etcd::EtcdOptions;
 use crate::store::kube::{AnnotationPrefix, ApiOptions, KubeOptions};
+use crate::store::operator::StoreLocation;
 
 /// The settings of the daemon. `Debug` prints no secret.
 #[derive(Clone, Debug)]
@@ -64,6 +65,22 @@ pub struct Options {
 pub enum StoreOptions {
     Etcd(EtcdOptions),
     Kube(KubeOptions),
+}
+
+impl StoreOptions {
+    /// For programs with another working directory.
+    pub fn location(&self) -> StoreLocation {
+        let Self::Etcd(options) = self else { return StoreLocation::Kubernetes };
+        let file = |path: &Option<PathBuf>| absolute(path.as_ref()?).ok();
+        StoreLocation::Etcd {
+            endpoints: options.endpoints.clone(),
+            prefix: options.prefix.clone(),
+            ca_file: file(&options.ca_file),
+            cert_file: file(&options.cert_file),
+            key_file: file(&options.key_file),
+            username: options.credentials.as_ref().map(|it| it.user.clone()),
+        }
+    }
 }
 
 impl Options {

@@ -71,6 +71,7 @@ async fn control(path: &str, shared: &Shared) -> Response {
         "/status" => answer(shared.ask(Query::Status).await),
         "/peers" => answer(shared.ask(Query::Peers).await),
         "/leases" => answer(shared.ask(Query::Leases).await),
+        "/store" => http::json(200, &shared.options.store.location()),
         "/inputs" => answer(shared.ask(Query::Checkpoint).await),
         "/events" => answer(shared.ask(|reply| Query::Events(0, reply)).await),
         other => match other.strip_prefix("/events/").map(str::parse) {

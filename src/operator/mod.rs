@@ -154,8 +154,8 @@ pub async fn run<K: Kernel>(
         Command::Leases => write(out, output, &LeaseList(node::ask(&socket, "/leases").await?)),
         Command::Events(options) => events::run(&socket, &options, output, out).await,
         Command::Sysdump(options) => sysdump::run(&files, &options, open, output, out).await,
-        Command::Nodes(options) => write(out, output, &nodes::answer(&options).await?),
-        Command::Dashboard(options) => dashboard::run(&options, out).await,
+        Command::Nodes(options) => write(out, output, &nodes::answer(&options, &socket).await?),
+        Command::Dashboard(options) => dashboard::run(&options, &socket, out).await,
         Command::Plan(options) => write(out, output, &plan::answer(&options)?),
         Command::Diff => write(out, output, &diff::answer(&files, open()?).await?),
         Command::Cleanup(options) => {
@@ -168,7 +168,7 @@ pub async fn run<K: Kernel>(
             write(out, output, &doctor::answer(&files, &options, open()).await)
         }
         Command::Ipam(command) => write(out, output, &ipam::answer(&command)?),
-        Command::Migrate(options) => migrate::run(&options, output, out).await,
+        Command::Migrate(options) => migrate::run(&options, &socket, output, out).await,
     }
 }
 

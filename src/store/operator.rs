@@ -1,6 +1,9 @@
 //! What operators read from a store, and the result of a write.
 
+use std::path::PathBuf;
 use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
 
 use crate::model::lease::Record;
 use crate::model::report::{NodeReport, ReportSummary};
@@ -29,6 +32,22 @@ pub struct StoredReport {
     pub report: ReportSummary,
     /// None if the store does not have the time.
     pub age: Option<Duration>,
+}
+
+/// The store of a daemon, for other programs on its host. It contains no secret: keys are in files,
+/// which only root can read, and the password is not part of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "store", rename_all = "lowercase")]
+pub enum StoreLocation {
+    Etcd {
+        endpoints: Vec<String>,
+        prefix: String,
+        ca_file: Option<PathBuf>,
+        cert_file: Option<PathBuf>,
+        key_file: Option<PathBuf>,
+        username: Option<String>,
+    },
+    Kubernetes,
 }
 
 /// A value, and the revision that wrote it.

@@ -47,6 +47,8 @@ const PURE: &[&str] = &[
     "src/operator/migrate/cluster.rs",
     "src/operator/migrate/decision.rs",
     "src/operator/migrate/document.rs",
+    "src/operator/migrate/duplicates.rs",
+    "src/operator/migrate/obstacle.rs",
     "src/operator/migrate/outcome.rs",
     "src/operator/migrate/plan.rs",
     "src/operator/migrate/reachability.rs",

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
@@ -52,13 +52,14 @@ struct Picture {
 
 pub(super) async fn run(
     options: &DashboardOptions,
+    socket: &Path,
     out: &mut impl Write,
 ) -> Result<ExitStatus, Error> {
     let DashboardOptions { etcd, kubernetes, .. } = options;
     if kubernetes.kube_subnet_mgr {
         show(&kube::KubeClusterStore::new(kubernetes.options()?), options, out).await
     } else {
-        show(&etcd::EtcdClusterStore::new(etcd.options()?), options, out).await
+        show(&etcd::EtcdClusterStore::new(etcd.near(socket).await?), options, out).await
     }
 }
 

@@ -33,6 +33,12 @@ pub(super) async fn carry_out<S: ClusterStore>(
         Ok(outcome) | Err(Stop::Outcome(outcome)) => outcome,
         Err(Stop::Error(error)) => return Err(error),
     };
+    let outcome = match order {
+        Order::Start(_) => outcome.about_mixed(&work.view),
+        Order::Next { .. } | Order::Pause | Order::Rollback { .. } | Order::Finish { .. } => {
+            outcome
+        }
+    };
     Ok(Ended { outcome, progress: Progress::of(&work.view) })
 }
 

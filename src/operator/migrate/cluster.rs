@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::IpAddr;
 
-use super::state::{MigrationState, Stage};
-use crate::model::config::{BackendType, Rollout};
+use super::state::{ALL, MigrationState, Stage};
+use crate::model::config::{BackendType, Rollout, share};
 use crate::model::lease::{Lease, LeaseId, Record};
 use crate::model::path::Path;
 use crate::model::report::{Exception, NodeReport, Quality};
@@ -58,7 +59,19 @@ impl ClusterView {
     }
 
     pub(super) fn member(&self, id: &LeaseId) -> Option<&Member> {
-        self.members.get(*self.positions.get(id)?)
+        self.members.get(self.position(id)?)
+    }
+
+    pub(super) fn position(&self, id: &LeaseId) -> Option<usize> {
+        self.positions.get(id).copied()
+    }
+
+    /// The first address of each subnet, with the position of its node.
+    pub(super) fn subnets(&self) -> impl DoubleEndedIterator<Item = (IpAddr, usize)> {
+        let of = |(at, member): (usize, &Member)| -> Vec<_> {
+            member.lease.subnets().map(|subnet| (subnet.base(), at)).collect()
+        };
+        self.members.iter().enumerate().flat_map(of)
     }
 
     pub(super) fn reporting(&self) -> impl Iterator<Item = (&Member, &NodeReport)> {
@@ -82,6 +95,41 @@ impl ClusterView {
     /// The number of reporting nodes that would be on the new backend at `stage`.
     pub(super) fn following_at(&self, stage: &Stage) -> usize {
         self.count_following(Some(&stage.rollout(self.state.config.backend.kind)))
+    }
+
+    /// The number of nodes in `percent` of the reporting ones: rounded down, at least one.
+    pub(super) fn share(&self, percent: u8) -> usize {
+        (self.reporting().count() * usize::from(percent) / usize::from(ALL)).max(1)
+    }
+
+    /// The smallest stage with the named nodes of `stage` and `percent` of the nodes in all. With
+    /// 100, also nodes that are added later.
+    pub(super) fn stage_of(&self, percent: u8, stage: &Stage) -> Stage {
+        if percent >= ALL {
+            return stage.at(ALL);
+        }
+        let mut hashes: Vec<u8> = self.unnamed(stage).map(|(_, hash)| hash).collect();
+        hashes.sort_unstable();
+        let named = self.reporting().count() - hashes.len();
+        let last = self.share(percent).saturating_sub(named).checked_sub(1);
+        stage.at(last.map_or(0, |last| hashes.get(last).map_or(ALL, |hash| hash + 1)))
+    }
+
+    /// The nodes with the largest hash of `stage`, if they are several: no percentage moves one of
+    /// them alone.
+    pub(super) fn tie(&self, stage: &Stage) -> Option<Vec<&str>> {
+        let last = stage.percent.checked_sub(1).filter(|_| !stage.is_all())?;
+        let tied = self.unnamed(stage).filter(|(_, hash)| *hash == last);
+        let tied: Vec<&str> = tied.map(|(member, _)| member.name.as_str()).collect();
+        (tied.len() > 1).then_some(tied)
+    }
+
+    /// The reporting nodes that `stage` does not name, with their hashes.
+    fn unnamed(&self, stage: &Stage) -> impl Iterator<Item = (&Member, u8)> {
+        let named = stage.at(0).rollout(self.state.config.backend.kind);
+        let members = self.reporting().map(|(member, _)| member);
+        let others = members.filter(move |member| !member.follows(Some(&named)));
+        others.filter_map(|member| Some((member, share(member.names().first()?))))
     }
 
     fn count_following(&self, rollout: Option<&Rollout>) -> usize {
@@ -179,7 +227,7 @@ impl Member {
         }
     }
 
-    fn follows(&self, rollout: Option<&Rollout>) -> bool {
+    pub(super) fn follows(&self, rollout: Option<&Rollout>) -> bool {
         rollout.is_none_or(|rollout| rollout.follows(self.names()))
     }
 

@@ -1,15 +1,16 @@
 //! How an order changes the config of a cluster, and what prevents it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::iter::successors;
 
 use super::cluster::{ClusterView, Member};
+use super::obstacle::{Obstacles, is_cut};
 use super::options::{Order, StageOptions, Start};
-use super::outcome::{Outcome, finished};
-use super::reachability::{Backends, Pair, pairs};
-use super::state::{Note, Stage, Step, UnderWay};
+use super::outcome::{Outcome, done, finished, refused};
+use super::reachability::{Backends, pairs};
+use super::state::{Note, STEPS, Stage, Step, UnderWay};
 use crate::model::config::BackendType;
-use crate::operator::ExitStatus;
+use crate::model::report::NodeReport;
 use crate::operator::layout::counted;
 
 /// The next step of `order` in this state, or the outcome if there is none. All reporting nodes
@@ -71,29 +72,40 @@ fn resume(start: &Start, under_way: &UnderWay, view: &ClusterView) -> Result<Ste
 
 /// The stage that `start` names, or the default one, unless something prevents it.
 fn first_stage(start: &Start, view: &ClusterView) -> Result<Stage, Outcome> {
-    let stage = start.stage().or_else(|| further(&Stage::default(), view)).unwrap_or_default();
-    let pairs = pairs(view, Backends::All { kind: start.to, mixed: true });
-    let cuts: Vec<_> = pairs.filter(|pair| cut(pair).is_some()).collect();
-    let mut obstacles = obstacles(view, start.to, &cuts);
-    obstacles.extend(unknown_nodes(view, &stage.nodes));
-    obstacles.retain(|it| !(start.options.force && it.is_forgivable));
-    if obstacles.is_empty() {
-        return Ok(stage);
+    let none = Stage::default();
+    let stage = match start.percent {
+        Some(percent) => view.stage_of(percent, &none),
+        None if start.canary.is_empty() => further(&none, view).map_or(none, |(_, stage)| stage),
+        None => Stage { percent: 0, nodes: start.canary.clone() },
+    };
+    let mut obstacles = Obstacles::of_nodes(view);
+    obstacles.add_failing(view, start.to, &added(view, &Stage::default(), &stage));
+    obstacles.add_unknown(view, &stage.nodes);
+    for pair in pairs(view, Backends::All { kind: start.to, mixed: true }) {
+        obstacles.add_cut(&pair);
     }
-    let message = format!("blocked by {}", counted(obstacles.len(), "problem"));
-    Err(refused(message).with(obstacles.into_iter().map(|it| it.text).collect()))
+    obstacles.refuse(start.options).map(|()| stage)
 }
 
-/// The default stages of a migration that starts now.
-pub(super) fn stages(view: &ClusterView) -> impl Iterator<Item = Stage> {
-    successors(further(&Stage::default(), view), |stage| further(stage, view))
+/// The default stages of a migration that starts now, each with its share of the nodes in percent.
+pub(super) fn stages(view: &ClusterView) -> impl Iterator<Item = (u8, Stage)> {
+    successors(further(&Stage::default(), view), |(_, stage)| further(stage, view))
 }
 
 /// The next default stage that adds a node: in a small cluster, not each stage does.
-fn further(stage: &Stage, view: &ClusterView) -> Option<Stage> {
+fn further(stage: &Stage, view: &ClusterView) -> Option<(u8, Stage)> {
     let follow = view.following_at(stage);
     let takes_more = |later: &Stage| later.is_all() || view.following_at(later) > follow;
-    successors(stage.next(), Stage::next).find(takes_more)
+    let mut later = STEPS.into_iter().map(|share| (share, view.stage_of(share, stage)));
+    later.find(|(_, later)| takes_more(later)).filter(|_| !stage.is_all())
+}
+
+/// The positions of the nodes that change their backend if `later` follows `stage`.
+fn added(view: &ClusterView, stage: &Stage, later: &Stage) -> BTreeSet<usize> {
+    let [stage, later] = [stage, later].map(|it| it.rollout(view.state.config.backend.kind));
+    let changes = |member: &Member| !member.follows(Some(&stage)) && member.follows(Some(&later));
+    let positions = view.members.iter().enumerate().filter(|(_, member)| changes(member));
+    positions.map(|(position, _)| position).collect()
 }
 
 fn advance(
@@ -103,22 +115,37 @@ fn advance(
     view: &ClusterView,
 ) -> Result<Step, Outcome> {
     let stage = &under_way.stage;
-    if let Some(percent) = percent.filter(|percent| *percent < stage.percent) {
-        return Err(refused(format!(
-            "{percent} % is less than {stage}: to go back, use tweedctl migrate rollback"
-        )));
-    }
-    let next = percent.map_or_else(|| further(stage, view), |percent| Some(stage.at(percent)));
+    let next = match percent {
+        Some(percent) => Some(reaching(percent, stage, view)?),
+        None => further(stage, view).map(|(_, next)| next),
+    };
     let Some(next) = next.filter(|next| next != stage || under_way.paused.is_some()) else {
         let next = stage.next_command();
         return Err(done(format!("already reached: {stage}; next: {next}")));
     };
+    let mut obstacles = Obstacles::default();
+    obstacles.add_failing(view, under_way.to, &added(view, stage, &next));
+    obstacles.refuse(*options)?;
     match view.troubles().first_key_value() {
         Some((subject, why)) if !options.force => Err(refused(format!(
             "this stage has problems: {subject}: {why}; --force continues nevertheless"
         ))),
         _ => Ok(Step::Reach(next)),
     }
+}
+
+/// The stage with `percent` of the nodes; `stage` itself if it has as many.
+fn reaching(percent: u8, stage: &Stage, view: &ClusterView) -> Result<Stage, Outcome> {
+    let next = view.stage_of(percent, stage);
+    let [wanted, follow] = [&next, stage].map(|stage| view.following_at(stage));
+    if wanted < follow {
+        return Err(refused(format!(
+            "{percent} % are {}, and {follow} have changed already: to go back, use tweedctl \
+             migrate rollback",
+            counted(wanted, "node")
+        )));
+    }
+    Ok(if next.percent > stage.percent { next } else { stage.clone() })
 }
 
 fn go_back(stage: Stage, under_way: &UnderWay) -> Result<Step, Outcome> {
@@ -163,97 +190,8 @@ fn settle(view: &ClusterView) -> Result<Step, Outcome> {
 
 /// Whether a pair still needs `Mixed` once all nodes are on `kind`.
 fn needs_mixed(view: &ClusterView, kind: BackendType) -> bool {
+    let fails = |(_, report): (&Member, &NodeReport)| !report.failing.is_empty();
     view.members.iter().any(|member| member.backend() != Some(kind))
-        || !failing(view, kind).is_empty()
-        || pairs(view, Backends::All { kind, mixed: false }).any(|pair| cut(&pair).is_some())
-}
-
-fn done(message: String) -> Outcome {
-    Outcome::new(ExitStatus::Done, message)
-}
-
-fn refused(message: impl Into<String>) -> Outcome {
-    Outcome::new(ExitStatus::Impossible, message)
-}
-
-/// A reason not to start, with the node or pair concerned.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Obstacle {
-    pub(super) text: String,
-    /// Whether `--force` accepts it: the nodes concerned keep their state. One sends no report, or
-    /// a pair keeps the tunnel.
-    pub(super) is_forgivable: bool,
-}
-
-/// What prevents a move to the backend `to`.
-pub(super) fn obstacles(view: &ClusterView, to: BackendType, pairs: &[Pair<'_>]) -> Vec<Obstacle> {
-    let of_nodes = view.members.iter().flat_map(of_node);
-    of_nodes.chain(failing(view, to)).chain(pairs.iter().filter_map(cut)).collect()
-}
-
-/// The names in `nodes` that match no node.
-fn unknown_nodes(view: &ClusterView, nodes: &[String]) -> Vec<Obstacle> {
-    let known: BTreeSet<String> = view.members.iter().flat_map(Member::names).collect();
-    let unknown = nodes.iter().filter(|node| !known.contains(*node));
-    unknown
-        .map(|node| Obstacle::fatal(format!("no node has the public IP or name {node}")))
-        .collect()
-}
-
-fn of_node(member: &Member) -> Vec<Obstacle> {
-    let node = &member.name;
-    let Some(report) = &member.report else {
-        let text =
-            format!("{node} sends no report: it runs flannel, an older tweedd, or no daemon");
-        return vec![Obstacle { text, is_forgivable: true }];
-    };
-    let invalid = report.invalid.iter().map(|why| format!("{node} cannot use the config: {why}"));
-    let waits = report.pending.iter().map(|what| format!("{node} waits: {what}"));
-    let links: Vec<String> = report.strict_filters.iter().map(ToString::to_string).collect();
-    let links = links.join(" and ");
-    // With Mixed, tweedd has already loosened all filters that it may change.
-    let strict = (report.mixed && !links.is_empty()).then(|| {
-        format!(
-            "{node} has a strict reverse-path filter on {links}, and its tweedd may not change it"
-        )
-    });
-    invalid.chain(waits).chain(strict).map(Obstacle::fatal).collect()
-}
-
-/// The pairs on one link that would change to a direct path on which probes fail.
-fn failing(view: &ClusterView, kind: BackendType) -> Vec<Obstacle> {
-    if kind != BackendType::HostGw {
-        return Vec::new();
-    }
-    // Of two leases with one first address, the earlier one counts.
-    let subnets =
-        view.members.iter().rev().flat_map(|member| {
-            member.lease.subnets().map(move |subnet| (subnet.base(), &member.name))
-        });
-    let owners: BTreeMap<_, _> = subnets.collect();
-    let mut obstacles = Vec::new();
-    for (from, report) in view.reporting() {
-        for (peer, why) in &report.failing {
-            let to = owners.get(peer).map_or_else(|| peer.to_string(), ToString::to_string);
-            let text = format!("{} would stay in the tunnel to {to}: {why}", from.name);
-            obstacles.push(Obstacle { text, is_forgivable: true });
-        }
-    }
-    obstacles
-}
-
-/// The obstacle of a pair that would lose its path.
-fn cut(pair: &Pair<'_>) -> Option<Obstacle> {
-    if pair.now.is_none() || pair.then.is_some() {
-        return None;
-    }
-    let why = pair.reason.as_deref().unwrap_or_default();
-    let text = format!("{} would no longer reach {}: {why}", pair.from, pair.to);
-    Some(Obstacle { text, is_forgivable: !pair.both_report })
-}
-
-impl Obstacle {
-    const fn fatal(text: String) -> Self {
-        Self { text, is_forgivable: false }
-    }
+        || (kind == BackendType::HostGw && view.reporting().any(fails))
+        || pairs(view, Backends::All { kind, mixed: false }).any(|pair| is_cut(&pair))
 }

@@ -4,6 +4,8 @@ mod carry_out;
 mod cluster;
 mod decision;
 mod document;
+mod duplicates;
+mod obstacle;
 mod options;
 mod outcome;
 mod plan;
@@ -17,6 +19,7 @@ pub(super) use options::{Etcd, Kubernetes, MigrateOptions};
 pub(super) use status::MigrationStatus;
 
 use std::io::{self, Write};
+use std::path::Path;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -25,7 +28,7 @@ use tokio::time::sleep;
 use self::carry_out::{Author, carry_out};
 use self::cluster::ClusterView;
 use self::options::MigrateCommand;
-use self::plan::MigrationPlan;
+use self::plan::{MigrationPlan, Shown};
 use self::state::MigrationState;
 use super::layout::Output;
 use super::{Error, ExitStatus, write};
@@ -37,6 +40,7 @@ const INTERVAL: Duration = Duration::from_secs(2);
 
 pub(super) async fn run(
     options: &MigrateOptions,
+    socket: &Path,
     output: Output,
     out: &mut impl Write,
 ) -> Result<ExitStatus, Error> {
@@ -44,7 +48,7 @@ pub(super) async fn run(
     if kubernetes.kube_subnet_mgr {
         answer(&kube::KubeClusterStore::new(kubernetes.options()?), command, output, out).await
     } else {
-        answer(&etcd::EtcdClusterStore::new(etcd.options()?), command, output, out).await
+        answer(&etcd::EtcdClusterStore::new(etcd.near(socket).await?), command, output, out).await
     }
 }
 
@@ -58,9 +62,8 @@ async fn answer(
     match command {
         MigrateCommand::Plan { to, all } => {
             let view = read(store).await?;
-            let mut plan = MigrationPlan::new(&view, *to);
-            plan.shows_all = *all;
-            write(out, output, &plan)
+            let shown = if *all { Shown::All } else { Shown::Special };
+            write(out, output, &MigrationPlan::new(&view, *to, shown))
         }
         MigrateCommand::Status { watch } => loop {
             let status = MigrationStatus::new(&read(store).await?, author.now());
@@ -88,11 +91,15 @@ pub(super) async fn status(store: &impl ClusterStore) -> Result<MigrationStatus,
 }
 
 /// Config, leases and reports of all nodes.
-pub(super) async fn contents(etcd: &Etcd, kubernetes: &Kubernetes) -> Result<StoreContents, Error> {
+pub(super) async fn contents(
+    etcd: &Etcd,
+    kubernetes: &Kubernetes,
+    socket: &Path,
+) -> Result<StoreContents, Error> {
     if kubernetes.kube_subnet_mgr {
         read_contents(&kube::KubeClusterStore::new(kubernetes.options()?)).await
     } else {
-        read_contents(&etcd::EtcdClusterStore::new(etcd.options()?)).await
+        read_contents(&etcd::EtcdClusterStore::new(etcd.near(socket).await?)).await
     }
 }
 

@@ -1,18 +1,20 @@
 //! The command line of `tweedctl migrate`, with the flags of its store.
 
 use std::convert::Infallible;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::builder::PossibleValue;
 use clap::{Args, Subcommand, ValueEnum, value_parser};
+use jiff::SignedDuration;
+use tokio::time::timeout;
 
-use super::state::Stage;
 use crate::daemon::options;
 use crate::model::config::{BackendType, canonical};
-use crate::operator::Error;
+use crate::operator::{Error, node};
 use crate::store::etcd::EtcdOptions;
 use crate::store::kube::KubeClusterOptions;
+use crate::store::operator::StoreLocation;
 
 const EXIT_CODES: &str = "\
 Each command is idempotent and works from any host: the network config holds
@@ -45,7 +47,7 @@ pub(super) enum MigrateCommand {
         /// New backend of the nodes
         #[arg(long, value_name = "BACKEND", value_enum)]
         to: BackendType,
-        /// Show all pairs, not only those without the preferred path
+        /// Show all pairs, not only the first without the preferred path
         #[arg(long)]
         all: bool,
     },
@@ -66,7 +68,7 @@ pub(super) enum MigrateCommand {
 pub(super) enum Order {
     /// Turns Mixed on if it is off, then changes the first nodes
     Start(Start),
-    /// Continues with the next stage: 25, 50, 100 percent
+    /// Continues with the next stage: 25, 50, 100 percent of the nodes
     Next {
         /// Continue with this percentage of the nodes instead
         #[arg(long, value_parser = value_parser!(u8).range(1..=100))]
@@ -103,7 +105,7 @@ pub(super) struct Start {
     #[arg(long, value_name = "NODE", num_args = 1.., conflicts_with = "percent")]
     #[arg(value_parser = |name: &str| Ok::<_, Infallible>(canonical(name.to_owned())))]
     pub(super) canary: Vec<String>,
-    /// Percentage of the nodes to change first [default: 25, or more]
+    /// Percentage of the nodes to change first [default: 25]
     #[arg(long, value_parser = value_parser!(u8).range(1..=100))]
     pub(super) percent: Option<u8>,
     #[command(flatten)]
@@ -145,14 +147,6 @@ impl Order {
     }
 }
 
-impl Start {
-    /// The stage that the flags name.
-    pub(super) fn stage(&self) -> Option<Stage> {
-        let canaries = || Stage { percent: 0, nodes: self.canary.clone() };
-        self.percent.map(Stage::percent).or_else(|| (!self.canary.is_empty()).then(canaries))
-    }
-}
-
 impl ValueEnum for BackendType {
     fn value_variants<'a>() -> &'a [Self] {
         &Self::ALL
@@ -163,20 +157,25 @@ impl ValueEnum for BackendType {
     }
 }
 
+/// A number needs a unit: otherwise minutes would be taken for seconds.
 fn duration(text: &str) -> Result<Duration, &'static str> {
-    let seconds = [("s", 1), ("m", 60), ("h", 3600), ("", 1)].into_iter().find_map(|(unit, of)| {
-        let number: u64 = text.strip_suffix(unit)?.parse().ok()?;
-        Some(number.saturating_mul(of))
-    });
-    seconds.map(Duration::from_secs).ok_or("expected a time like 90s, 10m or 1h")
+    let time = text.parse::<SignedDuration>().ok();
+    let time = time.and_then(|time| Duration::try_from(time).ok());
+    time.ok_or("expected a time with a unit, as in 90s, 10m or 1h")
 }
+
+const ENDPOINTS: &str = "FLANNELD_ETCD_ENDPOINTS";
+const PASSWORD: &str = "FLANNELD_ETCD_PASSWORD";
+
+/// The timeout for the daemon's answer about its store: it may be stopped.
+const LOCATED_WITHIN: Duration = Duration::from_secs(2);
 
 /// tweedd's flags of the same names; the defaults are its environment variables.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "etcd, with the flags of tweedd")]
 #[expect(clippy::struct_field_names, reason = "fields are named as the flags are")]
 pub(in crate::operator) struct Etcd {
-    /// Servers, separated by commas [default: this host]
+    /// Servers, separated by commas [default: tweedd's]
     #[arg(long, global = true, value_name = "URLS")]
     etcd_endpoints: Option<String>,
     /// Prefix of the keys [default: /coreos.com/network]
@@ -219,7 +218,60 @@ pub(in crate::operator) struct Kubernetes {
 }
 
 impl Etcd {
+    /// As [`Self::options`], with the store of the daemon behind `socket` as the default, if there is
+    /// one. If other servers are named, its values do not apply: they would receive its credentials.
+    pub(in crate::operator) async fn near(&self, socket: &Path) -> Result<EtcdOptions, Error> {
+        if self.etcd_endpoints.is_some() || environment(ENDPOINTS).is_some_and(|it| !it.is_empty())
+        {
+            return self.options();
+        }
+        match timeout(LOCATED_WITHIN, node::ask::<StoreLocation>(socket, "/store")).await {
+            Ok(Ok(location)) => self.located(&location, environment),
+            // No daemon, one that is stopped, an older one, or no permission.
+            Ok(Err(_)) | Err(_) => self.options(),
+        }
+    }
+
+    /// The options with `location` as the default of flags and `environment`.
+    pub(super) fn located(
+        &self,
+        location: &StoreLocation,
+        environment: impl Fn(&str) -> Option<String>,
+    ) -> Result<EtcdOptions, Error> {
+        let StoreLocation::Etcd { endpoints, prefix, ca_file, cert_file, key_file, username } =
+            location
+        else {
+            let hint = "the daemon on this host uses Kubernetes: add --kube-subnet-mgr";
+            return Err(Error::Usage(hint.to_owned()));
+        };
+        let is_set = |name: &str| environment(name).is_some_and(|value| !value.is_empty());
+        if let Some(user) = username.as_ref().filter(|_| !is_set(PASSWORD)) {
+            let hint = format!("the daemon on this host is user {user} of etcd: set {PASSWORD}");
+            return Err(Error::Usage(hint));
+        }
+        let path = |path: &Option<PathBuf>| Some(path.as_ref()?.display().to_string());
+        let default = |name: &str| match name {
+            ENDPOINTS => Some(endpoints.join(",")),
+            "FLANNELD_ETCD_PREFIX" => Some(prefix.clone()),
+            "FLANNELD_ETCD_CAFILE" => path(ca_file),
+            "FLANNELD_ETCD_CERTFILE" => path(cert_file),
+            "FLANNELD_ETCD_KEYFILE" => path(key_file),
+            "FLANNELD_ETCD_USERNAME" => username.clone(),
+            _ => None,
+        };
+        let value = |name: &str| environment(name).filter(|it| !it.is_empty());
+        self.options_by(|name| value(name).or_else(|| default(name)))
+    }
+
+    /// The options by flags and environment.
     pub(in crate::operator) fn options(&self) -> Result<EtcdOptions, Error> {
+        self.options_by(environment)
+    }
+
+    fn options_by(
+        &self,
+        environment: impl Fn(&str) -> Option<String>,
+    ) -> Result<EtcdOptions, Error> {
         let given = [
             ("etcd-endpoints", self.etcd_endpoints.clone()),
             ("etcd-prefix", self.etcd_prefix.clone()),

@@ -3,11 +3,12 @@
 use std::fmt;
 use std::time::Duration;
 
+use jiff::SignedDuration;
 use serde::Serialize;
 
 use super::cluster::ClusterView;
 use super::state::{Note, Stage, Step};
-use crate::operator::layout::{counted, wrap};
+use crate::operator::layout::{counted, listed, wrap};
 use crate::operator::{Answer, ExitStatus};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -56,6 +57,18 @@ impl Outcome {
         Self { details, ..self }
     }
 
+    /// The outcome of a `start` after which no migration is under way: `Mixed` may have been turned
+    /// on nevertheless.
+    pub(super) fn about_mixed(mut self, view: &ClusterView) -> Self {
+        let is_idle = view.state.under_way.is_none() && view.state.config.mixed;
+        if is_idle && matches!(self.exit_status, ExitStatus::Impossible | ExitStatus::Late) {
+            self.message.push_str(
+                "; Mixed stays on: tweedctl migrate finish turns it off if no pair needs it",
+            );
+        }
+        self
+    }
+
     /// The config changed since `before`, so this command ends.
     pub(super) fn conflict(before: &ClusterView, now: &ClusterView, consequence: &str) -> Self {
         let author = match now.state.author(&before.state) {
@@ -66,10 +79,11 @@ impl Outcome {
         Self::new(ExitStatus::Conflict, message).with(now.state.changes(&before.state))
     }
 
-    /// `step` is applied; the message has what comes next. Details are the pods that keep an MTU other than that of new pods.
+    /// `step` is applied; the message has what comes next. Details are the nodes that changed
+    /// together because of equal hashes, or the pods that keep an MTU other than that of new pods.
     pub(super) fn done(step: &Step, view: &ClusterView) -> Self {
         let (nodes, kind) = (view.reporting().count(), view.state.config.backend.kind.as_str());
-        let mut pods = Vec::new();
+        let mut details = Vec::new();
         let message = match step {
             Step::Mix => "Mixed is on".to_owned(),
             Step::Begin { stage, .. } | Step::Reach(stage) if stage.is_empty() => {
@@ -78,11 +92,12 @@ impl Outcome {
             }
             Step::Begin { stage, .. } | Step::Reach(stage) => {
                 let (following, next) = (view.following(), stage.next_command());
+                details.extend(view.tie(stage).map(|nodes| tied(&nodes)));
                 format!("{following} of {nodes} nodes on {kind} ({stage}); next: {next}")
             }
             Step::Pause => "paused: tweedctl migrate next --resume continues".to_owned(),
             Step::Finish { .. } => {
-                pods.extend(pods_of_other_mtu(view));
+                details.extend(pods_of_other_mtu(view));
                 finished(view)
             }
         };
@@ -90,8 +105,16 @@ impl Outcome {
             0 => String::new(),
             silent => format!("; {} without a report", counted(silent, "node")),
         };
-        Self::new(ExitStatus::Done, message + &silent).with(pods)
+        Self::new(ExitStatus::Done, message + &silent).with(details)
     }
+}
+
+pub(super) fn done(message: String) -> Outcome {
+    Outcome::new(ExitStatus::Done, message)
+}
+
+pub(super) fn refused(message: impl Into<String>) -> Outcome {
+    Outcome::new(ExitStatus::Impossible, message)
 }
 
 /// The text while a step is carried out.
@@ -112,6 +135,22 @@ pub(super) fn finished(view: &ClusterView) -> String {
     format!("finished: all {nodes} nodes are on {}{mixed}", config.backend.kind.as_str())
 }
 
+/// Why these nodes change at the same percentage.
+pub(super) fn tied(nodes: &[&str]) -> String {
+    format!("{} change together, because their hashes are equal", abridged(nodes))
+}
+
+/// The first few of these nodes.
+pub(super) fn abridged(nodes: &[&str]) -> String {
+    /// The number of nodes that a sentence names.
+    const FEW: usize = 5;
+    let (shown, hidden) = nodes.split_at_checked(FEW).unwrap_or((nodes, &[]));
+    match hidden.len() {
+        0 => listed(shown, ""),
+        more => format!("{} and {}", listed(shown, ""), counted(more, "more node")),
+    }
+}
+
 /// A line for each node whose pods have an MTU other than that of new pods.
 pub(super) fn pods_of_other_mtu(view: &ClusterView) -> impl Iterator<Item = String> {
     let affected = view.reporting().filter(|(_, report)| report.other_mtu.total > 0);
@@ -121,12 +160,10 @@ pub(super) fn pods_of_other_mtu(view: &ClusterView) -> impl Iterator<Item = Stri
     })
 }
 
-/// `10m`, `90s`.
+/// In whole seconds, rounded up, as in `1m 30s`.
 pub(super) fn short(time: Duration) -> String {
-    match time.as_millis().div_ceil(1000) {
-        seconds if seconds >= 60 => format!("{}m", seconds.div_ceil(60)),
-        seconds => format!("{seconds}s"),
-    }
+    let seconds = time.as_millis().div_ceil(1000);
+    format!("{:#}", SignedDuration::from_secs(seconds.try_into().unwrap_or(i64::MAX)))
 }
 
 impl Progress {

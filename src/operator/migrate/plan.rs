@@ -5,9 +5,10 @@ use std::fmt;
 use serde::Serialize;
 
 use super::cluster::ClusterView;
-use super::decision::{obstacles, stages};
+use super::decision::stages;
+use super::obstacle::Obstacles;
+use super::outcome::{abridged, tied};
 use super::reachability::{Backends, Pair, pairs};
-use super::state::Stage;
 use crate::model::config::BackendType;
 use crate::model::path::Path;
 use crate::model::report::NodeReport;
@@ -24,6 +25,8 @@ pub(super) struct MigrationPlan<'a> {
     now: Counts,
     then: Counts,
     stages: Vec<Share>,
+    /// The nodes that change together at the end of a stage, because their hashes are equal.
+    ties: Vec<Vec<&'a str>>,
     /// The most routes that one node replaces.
     changes_per_node: usize,
     /// Smallest and largest MTU of pods, in bytes; none if no report has one.
@@ -34,15 +37,26 @@ pub(super) struct MigrationPlan<'a> {
     strict: Vec<&'a str>,
     /// Nodes that break some of the connections that they translate.
     breaking: Vec<&'a str>,
+    /// The first ones.
     obstacles: Vec<String>,
+    obstacles_total: usize,
+    /// All pairs, or the first ones without the preferred path of the backend.
     pairs: Vec<Pair<'a>>,
-    /// Whether the text shows all pairs, as the JSON does; otherwise those without the preferred
-    /// path of the backend.
+    /// The number of pairs without the preferred path.
+    special: usize,
     #[serde(skip)]
-    pub(super) shows_all: bool,
+    shown: Shown,
 }
 
-#[derive(Clone, Copy, Debug, Serialize)]
+/// The pairs of a plan that are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shown {
+    All,
+    /// The first ones without the preferred path of the backend.
+    Special,
+}
+
+#[derive(Clone, Copy, Debug, Default, Serialize)]
 struct Counts {
     direct: usize,
     tunnel: usize,
@@ -57,39 +71,74 @@ struct Share {
 }
 
 impl<'a> MigrationPlan<'a> {
-    pub(super) fn new(view: &'a ClusterView, to: BackendType) -> Self {
-        let pairs: Vec<Pair<'_>> = pairs(view, Backends::All { kind: to, mixed: true }).collect();
+    pub(super) fn new(view: &'a ClusterView, to: BackendType, shown: Shown) -> Self {
+        let mut obstacles = Obstacles::of_nodes(view);
+        obstacles.add_failing(view, to, &(0..view.members.len()).collect());
+        let survey = Survey::of(view, to, shown, &mut obstacles);
         let reports = || view.reporting().map(|(_, report)| report);
         let nodes_where = |is: fn(&NodeReport) -> bool| -> Vec<&'a str> {
             let matching = view.reporting().filter(|(_, report)| is(report));
             matching.map(|(member, _)| member.name.as_str()).collect()
         };
-        let share =
-            |stage: Stage| Share { percent: stage.percent, nodes: view.following_at(&stage) };
+        let share = |(percent, stage)| Share { percent, nodes: view.following_at(&stage) };
         Self {
             to: to.as_str(),
             mixed: view.state.config.mixed,
             nodes: view.members.len(),
             silent: view.silent().map(|member| member.name.as_str()).collect(),
-            now: Counts::of(&pairs, |pair| pair.now),
-            then: Counts::of(&pairs, |pair| pair.then),
+            now: survey.now,
+            then: survey.then,
             stages: stages(view).map(share).collect(),
-            changes_per_node: changes_per_node(&pairs),
+            ties: stages(view).filter_map(|(_, stage)| view.tie(&stage)).collect(),
+            changes_per_node: survey.changes_per_node,
             pod_mtu: range(reports().filter_map(|report| report.pod_mtu)),
             underlay_mtu: range(reports().map(|report| report.node.mtu)),
             strict: nodes_where(|report| !report.mixed && !report.strict_filters.is_empty()),
             breaking: nodes_where(|report| !report.keeps_connections),
-            obstacles: obstacles(view, to, &pairs).into_iter().map(|it| it.text).collect(),
-            pairs,
-            shows_all: false,
+            obstacles_total: obstacles.total(),
+            obstacles: obstacles.into_texts(),
+            pairs: survey.pairs,
+            special: survey.special,
+            shown,
         }
     }
 }
 
-fn changes_per_node(pairs: &[Pair<'_>]) -> usize {
-    let by_node = pairs.chunk_by(|one, other| one.from == other.from);
-    let changes = |of: &[Pair<'_>]| of.iter().filter(|pair| pair.now != pair.then).count();
-    by_node.map(changes).max().unwrap_or_default()
+/// The figures of all pairs, of which it keeps only those that are shown.
+#[derive(Default)]
+struct Survey<'a> {
+    now: Counts,
+    then: Counts,
+    pairs: Vec<Pair<'a>>,
+    special: usize,
+    changes_per_node: usize,
+}
+
+impl<'a> Survey<'a> {
+    /// Adds the pairs that would lose their path to `obstacles`.
+    fn of(view: &'a ClusterView, to: BackendType, shown: Shown, obstacles: &mut Obstacles) -> Self {
+        let (mut survey, mut from, mut changes) = (Self::default(), "", 0);
+        for pair in pairs(view, Backends::All { kind: to, mixed: true }) {
+            // All pairs of a node follow one another.
+            if !std::ptr::eq(from, pair.from) {
+                (from, changes) = (pair.from, 0);
+            }
+            changes += usize::from(pair.now != pair.then);
+            survey.changes_per_node = survey.changes_per_node.max(changes);
+            survey.now.add(pair.now);
+            survey.then.add(pair.then);
+            survey.special += usize::from(pair.is_special);
+            obstacles.add_cut(&pair);
+            let is_shown = match shown {
+                Shown::All => true,
+                Shown::Special => pair.is_special && survey.pairs.len() < SHOWN,
+            };
+            if is_shown {
+                survey.pairs.push(pair);
+            }
+        }
+        survey
+    }
 }
 
 fn range(values: impl Iterator<Item = u32>) -> Option<(u32, u32)> {
@@ -98,10 +147,12 @@ fn range(values: impl Iterator<Item = u32>) -> Option<(u32, u32)> {
 }
 
 impl Counts {
-    fn of(pairs: &[Pair<'_>], path: impl Fn(&Pair<'_>) -> Option<Path>) -> Self {
-        let count = |wanted| pairs.iter().filter(|pair| path(pair) == wanted).count();
-        let (direct, tunnel) = (count(Some(Path::Direct)), count(Some(Path::Tunnel)));
-        Self { direct, tunnel, none: pairs.len() - direct - tunnel }
+    const fn add(&mut self, path: Option<Path>) {
+        match path {
+            Some(Path::Direct) => self.direct += 1,
+            Some(Path::Tunnel) => self.tunnel += 1,
+            None => self.none += 1,
+        }
     }
 }
 
@@ -122,11 +173,12 @@ impl fmt::Display for MigrationPlan<'_> {
         for (name, value) in self.head() {
             writeln!(f, "{}", wrap(&format!("{name:12}{value}"), 12))?;
         }
-        let limit = if self.shows_all { usize::MAX } else { SHOWN };
-        let is_shown = |pair: &&Pair<'_>| self.shows_all || pair.is_special;
-        let count = self.pairs.iter().filter(is_shown).count();
-        if count > 0 {
-            write!(f, "\n{}", table(self.pairs.iter().filter(is_shown).take(limit)))?;
+        let (limit, pairs) = match self.shown {
+            Shown::All => (usize::MAX, self.pairs.len()),
+            Shown::Special => (SHOWN, self.special),
+        };
+        if !self.pairs.is_empty() {
+            write!(f, "\n{}", table(self.pairs.iter()))?;
         }
         if !self.obstacles.is_empty() {
             writeln!(f, "\nblocked by:")?;
@@ -134,18 +186,16 @@ impl fmt::Display for MigrationPlan<'_> {
         for obstacle in self.obstacles.iter().take(limit) {
             writeln!(f, "{}", wrap(&format!("  {obstacle}"), 4))?;
         }
-        match count.max(self.obstacles.len()).saturating_sub(limit) {
+        let obstacles = self.obstacles_total - self.obstacles.len().min(limit);
+        match obstacles.max(pairs - self.pairs.len()) {
             0 => Ok(()),
-            hidden => writeln!(f, "and {hidden} more: --all or -o json"),
+            hidden => writeln!(f, "and {hidden} more: --all"),
         }
     }
 }
 
 /// The number of pairs and of obstacles in the text, unless `--all` is given.
 const SHOWN: usize = 20;
-
-/// The number of nodes that a sentence names.
-const FEW: usize = 5;
 
 impl MigrationPlan<'_> {
     fn head(&self) -> Vec<(&'static str, String)> {
@@ -167,6 +217,7 @@ impl MigrationPlan<'_> {
             ("effort", effort),
             ("MTU", self.mtus()),
         ];
+        head.extend(self.ties.iter().map(|nodes| ("hashes", tied(nodes))));
         if !self.strict.is_empty() {
             let nodes = listed(&self.strict, "");
             head.push(("filters", format!("strict until Mixed is on: {nodes}")));
@@ -198,18 +249,9 @@ fn table<'a>(pairs: impl Iterator<Item = &'a Pair<'a>>) -> Table {
     let mut table = Table::new(&["FROM", "TO", "NOW", "THEN"]);
     for Pair { from, to, now, then, reason, .. } in pairs {
         let [now, then] = [now, then].map(|path| or_dash(path.map(Path::as_str)));
-        table.row(&[from, to, &now, &then], reason.clone());
+        table.row(&[from, to, &now, &then], reason.as_deref().map(str::to_owned));
     }
     table
-}
-
-/// The first few of these nodes.
-fn abridged(nodes: &[&str]) -> String {
-    let (shown, hidden) = nodes.split_at_checked(FEW).unwrap_or((nodes, &[]));
-    match hidden.len() {
-        0 => listed(shown, ""),
-        more => format!("{} and {}", listed(shown, ""), counted(more, "more node")),
-    }
 }
 
 fn bytes(range: Option<(u32, u32)>) -> String {

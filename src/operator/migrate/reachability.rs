@@ -1,18 +1,22 @@
 //! The path from each node to each other: now, and once all are on one backend.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::rc::Rc;
 
 use serde::Serialize;
 
 use super::cluster::{ClusterView, Member};
+use super::duplicates::{self, Values};
 use crate::model::config::{BackendType, NetworkConfig};
-use crate::model::lease::{Lease, LeaseUpdate, Peers, Record, Vtep};
+use crate::model::lease::{Lease, LeaseUpdate, Peer, Peers, Record, Rules, Vtep};
 use crate::model::node::{Node, Uplink};
 use crate::model::node_inputs::NodeInputs;
 use crate::model::path::{Fallback, Fallbacks, Path};
 use crate::model::policy::Policy;
-use crate::model::prefix::Family;
-use crate::plan::backend;
+use crate::model::prefix::{Family, Prefix};
+use crate::model::report::NodeReport;
+use crate::plan::backend::{self, Backend};
 
 /// The backends of the nodes that report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,16 +25,27 @@ pub(super) enum Backends {
     All { kind: BackendType, mixed: bool },
 }
 
-/// The paths of one node, by the index of the other node among the members, and by family.
-pub(super) type Reaches = BTreeMap<(usize, Family), Reach>;
-
+/// The path of one node to another in one address family.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reach {
     /// None if packets have no path.
     pub(super) path: Option<Path>,
     /// Why there is no path, or not the preferred one.
-    pub(super) reason: Option<String>,
+    pub(super) reason: Option<Rc<str>>,
 }
+
+/// The paths of one node.
+#[derive(Debug)]
+pub(super) struct Reaches {
+    from: usize,
+    /// Those of all nodes like it.
+    row: Rc<Row>,
+    /// Those that differ.
+    own: BTreeMap<(usize, Family), Reach>,
+}
+
+/// The paths to each node, in the order of the members, IPv4 first. Also to the node itself.
+type Row = Vec<[Option<Reach>; 2]>;
 
 /// The path of one node to one other in one address family, now and later.
 #[derive(Debug, Serialize)]
@@ -40,7 +55,7 @@ pub(super) struct Pair<'a> {
     family: Family,
     pub(super) now: Option<Path>,
     pub(super) then: Option<Path>,
-    pub(super) reason: Option<String>,
+    pub(super) reason: Option<Rc<str>>,
     /// Whether it will not take the preferred path of the backend.
     #[serde(skip)]
     pub(super) is_special: bool,
@@ -48,133 +63,250 @@ pub(super) struct Pair<'a> {
     pub(super) both_report: bool,
 }
 
-/// The paths that the nodes would plan, computed with the daemon's own plan.
+/// The paths that the nodes would plan, computed with the daemon's own plan: once for all nodes that
+/// plan alike, because thousands of nodes have millions of pairs.
 pub(super) struct Reachability<'a> {
     view: &'a ClusterView,
     backends: Backends,
     peers: Peers,
+    /// By position.
+    classes: Vec<usize>,
+    /// The nodes that judge leases by their own values.
+    singular: BTreeSet<usize>,
+    /// The positions of the nodes by the first addresses of their subnets.
+    owners: BTreeSet<(IpAddr, usize)>,
+    /// The last class that was planned.
+    current: Option<Planned>,
 }
 
-/// Every pair, with its path once the nodes are on `then`.
+/// What the nodes of one class plan.
+struct Planned {
+    class: usize,
+    row: Rc<Row>,
+    /// None if they do not report.
+    planner: Option<Planner>,
+}
+
+/// Plans the path to one peer, as one node.
+struct Planner {
+    local: NodeInputs,
+    backends: Vec<Backend>,
+    /// All nodes without a report, because these answer no probe.
+    silent: Fallbacks,
+}
+
+/// The values that determine the paths of a node, apart from those that are unique to it.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Class<'a> {
+    backend: Option<(BackendType, bool)>,
+    link: Option<(&'a str, bool, &'a [Prefix])>,
+    families: Vec<(Family, &'a str)>,
+    singular: Option<usize>,
+}
+
+/// Every pair, with its path once the nodes are on `then`, by the nodes from which the paths lead.
 pub(super) fn pairs(view: &ClusterView, then: Backends) -> impl Iterator<Item = Pair<'_>> {
-    let now = Reachability::new(view, Backends::AsReported).of_members();
-    let then = Reachability::new(view, then).of_members();
-    now.zip(then).flat_map(move |((from, mut now), (_, then))| {
-        let pair = move |((to, family), then): ((usize, Family), Reach)| {
-            let now = now.remove(&(to, family)).unwrap_or_default();
-            let to = view.members.get(to)?;
+    let mut now = Reachability::new(view, Backends::AsReported);
+    let mut then = Reachability::new(view, then);
+    let mut order: Vec<usize> = (0..view.members.len()).collect();
+    // Nodes that plan alike, one after the other.
+    order.sort_by_key(|at| (now.classes.get(*at).copied(), then.classes.get(*at).copied()));
+    order.into_iter().flat_map(move |from| {
+        let (now, then) = (now.from(from), then.from(from));
+        let ends = (0..view.members.len()).flat_map(|to| Family::ALL.map(|family| (to, family)));
+        ends.filter_map(move |(to, family)| {
+            let then = then.to(to, family)?;
+            let now = now.to(to, family);
+            let [from, to] = [from, to].map(|at| view.members.get(at));
+            let (from, to) = from.zip(to)?;
             Some(Pair {
                 from: &from.name,
                 to: &to.name,
                 family,
-                now: now.path,
+                now: now.and_then(|now| now.path),
                 then: then.path,
                 is_special: then.reason.is_some(),
-                reason: then.reason.or(now.reason),
+                reason: then.reason.clone().or_else(|| now?.reason.clone()),
                 both_report: from.report.is_some() && to.report.is_some(),
             })
-        };
-        then.into_iter().filter_map(pair)
+        })
     })
+}
+
+impl Reaches {
+    /// None if both are one node, or have not both this family.
+    pub(super) fn to(&self, to: usize, family: Family) -> Option<&Reach> {
+        let common = self.row.get(to)?.get(index(family))?.as_ref().filter(|_| to != self.from)?;
+        Some(self.own.get(&(to, family)).unwrap_or(common))
+    }
+}
+
+const fn index(family: Family) -> usize {
+    match family {
+        Family::V4 => 0,
+        Family::V6 => 1,
+    }
 }
 
 impl<'a> Reachability<'a> {
     pub(super) fn new(view: &'a ClusterView, backends: Backends) -> Self {
-        let mut this = Self { view, backends, peers: Peers::default() };
-        let leases = view.members.iter().map(|member| this.published(member));
-        let records = leases.map(|lease| Record { id: lease.id.clone(), lease: Ok(lease) });
-        let snapshot = LeaseUpdate::Snapshot(records.collect());
-        this.peers.update(snapshot);
+        let mut this = Self {
+            view,
+            backends,
+            peers: Peers::default(),
+            classes: Vec::new(),
+            singular: BTreeSet::new(),
+            owners: view.subnets().collect(),
+            current: None,
+        };
+        let leases: Vec<Lease> = view.members.iter().map(|member| this.published(member)).collect();
+        let values = view.members.iter().zip(&leases);
+        let values: Vec<Values> =
+            values.map(|(member, lease)| Values::of(lease, this.local(member).as_ref())).collect();
+        let networks: Vec<Prefix> = view.state.config.networks().collect();
+        this.singular = duplicates::positions(&values, &networks);
+        this.classes = this.classified();
+        let records =
+            leases.into_iter().map(|lease| Record { id: lease.id.clone(), lease: Ok(lease) });
+        this.peers.update(LeaseUpdate::Snapshot(records.collect()));
         this
     }
 
-    /// Every node with its paths to all others, in the order of the members.
-    pub(super) fn of_members(mut self) -> impl Iterator<Item = (&'a Member, Reaches)> {
-        self.view.members.iter().map(move |member| {
-            let reaches = match self.local(member) {
-                Some(local) => self.planned(member, &local),
-                None => self.assumed(member),
-            };
-            (member, reaches)
-        })
+    /// Plans each node by its own values, as its daemon does.
+    #[cfg(test)]
+    pub(super) fn each_alone(mut self) -> Self {
+        self.singular = (0..self.view.members.len()).collect();
+        self.classes = self.classified();
+        self
     }
 
-    fn planned(&mut self, member: &Member, local: &NodeInputs) -> Reaches {
-        let backends = backend::backends(local);
-        self.peers.validate_by(local.rules());
-        let fallbacks = self.fallbacks(member, local);
-        let reports = member.report.iter().filter(|_| self.backends == Backends::AsReported);
-        let exceptions: BTreeMap<_, _> =
-            reports.flat_map(|report| &report.exceptions).map(|it| (&it.lease, it)).collect();
-        let mut reaches = Reaches::new();
-        for (to, peer) in self.view.members.iter().enumerate() {
-            match self.peers.peer(&peer.lease.id) {
-                None => {}
-                Some(Ok(lease)) => {
-                    let exception = exceptions.get(&lease.id);
-                    for (family, planned) in backend::plan_peer(&backends, lease, &fallbacks).paths
-                    {
-                        // What the node reports takes precedence over its computed plan.
-                        let reported =
-                            exception.filter(|it| it.family.is_none_or(|of| of == family));
-                        let (path, reason) = match reported {
-                            Some(it) => (it.path, Some(it.reason.clone())),
-                            None => explained(family, planned, lease, &local.node),
-                        };
-                        reaches.insert((to, family), Reach { path, reason });
-                    }
-                }
-                Some(Err(rejected)) => {
-                    let family = local.node.uplinks.first().map_or(Family::V4, Uplink::family);
-                    let reason = Some(format!("rejected: {rejected}"));
-                    reaches.insert((to, family), Reach { path: None, reason });
-                }
+    /// The number of the class of each node, in the order of the members.
+    fn classified(&self) -> Vec<usize> {
+        let mut numbers: BTreeMap<Class<'_>, usize> = BTreeMap::new();
+        let class = |(at, member): (usize, &'a Member)| {
+            let next = numbers.len();
+            *numbers.entry(self.class(at, member)).or_insert(next)
+        };
+        self.view.members.iter().enumerate().map(class).collect()
+    }
+
+    fn class(&self, at: usize, member: &'a Member) -> Class<'a> {
+        let singular = self.singular.contains(&at).then_some(at);
+        let Some(report) = &member.report else {
+            let published = member.lease.endpoints.iter();
+            let families = published.map(|it| (it.subnet.family(), it.backend.as_str())).collect();
+            return Class { backend: None, link: None, families, singular };
+        };
+        let node = &report.node;
+        Class {
+            backend: Some(self.backend(report)),
+            link: Some((node.interface.as_str(), node.layer2, &node.on_link)),
+            families: node.uplinks.iter().map(|uplink| (uplink.family(), "")).collect(),
+            singular,
+        }
+    }
+
+    /// The paths from the node at this position. Nodes of one class should follow one another.
+    pub(super) fn from(&mut self, from: usize) -> Reaches {
+        let class = self.classes.get(from).copied().unwrap_or_default();
+        let planned = self.current.take().filter(|planned| planned.class == class);
+        let planned = planned.unwrap_or_else(|| self.plan(class, from));
+        let own = self.exceptional(from, &planned);
+        let row = Rc::clone(&planned.row);
+        self.current = Some(planned);
+        Reaches { from, row, own }
+    }
+
+    fn plan(&mut self, class: usize, from: usize) -> Planned {
+        let Some(member) = self.view.members.get(from) else {
+            return Planned { class, row: Rc::default(), planner: None };
+        };
+        let Some(local) = self.local(member) else {
+            return Planned { class, row: Rc::new(self.assumed(member)), planner: None };
+        };
+        let rules = local.rules();
+        self.peers.validate_by(if self.singular.contains(&from) {
+            rules
+        } else {
+            Rules { own: None, macs: BTreeMap::new(), addresses: Vec::new(), ..rules }
+        });
+        let silent = self.silent(&local);
+        let planner = Planner { backends: backend::backends(&local), local, silent };
+        let row = self.view.members.iter();
+        let row = row.map(|peer| planner.to(self.peers.peer(&peer.lease.id), &planner.silent));
+        Planned { class, row: Rc::new(row.collect()), planner: Some(planner) }
+    }
+
+    /// The paths that differ from those of its class: its probe failures, and what it reports, which
+    /// takes precedence over its computed plan.
+    fn exceptional(&self, from: usize, common: &Planned) -> BTreeMap<(usize, Family), Reach> {
+        let mut own = BTreeMap::new();
+        let report = self.view.members.get(from).and_then(|member| member.report.as_ref());
+        let Some((report, planner)) = report.zip(common.planner.as_ref()) else { return own };
+        let owners = |base: IpAddr| self.owners.range((base, 0)..=(base, usize::MAX));
+        let failing = report.failing.keys().flat_map(|base| owners(*base).map(|(_, to)| *to));
+        for to in failing.collect::<BTreeSet<_>>() {
+            let Some(peer) = self.view.members.get(to) else { continue };
+            let bases = || peer.lease.subnets().map(Prefix::base);
+            let known =
+                |base| Some((base, *report.failing.get(&base).or(planner.silent.get(&base))?));
+            let fallbacks: Fallbacks = bases().filter_map(known).collect();
+            let reaches = planner.to(self.peers.peer(&peer.lease.id), &fallbacks);
+            for (family, reach) in Family::ALL.into_iter().zip(reaches) {
+                own.extend(reach.map(|reach| ((to, family), reach)));
             }
         }
-        reaches
+        if self.backends == Backends::AsReported {
+            for it in &report.exceptions {
+                let Some(to) = self.view.position(&it.lease) else { continue };
+                let reach = Reach { path: it.path, reason: Some(it.reason.as_str().into()) };
+                let families = Family::ALL.into_iter();
+                let families = families.filter(|family| it.family.is_none_or(|of| of == *family));
+                own.extend(families.map(|family| ((to, family), reach.clone())));
+            }
+        }
+        own
     }
 
-    /// The probe failures that `member` reports, and all nodes without a report, because these
-    /// answer no probe.
-    fn fallbacks(&self, member: &Member, local: &NodeInputs) -> Fallbacks {
+    /// All nodes without a report, because these answer no probe.
+    fn silent(&self, local: &NodeInputs) -> Fallbacks {
         let leases = self.view.silent().filter_map(|peer| self.peers.lease(&peer.lease.id));
         let endpoints = leases.flat_map(|lease| &lease.endpoints);
         let silent = endpoints.filter(|endpoint| backend::must_answer(&local.config, endpoint));
-        let silent = silent.map(|endpoint| (endpoint.subnet.base(), Fallback::Unanswered));
-        let failing = member.report.iter().flat_map(|report| report.failing.clone());
-        silent.chain(failing).collect()
+        silent.map(|endpoint| (endpoint.subnet.base(), Fallback::Unanswered)).collect()
     }
 
     /// Flannel's rule: a tunnel from vxlan to vxlan, a route from host-gw to host-gw, nothing else.
-    fn assumed(&self, member: &Member) -> Reaches {
+    fn assumed(&self, member: &Member) -> Row {
         let path = member.backend().map(|kind| match kind {
             BackendType::Vxlan => Path::Tunnel,
             BackendType::HostGw => Path::Direct,
         });
-        let mut reaches = Reaches::new();
-        for (to, other) in self.view.members.iter().enumerate() {
+        let to = |other: &Member| {
             let peer = self.peers.lease(&other.lease.id).unwrap_or(&other.lease);
-            for endpoint in &peer.endpoints {
-                let family = endpoint.subnet.family();
-                let own = member.lease.endpoint(family);
-                let Some(own) = own.filter(|_| other.lease.id != member.lease.id) else { continue };
+            Family::ALL.map(|family| {
+                let (own, endpoint) = member.lease.endpoint(family).zip(peer.endpoint(family))?;
                 let path = path.filter(|_| own.backend == endpoint.backend);
                 let reason = || format!("flannel ignores a lease of {}", endpoint.backend.as_str());
-                let reason = path.is_none().then(reason);
-                reaches.insert((to, family), Reach { path, reason });
-            }
+                Some(Reach { path, reason: path.is_none().then(|| reason().into()) })
+            })
+        };
+        self.view.members.iter().map(to).collect()
+    }
+
+    /// The backend of a node, and whether `Mixed` is on.
+    const fn backend(&self, report: &NodeReport) -> (BackendType, bool) {
+        match self.backends {
+            Backends::All { kind, mixed } => (kind, mixed),
+            Backends::AsReported => (report.backend, report.mixed),
         }
-        reaches
     }
 
     /// The plan's inputs of the node on these backends; none if it does not report.
     fn local(&self, member: &Member) -> Option<NodeInputs> {
         let report = member.report.as_ref()?;
         let mut config = NetworkConfig { rollout: None, ..self.view.state.config.clone() };
-        (config.backend.kind, config.mixed) = match self.backends {
-            Backends::All { kind, mixed } => (kind, mixed),
-            Backends::AsReported => (report.backend, report.mixed),
-        };
+        (config.backend.kind, config.mixed) = self.backend(report);
         let vni = config.backend.tunnel.vni;
         let mac = |uplink: &Uplink| {
             let family = uplink.family();
@@ -202,6 +334,33 @@ impl<'a> Reachability<'a> {
             }
             None => lease,
         }
+    }
+}
+
+impl Planner {
+    /// The path to `peer` in each family, IPv4 first.
+    fn to(&self, peer: Option<Peer<'_>>, fallbacks: &Fallbacks) -> [Option<Reach>; 2] {
+        let mut reaches = [None, None];
+        let mut set = |family, path, reason: Option<String>| {
+            if let Some(reach) = reaches.get_mut(index(family)) {
+                *reach = Some(Reach { path, reason: reason.map(Rc::from) });
+            }
+        };
+        match peer {
+            None => {}
+            Some(Ok(lease)) => {
+                for (family, planned) in backend::plan_peer(&self.backends, lease, fallbacks).paths
+                {
+                    let (path, reason) = explained(family, planned, lease, &self.local.node);
+                    set(family, path, reason);
+                }
+            }
+            Some(Err(rejected)) => {
+                let family = self.local.node.uplinks.first().map_or(Family::V4, Uplink::family);
+                set(family, None, Some(format!("rejected: {rejected}")));
+            }
+        }
+        reaches
     }
 }
 

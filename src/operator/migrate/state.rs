@@ -31,7 +31,8 @@ pub(super) struct UnderWay {
     pub(super) history: Vec<Reached>,
 }
 
-/// The nodes that change to the new backend: a share of all, and those that are named.
+/// The nodes that change to the new backend: those whose hash is below a percentage, and those that
+/// are named. A hash below 7 is not 7 % of the nodes: [`super::cluster::ClusterView::stage_of`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Stage {
     pub(super) percent: u8,
@@ -83,9 +84,9 @@ pub(super) enum Step {
 /// The number of stages that the config keeps.
 const HISTORY: usize = 16;
 
-/// The stages after the canaries, in percent.
-const STEPS: [u8; 3] = [25, 50, ALL];
-const ALL: u8 = 100;
+/// The shares of the nodes in the stages after the canaries, in percent.
+pub(super) const STEPS: [u8; 3] = [25, 50, ALL];
+pub(super) const ALL: u8 = 100;
 
 impl MigrationState {
     pub(super) fn parse(text: &str, revision: i64) -> Result<Self, config::Invalid> {
@@ -169,18 +170,9 @@ impl MigrationState {
 }
 
 impl Stage {
-    pub(super) const fn percent(percent: u8) -> Self {
-        Self { percent, nodes: Vec::new() }
-    }
-
     #[must_use]
     pub(super) fn at(&self, percent: u8) -> Self {
         Self { percent, nodes: self.nodes.clone() }
-    }
-
-    /// The next default stage; none once all nodes follow.
-    pub(super) fn next(&self) -> Option<Self> {
-        STEPS.into_iter().find(|step| *step > self.percent).map(|percent| self.at(percent))
     }
 
     /// The default stage before: fewer nodes, then the canaries alone, then no node.
@@ -218,8 +210,8 @@ impl fmt::Display for Stage {
             (0, "") => f.write_str("no node"),
             (0, nodes) => f.write_str(nodes),
             (ALL.., _) => f.write_str("all nodes"),
-            (percent, "") => write!(f, "{percent} %"),
-            (percent, nodes) => write!(f, "{percent} % and {nodes}"),
+            (percent, "") => write!(f, "Percent {percent}"),
+            (percent, nodes) => write!(f, "Percent {percent} and {nodes}"),
         }
     }
 }

@@ -86,8 +86,9 @@ impl MigrationStatus {
 }
 
 fn matrix(view: &ClusterView) -> Vec<MatrixRow> {
-    let members = Reachability::new(view, Backends::AsReported).of_members().enumerate();
-    let rows = members.map(|(from, (member, reaches))| {
+    let mut reachability = Reachability::new(view, Backends::AsReported);
+    let rows = view.members.iter().enumerate().map(|(from, member)| {
+        let reaches = reachability.from(from);
         let paths = (0..view.members.len()).map(|to| match worst(&reaches, to) {
             Some(mark) => mark,
             None if to == from => '.',
@@ -106,7 +107,7 @@ fn worst(reaches: &Reaches, to: usize) -> Option<char> {
         Some(Path::Tunnel) => 'o',
         None => 'x',
     };
-    Family::ALL.iter().filter_map(|family| reaches.get(&(to, *family))).map(mark).max()
+    Family::ALL.iter().filter_map(|family| reaches.to(to, *family)).map(mark).max()
 }
 
 impl Answer for MigrationStatus {
@@ -183,8 +184,8 @@ fn stage(reached: &Reached) -> String {
     match (reached.percent, reached.nodes) {
         (0, 0) => "no node".to_owned(),
         (0, nodes) => format!("{nodes} named"),
-        (percent, 0) => format!("{percent} %"),
-        (percent, nodes) => format!("{percent} % and {nodes} named"),
+        (percent, 0) => format!("Percent {percent}"),
+        (percent, nodes) => format!("Percent {percent} and {nodes} named"),
     }
 }
 

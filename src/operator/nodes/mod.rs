@@ -7,6 +7,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
@@ -117,8 +118,8 @@ struct Totals {
     versions: BTreeSet<String>,
 }
 
-pub(super) async fn answer(options: &NodesOptions) -> Result<NodeList, Error> {
-    let mut list = list(&options.etcd, &options.kubernetes).await?;
+pub(super) async fn answer(options: &NodesOptions, socket: &Path) -> Result<NodeList, Error> {
+    let mut list = list(&options.etcd, &options.kubernetes, socket).await?;
     if let Some(name) = &options.node {
         list.rows.retain(|row| row.is_named(name));
         if list.rows.is_empty() {
@@ -130,11 +131,15 @@ pub(super) async fn answer(options: &NodesOptions) -> Result<NodeList, Error> {
 }
 
 /// All nodes.
-pub(super) async fn list(etcd: &Etcd, kubernetes: &Kubernetes) -> Result<NodeList, Error> {
+pub(super) async fn list(
+    etcd: &Etcd,
+    kubernetes: &Kubernetes,
+    socket: &Path,
+) -> Result<NodeList, Error> {
     if kubernetes.kube_subnet_mgr {
         NodeList::read(&kube::KubeClusterStore::new(kubernetes.options()?)).await
     } else {
-        NodeList::read(&etcd::EtcdClusterStore::new(etcd.options()?)).await
+        NodeList::read(&etcd::EtcdClusterStore::new(etcd.near(socket).await?)).await
     }
 }
 

@@ -101,8 +101,9 @@ pub(super) async fn gather<K: Kernel>(
     }
     if options.all {
         let (etcd, kubernetes) = (&options.etcd, &options.kubernetes);
-        parts.extend(both("nodes", &nodes::list(etcd, kubernetes).await));
-        parts.extend(of_store(migrate::contents(etcd, kubernetes).await));
+        let socket = files.socket();
+        parts.extend(both("nodes", &nodes::list(etcd, kubernetes, &socket).await));
+        parts.extend(of_store(migrate::contents(etcd, kubernetes, &socket).await));
     }
     parts
 }

@@ -70,7 +70,8 @@ fn migrate() -> Case {
                 Order::Migrate("start --to host-gw --canary 10.99.1.11", 0),
                 one,
             ),
-            Stage::order("next, 50 %", Order::Migrate("next --percent 50", 0), one.and_percent(50)),
+            // Of eight nodes the canary, and the three with the smallest hashes.
+            Stage::order("next, 50 %", Order::Migrate("next --percent 50", 0), one.and_percent(25)),
             Stage::order("next, all", Order::Migrate("next --percent 100", 0), ALL),
             Stage::order("finish", Order::Migrate("finish", 0), ALL),
             Stage::order(

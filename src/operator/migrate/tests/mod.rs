@@ -19,10 +19,10 @@ use std::time::Duration;
 use clap::Parser;
 use expect_test::{Expect, expect};
 
-use self::world::{Listens, MIXED, Runs, VXLAN, World, note, step};
+use self::world::{Listens, MIXED, Runs, VXLAN, World, note, percent, step};
 use super::carry_out::{Author, carry_out};
-use super::options::{MigrateCommand, Order};
-use super::plan::MigrationPlan;
+use super::options::{MigrateCommand, MigrateOptions, Order};
+use super::plan::{MigrationPlan, Shown};
 use super::state::{Note, Stage, Step};
 use super::status::MigrationStatus;
 use super::{Error, read};
@@ -30,7 +30,7 @@ use crate::model::config::BackendType;
 use crate::model::path::Path;
 use crate::operator::{Answer, Arguments, Command};
 use crate::store::ClusterStore;
-use crate::store::operator::{StoreContents, Swap, Unavailable, Written};
+use crate::store::operator::{StoreContents, StoreLocation, Swap, Unavailable, Written};
 
 /// Happens to the cluster at the read with this number.
 type Event = (usize, fn(&mut World));
@@ -72,13 +72,17 @@ impl ClusterStore for Memory {
     }
 }
 
-fn order(line: &str) -> Order {
+fn options(line: &str) -> MigrateOptions {
     let words = ["tweedctl", "migrate"].into_iter().chain(line.split(' '));
     match Arguments::try_parse_from(words).unwrap().command {
-        Command::Migrate(options) => match options.command {
-            MigrateCommand::Order(order) => order,
-            other => panic!("{other:?}"),
-        },
+        Command::Migrate(options) => options,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn order(line: &str) -> Order {
+    match options(line).command {
+        MigrateCommand::Order(order) => order,
         other => panic!("{other:?}"),
     }
 }
@@ -109,10 +113,63 @@ fn falls_back(world: &mut World) {
 #[test]
 fn times_are_read_as_people_write_them() {
     let hold = |text: &str| order(&format!("next --hold {text}")).options().hold;
-    assert_eq!(hold("90"), Duration::from_secs(90));
     assert_eq!(hold("90s"), Duration::from_secs(90));
+    assert_eq!(hold("1m30s"), Duration::from_secs(90));
     assert_eq!(hold("10m"), Duration::from_secs(600));
     assert_eq!(hold("2h"), Duration::from_secs(7200));
-    let refused = Arguments::try_parse_from(["tweedctl", "migrate", "next", "--hold", "10d"]);
-    assert!(refused.is_err());
+    // A number alone would be seconds for one reader and minutes for another.
+    for wrong in ["90", "10d", "-5s", "soon"] {
+        let hold = format!("--hold={wrong}");
+        assert!(
+            Arguments::try_parse_from(["tweedctl", "migrate", "next", &hold]).is_err(),
+            "{hold}"
+        );
+    }
+}
+
+/// The store of a daemon that has a client certificate.
+fn location(username: Option<&str>) -> StoreLocation {
+    StoreLocation::Etcd {
+        endpoints: vec!["https://10.0.0.1:2379".into(), "https://10.0.0.2:2379".into()],
+        prefix: "/net".into(),
+        ca_file: Some("/etc/ca.pem".into()),
+        cert_file: Some("/etc/cert.pem".into()),
+        key_file: Some("/etc/key.pem".into()),
+        username: username.map(str::to_owned),
+    }
+}
+
+#[test]
+fn what_is_not_given_is_the_store_of_the_daemon() {
+    let located = |line: &str, variables: &'static [(&str, &str)]| {
+        let environment = |name: &str| {
+            let value = variables.iter().find(|(variable, _)| *variable == name);
+            value.map(|(_, value)| (*value).to_owned())
+        };
+        options(line).etcd.located(&location(None), environment).unwrap()
+    };
+    let all = located("status", &[]);
+    assert_eq!(all.endpoints, ["https://10.0.0.1:2379", "https://10.0.0.2:2379"]);
+    assert_eq!((all.prefix.as_str(), all.ca_file), ("/net", Some("/etc/ca.pem".into())));
+    assert_eq!(all.cert_file.zip(all.key_file).unwrap().1, std::path::Path::new("/etc/key.pem"));
+    let by_flag = located("status --etcd-prefix /other", &[("FLANNELD_ETCD_PREFIX", "/third")]);
+    assert_eq!((by_flag.prefix.as_str(), by_flag.endpoints.len()), ("/other", 2));
+    let by_variable = located("status", &[("FLANNELD_ETCD_PREFIX", "/third")]);
+    assert_eq!(by_variable.prefix, "/third");
+}
+
+#[test]
+fn a_store_that_needs_more_is_explained() {
+    let nothing = |_: &str| None;
+    let explained = |location| {
+        let located = options("status").etcd.located(&location, nothing);
+        located.err().map(|error| error.to_string()).unwrap_or_default()
+    };
+    assert!(explained(StoreLocation::Kubernetes).ends_with("add --kube-subnet-mgr"));
+    assert!(
+        explained(location(Some("net"))).ends_with("user net of etcd: set FLANNELD_ETCD_PASSWORD")
+    );
+    let password = |name: &str| (name == "FLANNELD_ETCD_PASSWORD").then(|| "secret".to_owned());
+    let with_password = options("status").etcd.located(&location(Some("net")), password).unwrap();
+    assert!(with_password.credentials.is_some());
 }

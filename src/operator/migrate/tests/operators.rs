@@ -4,7 +4,7 @@ use super::*;
 
 fn another_continues(world: &mut World) {
     let document = world.state().after(
-        &Step::Reach(Stage::percent(50)),
+        &Step::Reach(percent(50)),
         &Note { by: "eve@n3".into(), ..note(3) },
         None,
     );
@@ -12,7 +12,7 @@ fn another_continues(world: &mut World) {
 }
 
 fn another_puts(world: &mut World) {
-    let text = world.text.replacen("\"Percent\":25", "\"Percent\":40", 1);
+    let text = world.text.replacen("\"Percent\":61", "\"Percent\":65", 1);
     world.put(&text);
 }
 
@@ -38,11 +38,11 @@ async fn no_operator_overwrites_another_and_each_may_continue() {
         &expect![[r"
             # start --to host-gw --percent 25 --hold 1m
             14:02:00  applied on 3 of 3 nodes
-            14:02:00  starting host-gw: 25 %
+            14:02:00  starting host-gw: Percent 61
             14:02:00  applied on 3 of 3 nodes
             14:02:00  observing for 1m; no problems
             another client has changed the config meanwhile; this command stops observing
-              Rollout.Percent: 25 → 40
+              Rollout.Percent: 61 → 65
             Conflict
             # next --hold 1m
             14:02:00  applied on 3 of 3 nodes
@@ -84,15 +84,15 @@ async fn no_operator_overwrites_another_and_each_may_continue() {
 #[tokio::test(start_paused = true)]
 async fn one_of_two_concurrent_writes_is_a_conflict() {
     let mut world = World::new(MIXED, 3, 0);
-    step(&mut world, &Step::Begin { to: BackendType::HostGw, stage: Stage::percent(25) });
+    step(&mut world, &Step::Begin { to: BackendType::HostGw, stage: percent(25) });
     let memory = Memory { world: RefCell::new(world), reads: RefCell::new(0), events: vec![] };
     let seen = read(&memory).await.unwrap();
     another_continues(&mut memory.world.borrow_mut());
-    let document = seen.state.after(&Step::Reach(Stage::percent(100)), &note(9), None);
+    let document = seen.state.after(&Step::Reach(percent(100)), &note(9), None);
     let swap = memory.swap(seen.state.revision, document.text()).await.unwrap();
     assert_eq!(swap, Swap::Outdated);
     let stage = memory.world.borrow().state().under_way.unwrap().stage;
-    assert_eq!(stage, Stage::percent(50));
+    assert_eq!(stage, percent(50));
 }
 
 #[tokio::test(start_paused = true)]
@@ -111,20 +111,22 @@ async fn a_node_that_does_not_follow_is_named() {
             # start --to host-gw --timeout 10s
             14:02:00  Mixed is turned on
             14:02:00  applied on 2 of 3 nodes
-            not all nodes have applied the config; tweedctl migrate status lists them
+            not all nodes have applied the config; tweedctl migrate status lists them; Mixed
+              stays on: tweedctl migrate finish turns it off if no pair needs it
               172.16.0.2 has not seen the config yet
             Late
             # start --to host-gw --timeout 10s
             14:02:00  applied on 2 of 3 nodes
-            not all nodes have applied the config; tweedctl migrate status lists them
+            not all nodes have applied the config; tweedctl migrate status lists them; Mixed
+              stays on: tweedctl migrate finish turns it off if no pair needs it
               172.16.0.2 has not seen the config yet
             Late
             # start --to host-gw --timeout 10s
             14:02:00  applied on 2 of 3 nodes
             14:02:03  applied on 3 of 3 nodes
-            14:02:03  starting host-gw: all nodes
+            14:02:03  starting host-gw: Percent 61
             14:02:03  applied on 3 of 3 nodes
-            3 of 3 nodes on host-gw (all nodes); next: tweedctl migrate finish
+            1 of 3 nodes on host-gw (Percent 61); next: tweedctl migrate next
             Done
         "]],
     )
@@ -135,7 +137,7 @@ async fn a_node_that_does_not_follow_is_named() {
 async fn no_stage_is_written_while_a_node_has_not_applied_the_last_one() {
     let mut world = World::new(MIXED, 3, 0);
     world.nodes[1].listens = Listens::No;
-    step(&mut world, &Step::Begin { to: BackendType::HostGw, stage: Stage::percent(25) });
+    step(&mut world, &Step::Begin { to: BackendType::HostGw, stage: percent(25) });
     let lines: [(&str, &[Event]); 2] = [("next --timeout 1s", &[]), ("finish --timeout 1s", &[])];
     check(
         world,
@@ -168,7 +170,8 @@ async fn obstacles_are_reported_before_any_write() {
         &expect![[r"
             # start --to host-gw
             14:02:00  applied on 2 of 2 nodes
-            blocked by 3 problems
+            blocked by 3 problems; Mixed stays on: tweedctl migrate finish turns it off if
+              no pair needs it
               172.16.0.3 sends no report: it runs flannel, an older tweedd, or no daemon
               172.16.0.3 would no longer reach 172.16.0.1: flannel ignores a lease of
                 host-gw
@@ -185,6 +188,44 @@ async fn obstacles_are_reported_before_any_write() {
         "]],
     )
     .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_start_reports_that_mixed_stays_on() {
+    let mut world = World::new(VXLAN, 3, 0);
+    // The daemon may not loosen the filter, which shows only once `Mixed` is on.
+    world.nodes[1].strict = true;
+    let lines: [(&str, &[Event]); 3] =
+        [("start --to host-gw", &[]), ("start --to host-gw", &[]), ("finish", &[])];
+    let world = check(
+        world,
+        &lines,
+        &expect![[r"
+            # start --to host-gw
+            14:02:00  Mixed is turned on
+            14:02:00  applied on 3 of 3 nodes
+            blocked by 1 problem; Mixed stays on: tweedctl migrate finish turns it off if no
+              pair needs it
+              172.16.0.2 has a strict reverse-path filter on eth0, and its tweedd may not
+                change it
+            Impossible
+            # start --to host-gw
+            14:02:00  applied on 3 of 3 nodes
+            blocked by 1 problem; Mixed stays on: tweedctl migrate finish turns it off if no
+              pair needs it
+              172.16.0.2 has a strict reverse-path filter on eth0, and its tweedd may not
+                change it
+            Impossible
+            # finish
+            14:02:00  applied on 3 of 3 nodes
+            14:02:00  Mixed and Rollout are removed
+            14:02:00  applied on 3 of 3 nodes
+            finished: all 3 nodes are on vxlan
+            Done
+        "]],
+    )
+    .await;
+    assert_eq!(world.text, VXLAN);
 }
 
 #[tokio::test(start_paused = true)]

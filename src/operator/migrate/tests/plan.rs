@@ -11,14 +11,14 @@ fn check_plan(plan: &MigrationPlan<'_>, expected: &Expect) {
 #[test]
 fn a_plan_shows_changes_and_exceptions() {
     check_plan(
-        &MigrationPlan::new(&World::new(VXLAN, 2, 1).view(), BackendType::HostGw),
+        &MigrationPlan::new(&World::new(VXLAN, 2, 1).view(), BackendType::HostGw, Shown::Special),
         &expect![[r"
             to          host-gw, of 3 nodes
             Mixed       off; start turns it on first
             reports     from 3 of 3 nodes
             now         0 direct, 6 by tunnel, 0 without a path
             then        2 direct, 4 by tunnel, 0 without a path
-            stages      1 node at 50 %, 3 nodes at 100 %
+            stages      1 node at 25 %, 3 nodes at 100 %
             effort      at most 1 route per node, each replaced in place; a stage takes
                         seconds, plus the time of --hold
             MTU         1450 for pods, 1500 for interfaces
@@ -39,17 +39,15 @@ fn a_plan_shows_changes_and_exceptions() {
 #[test]
 fn a_plan_with_all_shows_every_pair() {
     let view = World::new(VXLAN, 2, 0).view();
-    let mut plan = MigrationPlan::new(&view, BackendType::HostGw);
-    plan.shows_all = true;
     check_plan(
-        &plan,
+        &MigrationPlan::new(&view, BackendType::HostGw, Shown::All),
         &expect![[r"
             to          host-gw, of 2 nodes
             Mixed       off; start turns it on first
             reports     from 2 of 2 nodes
             now         0 direct, 2 by tunnel, 0 without a path
             then        2 direct, 0 by tunnel, 0 without a path
-            stages      2 nodes at 100 %
+            stages      1 node at 25 %, 2 nodes at 100 %
             effort      at most 1 route per node, each replaced in place; a stage takes
                         seconds, plus the time of --hold
             MTU         1450 for pods, 1500 for interfaces
@@ -67,14 +65,14 @@ fn a_plan_shows_obstacles() {
     world.nodes[0].strict = true;
     world.nodes[1].runs = Runs::Flannel;
     check_plan(
-        &MigrationPlan::new(&world.view(), BackendType::HostGw),
+        &MigrationPlan::new(&world.view(), BackendType::HostGw, Shown::Special),
         &expect![[r"
             to          host-gw, of 2 nodes
             Mixed       on
             reports     from 1 of 2 nodes
             now         0 direct, 2 by tunnel, 0 without a path
             then        0 direct, 1 by tunnel, 1 without a path
-            stages      1 node at 100 %
+            stages      1 node at 25 %, 1 node at 100 %
             effort      at most 1 route per node, each replaced in place; a stage takes
                         seconds, plus the time of --hold
             MTU         1450 for pods, 1500 for interfaces
@@ -100,7 +98,7 @@ fn a_plan_shows_obstacles() {
 fn about_connections(nodes: u8, breaking: usize) -> Option<String> {
     let mut world = World::new(VXLAN, nodes, 0);
     world.nodes.iter_mut().take(breaking).for_each(|node| node.keeps_connections = false);
-    let text = MigrationPlan::new(&world.view(), BackendType::HostGw).to_string();
+    let text = MigrationPlan::new(&world.view(), BackendType::HostGw, Shown::Special).to_string();
     let (_, output) = text.split_once("NAT ")?;
     Some(output.split_whitespace().collect::<Vec<_>>().join(" "))
 }
@@ -122,7 +120,44 @@ fn nodes_that_do_not_keep_connections_are_named() {
 #[test]
 fn a_large_plan_is_a_summary() {
     let view = World::new(VXLAN, 100, 100).view();
-    let text = MigrationPlan::new(&view, BackendType::HostGw).to_string();
+    let plan = MigrationPlan::new(&view, BackendType::HostGw, Shown::Special);
+    let text = plan.to_string();
     assert!(text.lines().count() < 60, "{text}");
-    assert!(text.ends_with("more: --all or -o json\n"), "{text}");
+    assert!(text.ends_with("and 19980 more: --all\n"), "{text}");
+    let json = serde_json::to_value(&plan).unwrap();
+    assert_eq!((json["pairs"].as_array().unwrap().len(), &json["special"]), (20, &20_000.into()));
+}
+
+#[test]
+fn a_plan_keeps_only_the_first_obstacles() {
+    let mut world = World::new(MIXED, 40, 0);
+    world.nodes.iter_mut().for_each(|node| node.runs = Runs::Flannel);
+    world.nodes[0].runs = Runs::Tweed;
+    let plan = |world: &World| {
+        let view = world.view();
+        let plan = MigrationPlan::new(&view, BackendType::HostGw, Shown::Special);
+        serde_json::to_value(&plan).unwrap()
+    };
+    let count = |plan: &serde_json::Value| plan["obstacles"].as_array().unwrap().len();
+    // No flannel reaches the node that changes.
+    let few = plan(&world);
+    assert_eq!((count(&few), &few["obstacles_total"]), (78, &78.into()));
+    world.nodes.iter_mut().take(35).for_each(|node| node.runs = Runs::Tweed);
+    for from in 1..=35 {
+        (1..=35).filter(|to| *to != from).for_each(|to| world.finds_failing(from, to));
+    }
+    let many = plan(&world);
+    assert_eq!((count(&many), &many["obstacles_total"]), (1000, &(5 + 5 * 35 + 35 * 34).into()));
+}
+
+#[test]
+fn nodes_that_change_together_are_named() {
+    // The hashes of the last two nodes are equal.
+    let view = World::new(VXLAN, 4, 1).view();
+    let plan = MigrationPlan::new(&view, BackendType::HostGw, Shown::Special).to_string();
+    let words = plan.split_whitespace().collect::<Vec<_>>().join(" ");
+    let stages = "stages 2 nodes at 25 %, 5 nodes at 100 %";
+    assert!(words.contains(stages), "{plan}");
+    let tied = "hashes 172.16.0.4, 172.16.1.5 change together, because their hashes are equal";
+    assert!(words.contains(tied), "{plan}");
 }

@@ -30,9 +30,9 @@ async fn a_cluster_moves_stage_by_stage() {
             Done
             # next
             14:02:00  applied on 4 of 4 nodes
-            14:02:00  now 50 % and 172.16.0.1
+            14:02:00  now Percent 27 and 172.16.0.1
             14:02:00  applied on 4 of 4 nodes
-            2 of 4 nodes on host-gw (50 % and 172.16.0.1); next: tweedctl migrate next
+            2 of 4 nodes on host-gw (Percent 27 and 172.16.0.1); next: tweedctl migrate next
             Done
             # next --percent 100
             14:02:00  applied on 4 of 4 nodes
@@ -76,20 +76,20 @@ async fn rollback_from_any_stage_restores_the_config() {
             # start --to host-gw
             14:02:00  Mixed is turned on
             14:02:00  applied on 8 of 8 nodes
-            14:02:00  starting host-gw: 25 %
+            14:02:00  starting host-gw: Percent 16
             14:02:00  applied on 8 of 8 nodes
-            2 of 8 nodes on host-gw (25 %); next: tweedctl migrate next
+            2 of 8 nodes on host-gw (Percent 16); next: tweedctl migrate next
             Done
             # next
             14:02:00  applied on 8 of 8 nodes
-            14:02:00  now 50 %
+            14:02:00  now Percent 38
             14:02:00  applied on 8 of 8 nodes
-            4 of 8 nodes on host-gw (50 %); next: tweedctl migrate next
+            4 of 8 nodes on host-gw (Percent 38); next: tweedctl migrate next
             Done
             # rollback --one-stage
-            14:02:00  now 25 %
+            14:02:00  now Percent 16
             14:02:00  applied on 8 of 8 nodes
-            2 of 8 nodes on host-gw (25 %); next: tweedctl migrate next
+            2 of 8 nodes on host-gw (Percent 16); next: tweedctl migrate next
             Done
             # rollback
             14:02:00  now no node
@@ -109,6 +109,27 @@ async fn rollback_from_any_stage_restores_the_config() {
     )
     .await;
     assert_eq!(world.text, VXLAN);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_with_equal_hashes_are_named_when_they_change() {
+    let lines: [(&str, &[Event]); 1] = [("start --to host-gw --percent 25 --hold 90s", &[])];
+    check(
+        World::new(MIXED, 4, 1),
+        &lines,
+        &expect![[r"
+            # start --to host-gw --percent 25 --hold 90s
+            14:02:00  applied on 5 of 5 nodes
+            14:02:00  starting host-gw: Percent 27
+            14:02:00  applied on 5 of 5 nodes
+            14:02:00  observing for 1m 30s; no problems
+            14:03:00  observing for 30s; no problems
+            2 of 5 nodes on host-gw (Percent 27); next: tweedctl migrate next
+              172.16.0.4, 172.16.1.5 change together, because their hashes are equal
+            Done
+        "]],
+    )
+    .await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::model::config::BackendType;
 
 use super::super::state::{MigrationState, Note, Stage, Step};
-use super::world::{named, note};
+use super::world::{named, note, percent};
 
 fn check(text: &str, steps: &[Step], expected: &Expect) {
     let mut written = text.to_owned();
@@ -93,7 +93,7 @@ fn a_config_without_a_backend_gets_one() {
 
 #[test]
 fn the_record_is_bounded() {
-    let steps: Vec<Step> = (0..100).map(|_| Step::Reach(Stage::percent(50))).collect();
+    let steps: Vec<Step> = (0..100).map(|_| Step::Reach(percent(50))).collect();
     let mut text = r#"{"Network":"10.244.0.0/16","Mixed":true,"Backend":{"Type":"host-gw"},"Rollout":{"From":{"Type":"vxlan"}}}"#.to_owned();
     for (second, step) in (0..).zip(&steps) {
         let state = MigrationState::parse(&text, 1).unwrap();
@@ -109,7 +109,7 @@ fn a_rollout_written_by_hand_is_read() {
     let state = MigrationState::parse(text, 1).unwrap();
     let under_way = state.under_way.as_ref().unwrap();
     assert_eq!((under_way.stage.percent, under_way.history.len()), (30, 0));
-    let next = state.after(&Step::Reach(Stage::percent(50)), &note(0), None);
+    let next = state.after(&Step::Reach(percent(50)), &note(0), None);
     assert_eq!(MigrationState::parse(next.text(), 2).unwrap().config.rollout.unwrap().percent, 50);
 }
 
@@ -125,7 +125,7 @@ fn changes_of_other_operators_are_listed_by_field() {
         Rollout: nothing → {"From":{"Type":"vxlan"},"Percent":0,"Nodes":["172.16.0.1"],"History":[{"At":"2026-11-21T14:02:01Z","By":"root@n1","Nodes":1,"Percent":0}]}"#]]
     .assert_eq(&after.changes(&before).join("\n"));
     assert_eq!(after.author(&before), Some(&note(1)));
-    let later = after.after(&Step::Reach(Stage::percent(25)), &note(2), None);
+    let later = after.after(&Step::Reach(percent(25)), &note(2), None);
     let later = MigrationState::parse(later.text(), 4).unwrap();
     assert_eq!(
         later.changes(&after),
@@ -140,27 +140,12 @@ fn shown(stages: impl IntoIterator<Item = Stage>) -> Vec<String> {
 }
 
 #[test]
-fn canaries_come_first_and_stay_on() {
-    let canaries = Stage { percent: 0, nodes: vec!["10.0.0.7".into()] };
-    let stages = std::iter::successors(Some(canaries), Stage::next);
-    assert_eq!(shown(stages), ["10.0.0.7", "25 % and 10.0.0.7", "50 % and 10.0.0.7", "all nodes"]);
-}
-
-#[test]
-fn a_custom_share_continues_with_the_next_larger_one() {
-    let next = |percent| Stage::percent(percent).next().map(|stage| stage.percent);
-    let cases = [(0, 25), (10, 25), (25, 50), (60, 100)];
-    assert_eq!(cases.map(|(percent, _)| next(percent)), cases.map(|(_, then)| Some(then)));
-    assert_eq!(next(100), None);
-}
-
-#[test]
 fn rollback_ends_with_no_node() {
     let all = Stage { percent: 100, nodes: vec!["n".into()] };
     let back = std::iter::successors(Some(all), |stage| {
         Some(stage.previous()).filter(|_| !stage.is_empty())
     });
-    assert_eq!(shown(back), ["all nodes", "50 % and n", "25 % and n", "n", "no node"]);
+    assert_eq!(shown(back), ["all nodes", "Percent 50 and n", "Percent 25 and n", "n", "no node"]);
 }
 
 fn read(at: &str) -> Result<Note, serde_json::Error> {

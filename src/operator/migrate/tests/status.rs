@@ -40,7 +40,7 @@ fn a_status_compares_loss_and_latency_with_those_before() {
     measured(&mut world, 0, 480);
     let begin = Step::Begin { to: BackendType::HostGw, stage: canary };
     for (second, lost, round_trip, step) in
-        [(10, 0, 480, begin), (40, 1, 190, Step::Reach(Stage::percent(100)))]
+        [(10, 0, 480, begin), (40, 1, 190, Step::Reach(percent(100)))]
     {
         measured(&mut world, lost, round_trip);
         let document = world.state().after(&step, &note(second), world.view().quality());
@@ -55,10 +55,10 @@ fn a_status_compares_loss_and_latency_with_those_before() {
             progress  [########################] 2 of 2; applied on 2 of 2 nodes
             pairs     0 direct, 0 by tunnel, 0 skipped, 0 rejected
 
-            STAGE    SINCE                 FOR    LOSS   LATENCY  BY
-            before   -                     -      0 %    500 us   -
-            1 named  2026-11-21T14:02:10Z  30s    0.1 %  200 us   root@n1
-            100 %    2026-11-21T14:02:40Z  1m 0s  0 %    100 us   root@n1
+            STAGE        SINCE                 FOR    LOSS   LATENCY  BY
+            before       -                     -      0 %    500 us   -
+            1 named      2026-11-21T14:02:10Z  30s    0.1 %  200 us   root@n1
+            Percent 100  2026-11-21T14:02:40Z  1m 0s  0 %    100 us   root@n1
 
             NODE        BACKEND  PATHS
             172.16.0.1  host-gw  .=
@@ -74,7 +74,7 @@ fn a_status_shows_stages_nodes_pairs_and_troubles() {
     let canary = Stage { percent: 0, nodes: vec!["172.16.0.1".into()] };
     for (second, step) in [
         (10, Step::Begin { to: BackendType::HostGw, stage: canary }),
-        (75, Step::Reach(Stage::percent(100))),
+        (75, Step::Reach(percent(100))),
         (90, Step::Pause),
     ] {
         let document = world.state().after(&step, &note(second), None);
@@ -97,9 +97,9 @@ fn a_status_shows_stages_nodes_pairs_and_troubles() {
             problem   172.16.0.1 → 172.16.0.2, by tunnel: its direct path did not answer
             unknown   172.16.0.3 sends no report
 
-            STAGE    SINCE                 FOR    LOSS  LATENCY  BY
-            1 named  2026-11-21T14:02:10Z  1m 5s  -     -        root@n1
-            100 %    2026-11-21T14:03:15Z  25s    -     -        root@n1
+            STAGE        SINCE                 FOR    LOSS  LATENCY  BY
+            1 named      2026-11-21T14:02:10Z  1m 5s  -     -        root@n1
+            Percent 100  2026-11-21T14:03:15Z  25s    -     -        root@n1
 
             NODE        BACKEND  PATHS
             172.16.0.1  host-gw  .o=o

@@ -227,6 +227,11 @@ pub(super) fn start(stage: Stage) -> Order {
     Order::Start(Start { to, canary: stage.nodes, percent, options })
 }
 
+/// The nodes with a hash below `percent`.
+pub(super) fn percent(percent: u8) -> Stage {
+    Stage { percent, nodes: Vec::new() }
+}
+
 pub(super) fn named(node: &str) -> Stage {
     Stage { percent: 0, nodes: vec![node.to_owned()] }
 }
