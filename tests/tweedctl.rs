@@ -394,6 +394,22 @@ fn a_wrong_command_line_is_bad_usage() {
 }
 
 #[test]
+fn leases_are_listed_by_default_and_kubernetes_has_none_to_reserve() {
+    let daemon = FakeDaemon::answering(json!({ "/leases": [] }));
+    for line in ["leases", "leases list"] {
+        let Output(code, out, error) = daemon.tweedctl(line);
+        assert_eq!((code, out.as_str()), (0, "there are no leases\n"), "{error}");
+    }
+    for line in ["reserve 10.244.7.0/24", "release 10.244.7.0/24", "usage"] {
+        let Output(code, out, error) = tweedctl(&format!("leases {line} --kube-subnet-mgr"));
+        assert_eq!((code, out.as_str()), (2, ""));
+        assert!(error.starts_with("tweedctl: Kubernetes assigns the subnets of nodes"), "{error}");
+    }
+    let Output(code, _, error) = tweedctl("leases usage --etcd-endpoints http://127.0.0.1:9");
+    assert!(code == 3 && error.contains("--etcd-endpoints"), "{error}");
+}
+
+#[test]
 fn a_closed_pipe_is_no_error() {
     let ready = json!({ "ready": true, "reasons": [] });
     let daemon = FakeDaemon::answering(json!({ "/status": status(), "/readyz": ready }));

@@ -5,6 +5,7 @@ use super::inputs::Inputs;
 use crate::model::config::NetworkConfig;
 use crate::model::entry::{Entry, Key};
 use crate::model::lease::{LeaseId, Rejected};
+use crate::model::measurements::SubnetUsage;
 use crate::model::node::Uplink;
 use crate::model::policy::{Guard, UnknownSources};
 use crate::model::status::{Readiness, StoreState};
@@ -170,6 +171,7 @@ impl Control {
             ));
         }
         warnings.extend(self.conflicts_warning());
+        warnings.extend(self.subnets_warning());
         let explained = |overlap| {
             format!("{overlap}: pods and hosts with the same addresses do not reach each other")
         };
@@ -211,6 +213,21 @@ impl Control {
             )
         };
         elsewhere.map(warning).collect()
+    }
+
+    /// The address families that soon have no subnet for another node.
+    fn subnets_warning(&self) -> Vec<String> {
+        if self.has_few_leases() {
+            return Vec::new();
+        }
+        let usage = self.subnet_usage().into_iter().filter(SubnetUsage::is_nearly_exhausted);
+        let warning = |SubnetUsage { family, .. }| {
+            format!(
+                "90 % or more of the {family} subnets are leased: remove nodes that are gone, or \
+                 plan a larger network"
+            )
+        };
+        usage.map(warning).collect()
     }
 
     /// The leases that conflict with this node, and the required action.

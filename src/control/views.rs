@@ -1,6 +1,7 @@
 //! The loop's responses to queries.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter;
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
@@ -111,19 +112,29 @@ impl Control {
     }
 
     /// The subnets of each pool, as long as that of this node.
-    fn subnet_usage(&self) -> Vec<SubnetUsage> {
+    pub(super) fn subnet_usage(&self) -> Vec<SubnetUsage> {
         let own = self.inputs.own.as_ref();
         let others = self.inputs.peers.leases().map(AsRef::as_ref);
         let others = others.filter(|lease| own.is_none_or(|own| own.id != lease.id));
         let leased: Vec<Prefix> = own.into_iter().chain(others).flat_map(Lease::subnets).collect();
-        let usage = |pool: &Pool| {
-            let family = pool.network.family();
-            let own = own.and_then(|own| own.endpoint(family));
-            let len = own.map_or(pool.subnet_len, |own| own.subnet.prefix_len());
-            let (used, free) = pool.usage(leased.iter().copied(), len);
-            SubnetUsage { family, used, free }
-        };
+        let usage = |pool: &Pool| self.usage_of(pool, leased.iter().copied());
         self.inputs.config.iter().flat_map(|config| &config.pools).map(usage).collect()
+    }
+
+    fn usage_of(&self, pool: &Pool, leased: impl Iterator<Item = Prefix>) -> SubnetUsage {
+        let family = pool.network.family();
+        let own = self.inputs.own.as_ref().and_then(|own| own.endpoint(family));
+        let len = own.map_or(pool.subnet_len, |own| own.subnet.prefix_len());
+        let (used, free) = pool.usage(leased, len);
+        SubnetUsage { family, used, free }
+    }
+
+    /// Whether there are so few leases that no pool can be nearly exhausted, without reading them.
+    pub(super) fn has_few_leases(&self) -> bool {
+        let (_, leases) = self.inputs.peers.count_missing();
+        let pools = self.inputs.config.iter().flat_map(|config| &config.pools);
+        let mut free = pools.map(|pool| self.usage_of(pool, iter::empty()).free);
+        free.all(|free| (leases as u128 + 1) < free / 10 * 9)
     }
 
     pub(super) fn tables(&self, concerns: impl Fn(&Entry) -> bool) -> Vec<TableStatus> {
@@ -231,6 +242,7 @@ impl Control {
         };
         let reason = |id: &LeaseId| match self.derived.desired.peers().get(id) {
             Some(Err(reason)) => Some(format!("rejected: {reason}")),
+            Some(Ok((lease, _))) if lease.is_vacant() => Some(vacancy(lease)),
             Some(Ok(_)) | None => warning(id),
         };
         let status = |id: &LeaseId| {
@@ -320,6 +332,16 @@ fn peer_status(id: &LeaseId, endpoint: Option<&Endpoint>) -> PeerStatus {
         backend: endpoint.map(|it| it.backend.as_str().to_owned()).unwrap_or_default(),
         ..PeerStatus::default()
     }
+}
+
+/// What a reservation waits for that no node has taken.
+fn vacancy(lease: &Lease) -> String {
+    let waits = if lease.endpoints.is_empty() {
+        "no node gets this subnet"
+    } else {
+        "the node with this public IP has not taken it yet"
+    };
+    format!("reserved: {waits}")
 }
 
 /// The reason why there is no path, or not the direct one.

@@ -82,6 +82,13 @@ pub struct SubnetUsage {
     pub free: u128,
 }
 
+impl SubnetUsage {
+    /// Whether 90 % or more are used.
+    pub const fn is_nearly_exhausted(&self) -> bool {
+        self.free <= self.used.saturating_add(self.free) / 10
+    }
+}
+
 /// How many values are at most as large as each bound.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Histogram {

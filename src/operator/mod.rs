@@ -25,7 +25,6 @@ use clap::{Parser, Subcommand};
 use serde::Serialize;
 
 use self::layout::Output;
-use self::leases::LeaseList;
 use self::node::Files;
 use self::peers::PeerList;
 use crate::excerpt;
@@ -65,8 +64,8 @@ enum Command {
     Nodes(nodes::NodesOptions),
     /// Shows the cluster as a page in a browser, live or as a file
     Dashboard(dashboard::DashboardOptions),
-    /// Lists each lease in the store, and the reason for each rejected one
-    Leases,
+    /// Lists, reserves and releases leases, and counts free subnets
+    Leases(leases::LeasesOptions),
     /// Shows the last changes on this node, and further ones as they happen
     Events(events::EventsOptions),
     /// Writes the state of this node into one archive, without secrets
@@ -151,7 +150,7 @@ pub async fn run<K: Kernel>(
     match command {
         Command::Status => write(out, output, &status::ask(&socket).await?),
         Command::Peers => write(out, output, &PeerList(node::ask(&socket, "/peers").await?)),
-        Command::Leases => write(out, output, &LeaseList(node::ask(&socket, "/leases").await?)),
+        Command::Leases(options) => leases::run(options, &socket, output, out).await,
         Command::Events(options) => events::run(&socket, &options, output, out).await,
         Command::Sysdump(options) => sysdump::run(&files, &options, open, output, out).await,
         Command::Nodes(options) => write(out, output, &nodes::answer(&options, &socket).await?),

@@ -73,6 +73,11 @@ impl SubnetRequest<'_> {
     }
 }
 
+/// The number of subnets of `pool` that `taken` overlaps.
+pub fn taken<'a>(pool: &Pool, taken: impl Iterator<Item = &'a Prefix>) -> u128 {
+    pool.count() - Free::of(pool, taken).count
+}
+
 /// The free slots of a pool, as ranges, since IPv6 pools are huge.
 #[derive(Debug)]
 struct Free {

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::lease::Record;
+use super::claim::HeldLease;
+use crate::model::lease::{LeaseId, Record};
 use crate::model::report::{NodeReport, ReportSummary};
 
 /// The data of a network in the store.
@@ -48,6 +49,47 @@ pub enum StoreLocation {
         username: Option<String>,
     },
     Kubernetes,
+}
+
+/// What a command that changes leases decides by.
+#[derive(Clone, Debug, Default)]
+pub struct LeaseContents {
+    /// None if the key is missing.
+    pub config: Option<Written>,
+    /// All that hold a subnet, in the order of their ids.
+    pub leases: Vec<StoredLease>,
+    /// That of the store when the first of them was read.
+    pub revision: i64,
+}
+
+/// A lease, as it was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredLease {
+    pub held: HeldLease,
+    /// Whether it is a reservation that no node has taken.
+    pub is_vacant: bool,
+    /// Empty if it is no lease.
+    pub value: Vec<u8>,
+    /// The revision that wrote it.
+    pub revision: i64,
+}
+
+/// A change of one lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LeaseChange {
+    /// Writes a reservation, unless any lease was written after revision `seen`.
+    Create { id: LeaseId, value: Vec<u8>, seen: i64 },
+    /// Gives the lease that was written at revision `seen` no term.
+    Keep { id: LeaseId, value: Vec<u8>, seen: i64 },
+    /// Deletes the lease that was written at revision `seen`.
+    Delete { id: LeaseId, seen: i64 },
+}
+
+/// The term of a lease: how long it lasts after a renewal, and for how long from now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Term {
+    pub whole: Duration,
+    pub left: Duration,
 }
 
 /// A value, and the revision that wrote it.

@@ -167,6 +167,7 @@ scenarios! {
         a_public_ip_that_is_no_gateway_is_reported
         a_rejected_lease_changes_no_path
         hostile_leases_are_rejected
+        the_last_free_subnets_are_a_warning
         two_leases_of_one_address_share_its_admission
         two_leases_of_one_address_share_the_forwarding_entry
     }

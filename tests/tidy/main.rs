@@ -44,6 +44,8 @@ const PURE: &[&str] = &[
     "src/store/kube/request.rs",
     "src/store/operator.rs",
     "src/daemon/metrics.rs",
+    "src/operator/leases/change.rs",
+    "src/operator/leases/usage.rs",
     "src/operator/migrate/cluster.rs",
     "src/operator/migrate/decision.rs",
     "src/operator/migrate/document.rs",

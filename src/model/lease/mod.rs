@@ -168,6 +168,13 @@ impl Lease {
     pub fn endpoint(&self, family: Family) -> Option<&Endpoint> {
         self.endpoints.iter().find(|endpoint| endpoint.subnet.family() == family)
     }
+
+    /// Whether it is a reservation in which no node has published its backend yet: it only keeps
+    /// subnets free, and is no peer. It has an endpoint for each public IP that it is reserved for.
+    pub fn is_vacant(&self) -> bool {
+        let mut backends = self.endpoints.iter().map(|endpoint| endpoint.backend.as_str());
+        self.grant.is_none() && backends.all(str::is_empty)
+    }
 }
 
 impl LeaseAttributes {

@@ -41,7 +41,8 @@ pub(super) enum Subject {
 }
 
 impl ClusterView {
-    /// Ignores records without a lease, and reports of nodes that no longer have one.
+    /// Ignores records without a lease, reservations that no node has taken, and reports of nodes
+    /// that no longer have a lease.
     pub(super) fn new(
         state: MigrationState,
         records: impl IntoIterator<Item = Record>,
@@ -50,6 +51,7 @@ impl ClusterView {
         let reports = reports.into_iter().map(|report| (report.lease.clone(), report));
         let mut reports: BTreeMap<LeaseId, NodeReport> = reports.collect();
         let leases = records.into_iter().filter_map(|record| record.lease.ok());
+        let leases = leases.filter(|lease| !lease.is_vacant());
         let mut members: Vec<Member> =
             leases.map(|lease| Member::new(reports.remove(&lease.id), lease)).collect();
         members.sort_by_key(|member| member.lease.subnets().next());

@@ -245,8 +245,8 @@ impl<'a> Evidence<'a> {
 }
 
 /// Why a lease has no report.
-const SILENT: &str = "it sends no report: it runs flannel or an older tweedd, may not write its \
-                      report, or its subnet is only reserved";
+const SILENT: &str = "it sends no report: it runs flannel or an older tweedd, or may not write its \
+                      report";
 
 fn has_probed(report: &ReportSummary) -> bool {
     report.reachability.total() > report.reachability.unknown

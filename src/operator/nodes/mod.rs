@@ -34,7 +34,7 @@ States, from the node's report and those of its peers:
   unreachable  most peers do not reach it, or it reaches none
   stale        its report has missed three refreshes, 3 minutes or longer
   dead         the same, and peers do not reach it
-  no-report    flannel, an older tweedd, or a subnet that is only reserved
+  no-report    flannel, an older tweedd, or no right to write a report
 
 Exit codes:
   0  every node is ready or has no report
@@ -143,6 +143,16 @@ pub(super) async fn list(
     }
 }
 
+/// The node that has a lease.
+#[derive(Debug)]
+pub(super) struct Holder {
+    pub(super) name: String,
+    /// Whether its host is down, by its own report and those of its peers.
+    pub(super) is_dead: bool,
+    pub(super) state: &'static str,
+    pub(super) reason: Option<String>,
+}
+
 impl NodeList {
     pub(super) async fn read(store: &impl NodeStore) -> Result<Self, Error> {
         let explained = |Unavailable(why)| Error::Unavailable(format!("{why}: {}", store.hint()));
@@ -154,10 +164,21 @@ impl NodeList {
         self.rows
     }
 
-    fn new(NodeContents { records, reports }: NodeContents, now: Timestamp) -> Self {
+    pub(super) fn holder(&self, lease: &LeaseId) -> Option<Holder> {
+        let row = self.rows.iter().find(|row| row.lease == *lease)?;
+        Some(Holder {
+            name: row.name.clone(),
+            is_dead: row.state == NodeState::Dead,
+            state: row.state.as_str(),
+            reason: row.reason.clone(),
+        })
+    }
+
+    pub(super) fn new(NodeContents { records, reports }: NodeContents, now: Timestamp) -> Self {
         let reports = reports.into_iter().map(|stored| (stored.report.lease.clone(), stored));
         let mut reports: BTreeMap<_, _> = reports.collect();
         let leases = records.into_iter().filter_map(|record| record.lease.ok());
+        let leases = leases.filter(|lease| !lease.is_vacant());
         let nodes: Vec<ClusterNode> =
             leases.map(|lease| ClusterNode { report: reports.remove(&lease.id), lease }).collect();
         let evidence = Evidence::of(&nodes);

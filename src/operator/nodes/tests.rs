@@ -212,11 +212,11 @@ fn a_lease_without_a_report_is_listed() {
         172.16.0.9   10.244.9.0/24   vxlan    1450  ready      0            7 s
         172.16.0.10  10.244.10.0/24  host-gw  -     ready      -            7 s
         172.16.0.11  10.244.11.0/24  vxlan    -     no-report  -            -
-            it sends no report: it runs flannel or an older tweedd, may not write its
-              report, or its subnet is only reserved
+            it sends no report: it runs flannel or an older tweedd, or may not write its
+              report
         worker-12    10.244.12.0/24  vxlan    -     no-report  -            -
-            it sends no report: it runs flannel or an older tweedd, may not write its
-              report, or its subnet is only reserved
+            it sends no report: it runs flannel or an older tweedd, or may not write its
+              report
 
         12 nodes: 10 ready, 2 no-report; versions 0.0.9, 0.1.0
     "]]

@@ -73,7 +73,8 @@ pub enum Unreachable {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PeerPlan {
-    /// A path, or why there is none, for each address family that both nodes have.
+    /// A path, or why there is none, for each address family that both nodes have; empty for a
+    /// reservation that no node has taken.
     pub paths: Vec<(Family, Result<PathPlan, Unreachable>)>,
     /// The entries that accept its packets.
     pub admission: Vec<Arc<Entry>>,
@@ -226,6 +227,9 @@ pub fn restored(strict: &BTreeSet<LinkName>) -> KernelState {
 
 /// The entries for `peer`. They depend only on `backends`, `peer` and the fallbacks for that peer.
 pub fn plan_peer(backends: &[Backend], peer: &Lease, fallbacks: &Fallbacks) -> PeerPlan {
+    if peer.is_vacant() {
+        return PeerPlan::default();
+    }
     let common = || backends.iter().filter_map(move |it| Some((it, peer.endpoint(it.family)?)));
     let path = |(backend, endpoint): (&Backend, &Endpoint)| {
         let fallback = fallbacks.get(&endpoint.subnet.base()).copied();

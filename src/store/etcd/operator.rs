@@ -9,11 +9,12 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use super::EtcdOptions;
 use super::client::{Client, Connection, revision};
 use super::key::Layout;
-use super::store::{Extent, Page, Store, pages};
+use super::store::{Extent, Page, Store, pages, unchanged};
 use crate::model::lease::{LeaseId, Record};
 use crate::model::report::{NodeReport, ReportSummary};
 use crate::store::operator::{
-    NodeContents, StoreContents, StoredReport, Swap, Unavailable, Written,
+    LeaseChange, LeaseContents, NodeContents, StoreContents, StoredLease, StoredReport, Swap, Term,
+    Unavailable, Written,
 };
 use crate::store::{ClusterStore, NodeStore};
 
@@ -53,24 +54,87 @@ impl EtcdClusterStore {
         Ok(answer.await?.kvs().first().map(written))
     }
 
+    /// All leases that hold a subnet, and the config.
+    pub async fn read_leases(&self) -> Result<LeaseContents, Unavailable> {
+        let config = self.config().await?;
+        let read = |kv: &KeyValue, extent| self.store.stored_to(kv, extent);
+        let (stored, revision) = self.below(&self.store.layout.subnets, read).await?;
+        let leases = stored.into_iter().filter_map(|stored| {
+            let held = stored.holding()?;
+            let is_vacant = stored.record.lease.is_ok_and(|lease| lease.is_vacant());
+            Some(StoredLease {
+                held,
+                is_vacant,
+                value: stored.value,
+                revision: stored.mod_revision,
+            })
+        });
+        Ok(LeaseContents { config, leases: leases.collect(), revision })
+    }
+
+    /// Makes one change, unless another client was faster.
+    pub async fn change(&self, change: &LeaseChange) -> Result<Swap, Unavailable> {
+        let layout = &self.store.layout;
+        let put = |id, value: &[u8]| TxnOp::put(layout.lease_key(id), value, None);
+        let (guard, write) = match change {
+            LeaseChange::Create { id, value, seen } => (self.none_since(*seen), put(id, value)),
+            LeaseChange::Keep { id, value, seen } => {
+                (unchanged(layout.lease_key(id), *seen), put(id, value))
+            }
+            LeaseChange::Delete { id, seen } => {
+                let key = layout.lease_key(id);
+                (unchanged(key.clone(), *seen), TxnOp::delete(key, None))
+            }
+        };
+        let transaction = Txn::new().when([guard]).and_then([write]);
+        let ask = |connection: Connection| async move { connection.kv().txn(transaction).await };
+        match self.store.client.once(ask).await {
+            Ok(answer) if answer.succeeded() => Ok(Swap::Done(revision(answer.header()))),
+            Ok(_) => Ok(Swap::Outdated),
+            Err(failure) => Err(self.store.client.explained(failure)),
+        }
+    }
+
+    /// No lease was written after revision `seen`, under any key: leases of several lengths and
+    /// families have different keys, and may overlap.
+    fn none_since(&self, seen: i64) -> Compare {
+        let Page { from, end, .. } = Page::below(&self.store.layout.subnets, PAGE);
+        Compare::mod_revision(from, CompareOp::Less, seen + 1).with_range(end)
+    }
+
+    /// The terms of these etcd leases; without those that have ended.
+    pub async fn terms(&self, grants: BTreeSet<i64>) -> Result<BTreeMap<i64, Term>, Unavailable> {
+        let term = |grant: i64| async move {
+            let ask = |connection: Connection| async move {
+                connection.leases().time_to_live(grant, None).await
+            };
+            let answer = self.ask(ask).await?;
+            let duration = |seconds| u64::try_from(seconds).ok().map(Duration::from_secs);
+            let term = duration(answer.granted_ttl()).zip(duration(answer.ttl()));
+            Ok(term.map(|(whole, left)| (grant, Term { whole, left })))
+        };
+        let terms = stream::iter(grants).map(term).buffer_unordered(AT_ONCE);
+        terms.try_filter_map(|term| async move { Ok(term) }).try_collect().await
+    }
+
     async fn below<T>(
         &self,
         prefix: &str,
         read: impl Fn(&KeyValue, Extent) -> Option<T>,
-    ) -> Result<Vec<T>, Unavailable> {
+    ) -> Result<(Vec<T>, i64), Unavailable> {
         let (client, options) = (&self.store.client, &GetOptions::new());
         let ask = |page: Page, _| async move {
             client.try_each_server(|| client.once(|connection| page.get(connection, options))).await
         };
         let read = pages(Page::below(prefix, PAGE), read, ask).await;
-        read.map(|(all, _)| all).map_err(|failure| client.explained(failure))
+        read.map_err(|failure| client.explained(failure))
     }
 
     /// All leases, each with its etcd lease.
     async fn records(&self) -> Result<Vec<(Record, i64)>, Unavailable> {
         let record =
             |kv: &KeyValue, extent| Some((self.store.stored_to(kv, extent)?.record, kv.lease()));
-        self.below(&self.store.layout.subnets, record).await
+        Ok(self.below(&self.store.layout.subnets, record).await?.0)
     }
 
     /// The reports of the daemons that still hold their leases `held`, each with its etcd lease.
@@ -85,22 +149,7 @@ impl EtcdClusterStore {
             let (lease, report) = read(kv.value())?;
             is_current(grants.get(&lease).copied(), kv.lease()).then_some((report, kv.lease()))
         };
-        self.below(&self.store.layout.reports, report).await
-    }
-
-    /// How long ago each of these etcd leases was renewed; without those that have ended.
-    async fn ages(&self, grants: BTreeSet<i64>) -> Result<BTreeMap<i64, Duration>, Unavailable> {
-        let age = |grant: i64| async move {
-            let ask = |connection: Connection| async move {
-                connection.leases().time_to_live(grant, None).await
-            };
-            let answer = self.ask(ask).await?;
-            let passed = answer.granted_ttl().saturating_sub(answer.ttl());
-            let age = u64::try_from(passed).ok().filter(|_| answer.ttl() >= 0);
-            Ok(age.map(|seconds| (grant, Duration::from_secs(seconds))))
-        };
-        let ages = stream::iter(grants).map(age).buffer_unordered(AT_ONCE);
-        ages.try_filter_map(|age| async move { Ok(age) }).try_collect().await
+        Ok(self.below(&self.store.layout.reports, report).await?.0)
     }
 
     async fn ask<T, F>(&self, ask: impl Fn(Connection) -> F) -> Result<T, Unavailable>
@@ -161,8 +210,9 @@ impl NodeStore for EtcdClusterStore {
             Some((report.lease.clone(), report))
         };
         let reports = self.reports(&held, read).await?;
-        let ages = self.ages(reports.iter().map(|(_, grant)| *grant).collect()).await?;
-        let stored = |(report, grant)| StoredReport { report, age: ages.get(&grant).copied() };
+        let terms = self.terms(reports.iter().map(|(_, grant)| *grant).collect()).await?;
+        let age = |grant| terms.get(&grant).map(|Term { whole, left }| whole.saturating_sub(*left));
+        let stored = |(report, grant)| StoredReport { report, age: age(grant) };
         let reports = reports.into_iter().map(stored).collect();
         let records = held.into_iter().map(|(record, _)| record).collect();
         Ok(NodeContents { records, reports })

@@ -279,7 +279,7 @@ fn absent(key: String) -> Compare {
     Compare::version(key, CompareOp::Equal, 0)
 }
 
-fn unchanged(key: String, seen: i64) -> Compare {
+pub(super) fn unchanged(key: String, seen: i64) -> Compare {
     Compare::mod_revision(key, CompareOp::Equal, seen)
 }
 
@@ -287,8 +287,9 @@ fn unchanged(key: String, seen: i64) -> Compare {
 /// key is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Page {
-    from: Vec<u8>,
-    end: Vec<u8>,
+    pub(super) from: Vec<u8>,
+    /// Exclusive.
+    pub(super) end: Vec<u8>,
     most: i64,
     limit: i64,
     extent: Extent,

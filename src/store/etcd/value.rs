@@ -39,6 +39,26 @@ struct Value {
     backend_v6_data: Option<BackendData>,
 }
 
+/// What a reservation contains until a node takes it. An unspecified address is no node's.
+#[derive(Serialize)]
+struct Reserved {
+    #[serde(rename = "PublicIP", skip_serializing_if = "Option::is_none")]
+    v4: Option<IpAddr>,
+    #[serde(rename = "PublicIPv6", skip_serializing_if = "Option::is_none")]
+    v6: Option<IpAddr>,
+}
+
+/// The value that reserves `subnets` for the node with one of `public_ips`.
+pub fn reserve(subnets: &[Prefix], public_ips: &[IpAddr]) -> Vec<u8> {
+    let address = |family| {
+        subnets.iter().find(|subnet| subnet.family() == family)?;
+        let mut given = public_ips.iter().copied();
+        Some(given.find(|ip| Family::of(*ip) == family).unwrap_or_else(|| family.unspecified()))
+    };
+    let reserved = Reserved { v4: address(Family::V4), v6: address(Family::V6) };
+    serde_json::to_vec(&reserved).unwrap_or_default()
+}
+
 /// The value that publishes `attributes`.
 pub fn encode(attributes: &LeaseAttributes) -> Vec<u8> {
     let mut value = Value {
@@ -62,7 +82,7 @@ pub fn encode(attributes: &LeaseAttributes) -> Vec<u8> {
 pub fn decode(id: LeaseId, value: &[u8], origin: Origin) -> Record {
     let endpoints = key::decode(&id)
         .ok_or_else(|| Malformed("its key names no subnet like 10.5.52.0-24".to_owned()))
-        .and_then(|subnets| endpoints(&subnets, value));
+        .and_then(|subnets| endpoints(&subnets, value, origin));
     let lease = endpoints.map(|endpoints| Lease {
         id: id.clone(),
         endpoints,
@@ -72,7 +92,7 @@ pub fn decode(id: LeaseId, value: &[u8], origin: Origin) -> Record {
     Record { id, lease }
 }
 
-fn endpoints(subnets: &[Prefix], value: &[u8]) -> Result<Vec<Endpoint>, Malformed> {
+fn endpoints(subnets: &[Prefix], value: &[u8], origin: Origin) -> Result<Vec<Endpoint>, Malformed> {
     if value.len() > LONGEST {
         let length = value.len();
         let reason = format!("its value has {length} bytes, but at most {LONGEST} are read");
@@ -82,6 +102,8 @@ fn endpoints(subnets: &[Prefix], value: &[u8]) -> Result<Vec<Endpoint>, Malforme
         .map_err(|error| Malformed(format!("its value is no JSON object: {error}")))?;
     let backend = fields.str("BackendType")?.unwrap_or_default();
     let backend = PublishedBackend::from(backend.to_lowercase().as_str());
+    // As in `Lease::is_vacant`.
+    let is_vacant = origin.grant.is_none() && backend.as_str().is_empty();
     let endpoint = |subnet: &Prefix| {
         let family = subnet.family();
         let (ip_field, data_field) = match family {
@@ -89,20 +111,27 @@ fn endpoints(subnets: &[Prefix], value: &[u8]) -> Result<Vec<Endpoint>, Malforme
             Family::V6 => ("PublicIPv6", "BackendV6Data"),
         };
         let public_ip = public_ip(&fields, ip_field, family)?;
+        if public_ip.is_unspecified() {
+            return if is_vacant { Ok(None) } else { Err(missing(ip_field, family)) };
+        }
         let vtep = backend_data::vtep(&backend, family, || Ok(fields.object(data_field)?))?;
-        Ok(Endpoint { subnet: *subnet, public_ip, backend: backend.clone(), vtep })
+        Ok(Some(Endpoint { subnet: *subnet, public_ip, backend: backend.clone(), vtep }))
     };
-    let mut endpoints = subnets.iter().map(endpoint).collect::<Result<Vec<_>, Malformed>>()?;
+    let endpoints = subnets.iter().map(endpoint).filter_map(Result::transpose);
+    let mut endpoints = endpoints.collect::<Result<Vec<_>, Malformed>>()?;
     // There are thousands of these, with one endpoint each, so that capacity matters.
     endpoints.shrink_to_fit();
     Ok(endpoints)
 }
 
 fn public_ip(fields: &Fields, name: &'static str, family: Family) -> Result<IpAddr, Malformed> {
-    let missing = || Malformed(format!("its key names an {family} subnet, but {name} is missing"));
-    let text = fields.str(name)?.filter(|text| !text.is_empty()).ok_or_else(missing)?;
-    let address = backend_data::address(name, text, family)?;
-    Some(address).filter(|address| !address.is_unspecified()).ok_or_else(missing)
+    let text = fields.str(name)?.filter(|text| !text.is_empty());
+    let text = text.ok_or_else(|| missing(name, family))?;
+    backend_data::address(name, text, family)
+}
+
+fn missing(name: &str, family: Family) -> Malformed {
+    Malformed(format!("its key names an {family} subnet, but {name} is missing"))
 }
 
 #[cfg(test)]
@@ -245,6 +274,30 @@ mod tests {
             let error = decoded(key, value).unwrap_err();
             assert!(error.starts_with(reason), "{key} {value}: {error}");
         }
+    }
+
+    #[test]
+    fn a_reservation_has_an_endpoint_for_each_public_ip() {
+        let key = "10.5.52.0-24&fd00::-64";
+        let reserved = |public_ips: &[&str], grant| {
+            let id = LeaseId::new(key);
+            let public_ips: Vec<IpAddr> = public_ips.iter().map(|ip| ip.parse().unwrap()).collect();
+            let value = reserve(&key::claimed(&id), &public_ips);
+            decode(id, &value, Origin { created: 7, grant }).lease
+        };
+        for public_ips in [&[][..], &["1.2.3.4"], &["1.2.3.4", "fd00::4"]] {
+            let lease = reserved(public_ips, None).unwrap();
+            let shown = lease.endpoints.iter().map(|endpoint| endpoint.public_ip.to_string());
+            assert_eq!(shown.collect::<Vec<_>>(), public_ips);
+            assert!(lease.is_vacant());
+        }
+        assert!(reserved(&["1.2.3.4"], Some(42)).is_err(), "a lease with a term needs both");
+        // Written over the lease of a node, this may be a mistake, and is not accepted.
+        let origin = Origin { created: 7, grant: None };
+        assert!(decode(LeaseId::new("10.5.52.0-24"), b"{}", origin).lease.is_err());
+        let taken = encoded(BackendType::HostGw, &[("1.2.3.4", None)]);
+        let taken = decode(LeaseId::new("10.5.52.0-24"), taken.as_bytes(), origin).lease.unwrap();
+        assert!(!taken.is_vacant());
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod ctl;
 mod doctor;
 mod events;
 mod health;
+mod leases;
 mod monitoring;
 mod nodes;
 mod privileges;

@@ -4,3 +4,4 @@ mod network_config;
 mod node_report;
 mod operator;
 mod probe_secret;
+mod reservation;

@@ -1,13 +1,13 @@
-//! `tweedctl leases`: the leases in the store, and the reason for each rejected one.
+//! `tweedctl leases list`: the leases in the store, and the reason for each rejected one.
 
 use std::fmt;
 
 use serde::Serialize;
 
-use super::Answer;
-use super::layout::{Table, or_dash};
 use crate::model::lease::Endpoint;
 use crate::model::status::LeaseStatus;
+use crate::operator::Answer;
+use crate::operator::layout::{Table, or_dash};
 
 #[derive(Serialize)]
 #[serde(transparent)]
@@ -25,7 +25,8 @@ impl fmt::Display for LeaseList {
             let LeaseStatus { lease, reason, .. } = status;
             let kind = kind(status);
             if lease.endpoints.is_empty() {
-                table.row(&[&lease.id, &"-", &"-", &"-", &"-"], reason.clone());
+                let kind = if status.reservation { kind } else { "-" };
+                table.row(&[&lease.id, &"-", &"-", &"-", &kind], reason.clone());
             }
             for (rest, endpoint) in (0..lease.endpoints.len()).rev().zip(&lease.endpoints) {
                 let backend = Some(endpoint.backend.as_str()).filter(|name| !name.is_empty());
@@ -103,7 +104,13 @@ mod tests {
             lease: Lease::unreadable(LeaseId::new("hello")),
             ..lease(Vec::new())
         };
-        let text = LeaseList(vec![own, reserved, rejected, unreadable]).to_string();
+        let vacant = LeaseStatus {
+            reservation: true,
+            reason: Some("reserved: no node gets this subnet".into()),
+            lease: Lease::unreadable(LeaseId::new("10.244.9.0-24")),
+            ..lease(Vec::new())
+        };
+        let text = LeaseList(vec![own, reserved, rejected, unreadable, vacant]).to_string();
         assert!(text.lines().all(|line| line.len() <= 80), "{text}");
         expect![[r"
             SUBNET              PUBLIC IP    BACKEND  VTEP               KIND
@@ -115,6 +122,8 @@ mod tests {
                 rejected: its subnet conflicts with lease 10.244.3.0-24&fd00:10:244:3::-64
             hello               -            -        -                  -
                 rejected: its record cannot be read: the key names no subnet
+            10.244.9.0-24       -            -        -                  reserved
+                reserved: no node gets this subnet
         "]]
         .assert_eq(&text);
     }

@@ -1,0 +1,153 @@
+//! `tweedctl leases`: lists the leases, and reserves and releases subnets without `etcdctl`.
+
+mod change;
+mod list;
+mod usage;
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::net::IpAddr;
+use std::path::Path;
+
+use clap::{Args, Subcommand};
+use jiff::Timestamp;
+
+use self::change::{Decision, Reservation};
+use self::list::LeaseList;
+use self::usage::Usage;
+use super::layout::Output;
+use super::migrate::{Etcd, Kubernetes};
+use super::nodes::NodeList;
+use super::{Error, ExitStatus, node, write};
+use crate::model::config::NetworkConfig;
+use crate::model::prefix::Prefix;
+use crate::store::etcd::EtcdClusterStore;
+use crate::store::operator::{LeaseContents, Swap, Unavailable};
+use crate::store::{ClusterStore, NodeStore};
+
+const EXIT_CODES: &str = "\
+list asks the daemon on this host; the others read and write etcd.
+
+Exit codes:
+  0  done, or nothing to report
+  1  refused, or 90 % or more of the subnets are taken
+  2  the command line is invalid
+  3  no daemon answers, or the store cannot be used";
+
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub(super) struct LeasesOptions {
+    #[command(subcommand)]
+    command: Option<LeasesCommand>,
+    #[command(flatten)]
+    etcd: Etcd,
+    #[command(flatten)]
+    kubernetes: Kubernetes,
+}
+
+#[derive(Debug, Default, Subcommand)]
+enum LeasesCommand {
+    /// Lists each lease, and why it is rejected [default]
+    #[default]
+    List,
+    /// Keeps a subnet for a node, or free of nodes, until it is released
+    ///
+    /// The lease of a node becomes a reservation: it does not expire any more. With two address
+    /// families, name one subnet and get the matching one of the other, or name both.
+    Reserve {
+        /// Subnet, as in 10.244.7.0/24
+        #[arg(required = true, num_args = 1..=2, value_name = "SUBNET")]
+        subnets: Vec<Prefix>,
+        /// Public IP of the node; repeat it for IPv6 [default: no node]
+        #[arg(long = "for", value_name = "PUBLIC_IP")]
+        public_ips: Vec<IpAddr>,
+    },
+    /// Deletes a reservation, or the lease of a node that is gone
+    Release {
+        /// Subnet, as in 10.244.7.0/24
+        #[arg(value_name = "SUBNET")]
+        subnet: Prefix,
+        /// Also if a node has the lease that may be in use
+        #[arg(long)]
+        force: bool,
+    },
+    /// Counts used, reserved and free subnets
+    Usage,
+}
+
+/// How often a change is tried again after another client has changed leases.
+const ATTEMPTS: usize = 20;
+
+pub(super) async fn run(
+    options: LeasesOptions,
+    socket: &Path,
+    output: Output,
+    out: &mut impl Write,
+) -> Result<ExitStatus, Error> {
+    let command = options.command.unwrap_or_default();
+    if matches!(command, LeasesCommand::List) {
+        return write(out, output, &LeaseList(node::ask(socket, "/leases").await?));
+    }
+    if options.kubernetes.kube_subnet_mgr {
+        let why = "Kubernetes assigns the subnets of nodes (spec.podCIDRs), not tweed: \
+                   they cannot be reserved or released here";
+        return Err(Error::Usage(why.to_owned()));
+    }
+    let store = EtcdClusterStore::new(options.etcd.options()?);
+    match command {
+        LeasesCommand::List => Ok(ExitStatus::Done),
+        LeasesCommand::Reserve { subnets, public_ips } => {
+            let wanted = Reservation { subnets, public_ips };
+            let decide =
+                async |contents: &LeaseContents| wanted.decide(contents, &config(contents)?);
+            write(out, output, &carry_out(&store, decide).await?)
+        }
+        LeasesCommand::Release { subnet, force } => {
+            let decide = async |contents: &LeaseContents| {
+                let nodes = store.read_nodes().await.map_err(|why| explained(&store, why))?;
+                let nodes = NodeList::new(nodes, Timestamp::now());
+                change::release(contents, subnet, |lease| nodes.holder(lease), force)
+            };
+            write(out, output, &carry_out(&store, decide).await?)
+        }
+        LeasesCommand::Usage => write(out, output, &usage(&store).await?),
+    }
+}
+
+async fn usage(store: &EtcdClusterStore) -> Result<Usage, Error> {
+    let contents = read(store).await?;
+    let grants: BTreeSet<i64> = contents.leases.iter().filter_map(|it| it.held.grant).collect();
+    let terms = store.terms(grants).await.map_err(|why| explained(store, why))?;
+    Ok(Usage::new(&contents.leases, &terms, &config(&contents)?))
+}
+
+/// Decides by what the store has, and again if that has changed before the write.
+async fn carry_out(
+    store: &EtcdClusterStore,
+    decide: impl AsyncFn(&LeaseContents) -> Result<Decision, Error>,
+) -> Result<Decision, Error> {
+    for _ in 0..ATTEMPTS {
+        let decision = decide(&read(store).await?).await?;
+        let Some(change) = &decision.change else { return Ok(decision) };
+        match store.change(change).await.map_err(|why| explained(store, why))? {
+            Swap::Done(_) => return Ok(decision),
+            Swap::Outdated => {}
+        }
+    }
+    Err(Error::Store("leases change all the time, and nothing was written: try again".to_owned()))
+}
+
+async fn read(store: &EtcdClusterStore) -> Result<LeaseContents, Error> {
+    store.read_leases().await.map_err(|why| explained(store, why))
+}
+
+fn config(contents: &LeaseContents) -> Result<NetworkConfig, Error> {
+    let missing = || Error::Store("there is no network config in etcd".to_owned());
+    let text = &contents.config.as_ref().ok_or_else(missing)?.text;
+    let invalid = |why| Error::Store(format!("the network config is invalid: {why}"));
+    NetworkConfig::parse(text.as_bytes()).map_err(invalid)
+}
+
+fn explained(store: &EtcdClusterStore, Unavailable(why): Unavailable) -> Error {
+    Error::Unavailable(format!("{why}: {}", store.hint()))
+}
