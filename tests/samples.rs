@@ -266,7 +266,8 @@ fn is_run(block: &Block, commands: &[Vec<String>], file: &str, test: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
     let source = fs::read_to_string(&path).unwrap();
     let place = block.place();
-    let found = source.split_once(&format!("#[test]\nfn {test}("));
+    let found = ["#[test]\nfn", "#[tokio::test]\nasync fn"];
+    let found = found.iter().find_map(|it| source.split_once(&format!("{it} {test}(")));
     assert!(found.is_some(), "{place}: {file} has no such test");
     let body = found.unwrap().1.split("\n}\n").next().unwrap();
     if source.contains(&format!("/{}\"", block.page)) {

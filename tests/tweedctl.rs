@@ -219,8 +219,9 @@ const MARK: &str = "MARKED-4711";
 
 /// The files of an archive of gzip and tar, by name.
 fn unpacked(archive: &[u8]) -> BTreeMap<String, String> {
-    assert_eq!(archive[..2], [0x1f, 0x8b], "the format of gzip");
-    let data = miniz_oxide::inflate::decompress_to_vec(&archive[10..archive.len() - 8]).unwrap();
+    assert!(archive.starts_with(&[0x1f, 0x8b]), "the format of gzip");
+    let deflated = archive.get(10..archive.len() - 8).unwrap();
+    let data = miniz_oxide::inflate::decompress_to_vec(deflated).unwrap();
     let mut archive = tar::Archive::new(data.as_slice());
     let entries = archive.entries().unwrap().map(|entry| {
         let mut entry = entry.unwrap();
@@ -477,7 +478,7 @@ fn inputs() -> Value {
 }
 
 #[test]
-fn diff_and_cleanup_work_on_a_real_kernel() {
+fn diff_trace_and_cleanup_work_on_a_real_kernel() {
     let folder = tempfile::tempdir().unwrap();
     let subnet_file = leave_behind(folder.path());
     let output = |command: &str| {
@@ -501,6 +502,22 @@ fn diff_and_cleanup_work_on_a_real_kernel() {
         create neigh 10.244.4.0 lladdr 0a:00:00:00:00:0a dev flannel.1, now nothing
         replace route 10.244.4.0/24 via 172.16.0.10 dev eth0, now route 10.244.4.0/24 via 172.16.0.99 dev eth0 proto 3
         create route 10.244.4.0/32 dev flannel.1, now nothing"]].assert_eq(&without_filters(&lines));
+
+    // No pod runs there; the forwarding entry of the first peer is missing; the route to the second
+    // leads to another host.
+    for (packet, code, hop) in [
+        ("10.244.1.7 10.244.3.9", 5, "pod"),
+        ("172.16.0.5 10.244.3.9", 5, "fdb"),
+        ("172.16.0.5 10.244.4.9", 3, "neighbour"),
+    ] {
+        let trace = output(&format!("trace {packet}"));
+        assert_eq!(trace.0, code, "{trace:?}");
+        let hops = trace.json()["hops"].as_array().unwrap().clone();
+        assert_eq!(hops.last().unwrap()["hop"], hop, "{trace:?}");
+    }
+    let Output(code, out, error) = output("trace 10.244.1.7 fd00::9");
+    assert_eq!((code, out.as_str()), (2, ""));
+    assert_eq!(error, "tweedctl: 10.244.1.7 and fd00::9 are of different address families\n");
 
     let listed = output("cleanup");
     assert_eq!(listed.0, 0, "{listed:?}");
@@ -542,4 +559,21 @@ fn a_store_that_is_unreachable_has_no_nodes() {
     assert!(error.ends_with(": name the servers with --etcd-endpoints\n"), "{error}");
     let Output(code, ..) = tweedctl("nodes --etcd-endpoints ftp://127.0.0.1");
     assert_eq!(code, 2);
+}
+
+#[test]
+fn connectivity_needs_a_store_or_a_daemon() {
+    let line = "connectivity test --etcd-endpoints http://127.0.0.1:9";
+    let Output(code, out, error) = tweedctl(&format!("{line} --socket /nowhere.sock"));
+    assert_eq!((code, out.as_str()), (3, ""), "{error}");
+    assert!(error.starts_with("tweedctl: etcd at http://127.0.0.1:9: "), "{error}");
+    assert!(error.ends_with("; and no daemon answers on /nowhere.sock\n"), "{error}");
+
+    let mut peer = peer("10.244.3.0/24", true);
+    peer["reachability"] = json!({ "state": "unreachable", "cause": "peer-silent" });
+    let daemon = FakeDaemon::answering(json!({ "/peers": [peer], "/leases": [] }));
+    let output = daemon.tweedctl(line);
+    assert_eq!(output.0, 5, "{output:?}");
+    assert!(output.1.contains("only the results of this node are shown: etcd at"), "{output:?}");
+    assert!(output.1.ends_with("\n1 pair: 1 unreachable\n"), "{output:?}");
 }

@@ -16,6 +16,7 @@ mod peers;
 mod plan;
 mod status;
 mod sysdump;
+mod trace;
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -26,6 +27,7 @@ use serde::Serialize;
 
 use self::layout::Output;
 use self::node::Files;
+use self::nodes::connectivity::{self, ConnectivityCommand};
 use self::peers::PeerList;
 use crate::excerpt;
 use crate::kernel::Kernel;
@@ -51,7 +53,8 @@ Exit codes:
      a refused operation, a leaked address, or a warning of doctor
   2  the command line is invalid, or a file named on it
   3  unknown: no daemon, no file, or no permission; parts of sysdump are missing
-  5  a peer is degraded or unreachable, and nothing else is wrong
+  5  a peer is degraded or unreachable, and nothing else is wrong; or a packet
+     would be dropped
 tweedctl migrate has other codes: tweedctl migrate --help";
 
 #[derive(Debug, Subcommand)]
@@ -64,9 +67,12 @@ enum Command {
     Nodes(nodes::NodesOptions),
     /// Shows the cluster as a page in a browser, live or as a file
     Dashboard(dashboard::DashboardOptions),
+    /// Tests whether the nodes of the cluster reach each other
+    #[command(subcommand)]
+    Connectivity(ConnectivityCommand),
     /// Lists, reserves and releases leases, and counts free subnets
     Leases(leases::LeasesOptions),
-    /// Shows the last changes on this node, and further ones as they happen
+    /// Shows the last changes on this node, and follows further ones
     Events(events::EventsOptions),
     /// Writes the state of this node into one archive, without secrets
     Sysdump(sysdump::SysdumpOptions),
@@ -74,16 +80,18 @@ enum Command {
     Plan(plan::PlanOptions),
     /// Lists the differences between kernel and plan; changes nothing
     Diff,
+    /// Shows what happens to a packet on this node, hop by hop
+    Trace(trace::TraceOptions),
     /// Lists or removes the kernel entries and files of tweed
     Cleanup(cleanup::CleanupOptions),
-    /// Gives this node back to flanneld, with routes in the form of flannel
+    /// Gives this node back to flanneld, with routes in flannel's form
     Handover(handover::HandoverOptions),
     /// Lists what drops or blocks packets, and how to fix it
     Doctor(doctor::DoctorOptions),
     /// Checks the addresses of this node's containers
     #[command(subcommand)]
     Ipam(ipam::IpamCommand),
-    /// Moves a live cluster to another backend, stage by stage, and back
+    /// Moves a live cluster to another backend in stages, and back
     Migrate(migrate::MigrateOptions),
 }
 
@@ -102,7 +110,7 @@ pub enum ExitStatus {
     Conflict = 5,
     /// A node did not follow in time.
     Late = 6,
-    /// A peer is degraded or unreachable.
+    /// A peer is degraded or unreachable, or a packet would be dropped.
     Failing = 7,
     /// A part of the host could not be examined, or is missing in an archive.
     Unexamined = 8,
@@ -155,8 +163,14 @@ pub async fn run<K: Kernel>(
         Command::Sysdump(options) => sysdump::run(&files, &options, open, output, out).await,
         Command::Nodes(options) => write(out, output, &nodes::answer(&options, &socket).await?),
         Command::Dashboard(options) => dashboard::run(&options, &socket, out).await,
+        Command::Connectivity(ConnectivityCommand::Test(options)) => {
+            write(out, output, &connectivity::answer(&options, &socket).await?)
+        }
         Command::Plan(options) => write(out, output, &plan::answer(&options)?),
         Command::Diff => write(out, output, &diff::answer(&files, open()?).await?),
+        Command::Trace(options) => {
+            write(out, output, &trace::answer(&files, &options, open).await?)
+        }
         Command::Cleanup(options) => {
             write(out, output, &cleanup::answer(&files, &options, open()?).await?)
         }

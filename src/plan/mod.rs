@@ -9,3 +9,4 @@ pub mod masquerade;
 pub mod paths;
 pub mod preflight;
 pub mod scope;
+pub mod trace;

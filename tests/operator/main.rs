@@ -8,3 +8,4 @@ mod handover;
 mod host;
 #[path = "../notation/mod.rs"]
 mod notation;
+mod trace;

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde::de::IntoDeserializer;
 use serde::de::value::{CowStrDeserializer, Error};
 
-use super::{DaemonState, FailingPeer, MISSED, PeerGroup};
+use super::{DaemonState, Exception, FailingPeer, MISSED, PeerGroup};
 use crate::excerpt;
 use crate::model::config::BackendType;
 use crate::model::lease::LeaseId;
@@ -33,9 +33,10 @@ pub struct ReportSummary {
     pub reachability: ReachabilityCounts,
     #[serde(default)]
     pub failing_peers: Vec<FailingPeer>,
-    /// All peers, by path and reachability.
     #[serde(default)]
     pub groups: Vec<PeerGroup>,
+    #[serde(default)]
+    pub exceptions: Vec<Exception>,
     #[serde(default)]
     pub refresh_seconds: Option<u64>,
     #[serde(default)]
@@ -47,7 +48,9 @@ impl ReportSummary {
     pub fn decode(json: &[u8]) -> Option<Self> {
         let mut report: Self = serde_json::from_slice(json).ok()?;
         let reason = report.daemon.iter_mut().filter_map(|daemon| daemon.reason.as_mut());
-        for text in [&mut report.version].into_iter().chain(&mut report.name).chain(reason) {
+        let exceptions = report.exceptions.iter_mut().map(|exception| &mut exception.reason);
+        let texts = [&mut report.version].into_iter().chain(&mut report.name);
+        for text in texts.chain(reason).chain(exceptions) {
             *text = excerpt::sentence(text);
         }
         Some(report)

@@ -276,9 +276,9 @@ mod tests {
         }
     }
 
-    fn create(id: &str, value: &str) -> Option<LeaseChange> {
+    fn create(id: &str, value: &str) -> LeaseChange {
         let value = value.as_bytes().to_vec();
-        Some(LeaseChange::Create { id: LeaseId::new(id), value, seen: 40 })
+        LeaseChange::Create { id: LeaseId::new(id), value, seen: 40 }
     }
 
     #[test]
@@ -287,14 +287,14 @@ mod tests {
             reserved(V4, &[], &["10.5.7.0/24"], &["192.168.0.7"]),
             (
                 "10.5.7.0/24 is reserved for 192.168.0.7".to_owned(),
-                create("10.5.7.0-24", r#"{"PublicIP":"192.168.0.7"}"#)
+                Some(create("10.5.7.0-24", r#"{"PublicIP":"192.168.0.7"}"#))
             )
         );
         assert_eq!(
             reserved(V4, &[], &["10.5.7.0/24"], &[]),
             (
                 "10.5.7.0/24 is reserved for no node".to_owned(),
-                create("10.5.7.0-24", r#"{"PublicIP":"0.0.0.0"}"#)
+                Some(create("10.5.7.0-24", r#"{"PublicIP":"0.0.0.0"}"#))
             )
         );
     }
@@ -303,10 +303,10 @@ mod tests {
     fn the_other_family_gets_the_same_slot_unless_it_is_named() {
         let value = r#"{"PublicIP":"192.168.0.7","PublicIPv6":"::"}"#;
         let (_, change) = reserved(DUAL, &[], &["10.5.7.0/24"], &["192.168.0.7"]);
-        assert_eq!(change, create("10.5.7.0-24&fd00:0:0:7::-64", value));
+        assert_eq!(change, Some(create("10.5.7.0-24&fd00:0:0:7::-64", value)));
         let named = ["10.5.7.0/24", "fd00:0:0:9::/64"];
         let (_, change) = reserved(DUAL, &[], &named, &["192.168.0.7"]);
-        assert_eq!(change, create("10.5.7.0-24&fd00:0:0:9::-64", value));
+        assert_eq!(change, Some(create("10.5.7.0-24&fd00:0:0:9::-64", value)));
     }
 
     #[test]

@@ -47,7 +47,7 @@ pub(super) struct LeasesOptions {
 
 #[derive(Debug, Default, Subcommand)]
 enum LeasesCommand {
-    /// Lists each lease, and why it is rejected [default]
+    /// Lists each lease, and why it is rejected, as without a subcommand
     #[default]
     List,
     /// Keeps a subnet for a node, or free of nodes, until it is released

@@ -71,7 +71,8 @@ impl ClusterNode {
         self.report.as_ref()?.age
     }
 
-    fn fresh(&self) -> Option<&ReportSummary> {
+    /// Its report, if it is refreshed in time.
+    pub(super) fn fresh(&self) -> Option<&ReportSummary> {
         let StoredReport { report, age } = self.report.as_ref()?;
         (!report.is_stale(*age)).then_some(report)
     }

@@ -1,5 +1,6 @@
 //! `tweedctl nodes`: every node of the cluster, from its lease and its report in the store.
 
+pub(super) mod connectivity;
 mod evidence;
 #[cfg(test)]
 mod tests;
@@ -136,11 +137,24 @@ pub(super) async fn list(
     kubernetes: &Kubernetes,
     socket: &Path,
 ) -> Result<NodeList, Error> {
+    Ok(NodeList::new(contents(etcd, kubernetes, socket).await?, Timestamp::now()))
+}
+
+async fn contents(
+    etcd: &Etcd,
+    kubernetes: &Kubernetes,
+    socket: &Path,
+) -> Result<NodeContents, Error> {
     if kubernetes.kube_subnet_mgr {
-        NodeList::read(&kube::KubeClusterStore::new(kubernetes.options()?)).await
+        read(&kube::KubeClusterStore::new(kubernetes.options()?)).await
     } else {
-        NodeList::read(&etcd::EtcdClusterStore::new(etcd.near(socket).await?)).await
+        read(&etcd::EtcdClusterStore::new(etcd.near(socket).await?)).await
     }
+}
+
+async fn read(store: &impl NodeStore) -> Result<NodeContents, Error> {
+    let explained = |Unavailable(why)| Error::Unavailable(format!("{why}: {}", store.hint()));
+    store.read_nodes().await.map_err(explained)
 }
 
 /// The node that has a lease.
@@ -153,11 +167,18 @@ pub(super) struct Holder {
     pub(super) reason: Option<String>,
 }
 
+/// Each lease with the report of its node.
+fn cluster_nodes(NodeContents { records, reports }: NodeContents) -> Vec<ClusterNode> {
+    let reports = reports.into_iter().map(|stored| (stored.report.lease.clone(), stored));
+    let mut reports: BTreeMap<_, _> = reports.collect();
+    let leases = records.into_iter().filter_map(|record| record.lease.ok());
+    let leases = leases.filter(|lease| !lease.is_vacant());
+    leases.map(|lease| ClusterNode { report: reports.remove(&lease.id), lease }).collect()
+}
+
 impl NodeList {
     pub(super) async fn read(store: &impl NodeStore) -> Result<Self, Error> {
-        let explained = |Unavailable(why)| Error::Unavailable(format!("{why}: {}", store.hint()));
-        let contents = store.read_nodes().await.map_err(explained)?;
-        Ok(Self::new(contents, Timestamp::now()))
+        Ok(Self::new(read(store).await?, Timestamp::now()))
     }
 
     pub(super) fn into_rows(self) -> Vec<NodeRow> {
@@ -174,13 +195,8 @@ impl NodeList {
         })
     }
 
-    pub(super) fn new(NodeContents { records, reports }: NodeContents, now: Timestamp) -> Self {
-        let reports = reports.into_iter().map(|stored| (stored.report.lease.clone(), stored));
-        let mut reports: BTreeMap<_, _> = reports.collect();
-        let leases = records.into_iter().filter_map(|record| record.lease.ok());
-        let leases = leases.filter(|lease| !lease.is_vacant());
-        let nodes: Vec<ClusterNode> =
-            leases.map(|lease| ClusterNode { report: reports.remove(&lease.id), lease }).collect();
+    pub(super) fn new(contents: NodeContents, now: Timestamp) -> Self {
+        let nodes = cluster_nodes(contents);
         let evidence = Evidence::of(&nodes);
         let mut rows: Vec<NodeRow> = nodes.iter().map(|node| row(node, &evidence)).collect();
         rows.sort_by_cached_key(|row| (numeric(&row.name), row.subnets.first().copied()));

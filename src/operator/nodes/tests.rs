@@ -5,9 +5,12 @@
 use expect_test::expect;
 use serde_json::{Value, json};
 
+use super::connectivity::{Connectivity, OwnResults};
 use super::*;
 use crate::model::config::BackendType;
 use crate::model::lease::{Endpoint, Lease, Record};
+use crate::model::path::{Path, PeerReachability, UnreachableCause};
+use crate::model::status::PeerStatus;
 use crate::store::operator::StoredReport;
 
 /// A cluster in the store: node number `n` has the subnet 10.244.n.0/24 and the address 172.16.0.n.
@@ -93,14 +96,34 @@ impl Cluster {
     }
 
     fn list(&self) -> NodeList {
+        NodeList::new(self.contents(), now())
+    }
+
+    fn contents(&self) -> NodeContents {
         let records =
             self.leases.iter().map(|it| Record { id: it.id.clone(), lease: Ok(it.clone()) });
         let reports = self.reports.iter().map(|(report, age)| StoredReport {
             report: ReportSummary::decode(&serde_json::to_vec(report).unwrap()).unwrap(),
             age: age.map(Duration::from_secs),
         });
-        let (records, reports) = (records.collect(), reports.collect());
-        NodeList::new(NodeContents { records, reports }, now())
+        NodeContents { records: records.collect(), reports: reports.collect() }
+    }
+
+    /// All peers of node `number` by their states.
+    fn grouped(mut self, number: usize, states: &[(&str, &[usize])]) -> Self {
+        let group = |(state, peers): &(&str, &[usize])| {
+            let ids: Vec<String> = peers.iter().map(|peer| id(*peer)).collect();
+            json!({
+                "family": "v4", "backend": "vxlan", "path": "tunnel", "state": state,
+                "count": peers.len(), "peers": ids,
+            })
+        };
+        self.report(number)["groups"] = states.iter().map(group).collect();
+        self
+    }
+
+    fn connectivity(&self, own: Option<&OwnResults>) -> Connectivity {
+        Connectivity::of(&cluster_nodes(self.contents()), own, now())
     }
 
     fn states(&self) -> String {
@@ -296,4 +319,120 @@ fn names_are_sorted_by_their_numbers() {
     let mut names = ["n10", "n9", "10.0.0.10", "10.0.0.9", "n9a", "a"];
     names.sort_by_cached_key(|name| numeric(name));
     assert_eq!(names, ["10.0.0.9", "10.0.0.10", "a", "n9", "n9a", "n10"]);
+}
+
+/// Node 1 loses large packets to node 2, whose packets to node 1 are lost; node 3 is stale.
+fn failing() -> Cluster {
+    Cluster::of(3)
+        .fails(1, 2, "degraded", "large-lost")
+        .grouped(1, &[("degraded", &[2]), ("reachable", &[3])])
+        .fails(2, 1, "unreachable", "one-direction")
+        .grouped(2, &[("unreachable", &[1]), ("reachable", &[3])])
+        .silent(3, 720)
+}
+
+#[test]
+fn pairs_that_fail_are_listed_with_their_cause() {
+    let failing = failing().connectivity(None).failing_only();
+    assert_eq!(failing.exit_status(), ExitStatus::Failing);
+    let text = failing.to_string();
+    assert!(text.lines().all(|line| line.len() <= 80), "{text}");
+    expect![[r"
+        FROM        TO          FAMILY  STATE        FOR
+        172.16.0.1  172.16.0.2  IPv4    degraded     2 min
+            small probes are answered, large ones are not: check the MTU of the underlay
+        172.16.0.2  172.16.0.1  IPv4    unreachable  2 min
+            its packets arrive here, and probes to it are not answered in time: packets
+              in one direction are lost or late
+
+        172.16.0.3 is not counted: its report is stale, not refreshed for 12 min
+        4 pairs: 2 reachable, 1 degraded, 1 unreachable
+    "]]
+    .assert_eq(&text);
+
+    let well = Cluster::of(2).grouped(1, &[("reachable", &[2])]).grouped(2, &[("reachable", &[1])]);
+    let well = well.connectivity(None).failing_only();
+    assert_eq!(well.exit_status(), ExitStatus::Done);
+    expect![[r"
+        2 pairs: 2 reachable
+    "]]
+    .assert_eq(&well.to_string());
+}
+
+#[test]
+fn all_pairs_are_listed_on_request() {
+    let all = failing().connectivity(None);
+    expect![[r"
+        FROM        TO          FAMILY  STATE        FOR
+        172.16.0.1  172.16.0.2  IPv4    degraded     2 min
+            small probes are answered, large ones are not: check the MTU of the underlay
+        172.16.0.1  172.16.0.3  IPv4    reachable    -
+        172.16.0.2  172.16.0.1  IPv4    unreachable  2 min
+            its packets arrive here, and probes to it are not answered in time: packets
+              in one direction are lost or late
+        172.16.0.2  172.16.0.3  IPv4    reachable    -
+
+        172.16.0.3 is not counted: its report is stale, not refreshed for 12 min
+        4 pairs: 2 reachable, 1 degraded, 1 unreachable
+    "]]
+    .assert_eq(&all.to_string());
+}
+
+#[test]
+fn a_peer_without_a_path_fails() {
+    let mut cluster = Cluster::of(2);
+    let report = cluster.report(1);
+    report["exceptions"] = json!([
+        {"lease": id(2), "family": "v4", "path": null, "reason": "skipped: Mixed is off"},
+    ]);
+    report["groups"] = json!([
+        {"family": "v4", "backend": "host-gw", "path": null, "state": null, "count": 1},
+    ]);
+    let skipped = cluster.connectivity(None).failing_only();
+    assert_eq!(skipped.exit_status(), ExitStatus::Failing);
+    expect![[r"
+        FROM        TO          FAMILY  STATE    FOR
+        172.16.0.1  172.16.0.2  IPv4    no path  -
+            skipped: Mixed is off
+
+        1 pair: 1 no path
+    "]]
+    .assert_eq(&skipped.to_string());
+}
+
+#[test]
+fn the_daemon_of_this_node_knows_more_than_its_report() {
+    let cause = UnreachableCause::PeerSilent;
+    let peer = PeerStatus {
+        lease: LeaseId::new(id(2)),
+        family: Some(Family::V4),
+        public_ip: Some("172.16.0.2".parse().unwrap()),
+        path: Some(Path::Tunnel),
+        programmed: true,
+        reachability: Some(PeerReachability::Unreachable { cause, since_ms: Some(48_000) }),
+        ..PeerStatus::default()
+    };
+    let own = || OwnResults { lease: Some(LeaseId::new(id(1))), peers: vec![peer.clone()] };
+    let cluster = Cluster::of(2).grouped(1, &[("reachable", &[2])]);
+    let both = cluster.connectivity(Some(&own())).failing_only();
+    assert_eq!(both.exit_status(), ExitStatus::Failing);
+    expect![[r"
+        FROM        TO          FAMILY  STATE        FOR
+        172.16.0.1  172.16.0.2  IPv4    unreachable  48 s
+            no probe and no ping is answered: its host is down, or a firewall drops the
+              packets
+
+        1 pair: 1 unreachable
+    "]]
+    .assert_eq(&both.to_string());
+    let alone = Connectivity::of(&[], Some(&own()), now()).failing_only();
+    expect![[r"
+        FROM       TO          FAMILY  STATE        FOR
+        this node  172.16.0.2  IPv4    unreachable  48 s
+            no probe and no ping is answered: its host is down, or a firewall drops the
+              packets
+
+        1 pair: 1 unreachable
+    "]]
+    .assert_eq(&alone.to_string());
 }

@@ -10,3 +10,4 @@ mod monitoring;
 mod nodes;
 mod privileges;
 mod sysdump;
+mod trace;

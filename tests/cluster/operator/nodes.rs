@@ -1,5 +1,7 @@
 //! `tweedctl nodes` and `dashboard` on a live cluster: ready nodes, and one that is cut off, dead, and back.
 
+use std::collections::BTreeSet;
+
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use tweed_lab::{DaemonPlan, Family, eventually};
@@ -9,10 +11,24 @@ use crate::fixture::cluster::{Cluster, PATIENCE, Stack, binaries};
 
 /// Exit code and output of `tweedctl nodes` with these arguments.
 fn nodes(cluster: &Cluster, arguments: &[&str]) -> Result<(Option<i32>, String)> {
+    run(cluster, &[&["nodes"], arguments].concat())
+}
+
+/// Exit code and output of `tweedctl` on the first node.
+fn run(cluster: &Cluster, arguments: &[&str]) -> Result<(Option<i32>, String)> {
     let endpoints = format!("--etcd-endpoints={}", cluster.etcd.endpoints().join(","));
-    let output =
-        tweedctl(&cluster.nodes[0], &[&["nodes", endpoints.as_str()], arguments].concat())?;
+    let output = tweedctl(&cluster.nodes[0], &[arguments, &[endpoints.as_str()]].concat())?;
     Ok((output.status.code(), String::from_utf8(output.stdout)?))
+}
+
+/// The pairs that `tweedctl connectivity test` lists: source, destination and state.
+fn failing_pairs(cluster: &Cluster) -> Result<(Option<i32>, BTreeSet<[String; 3]>)> {
+    let (code, text) = run(cluster, &["connectivity", "test", "-o", "json"])?;
+    let listed: Value = serde_json::from_str(&text).context(text)?;
+    let pairs = listed["pairs"].as_array().context("no list")?;
+    let word = |pair: &Value, key: &str| pair[key].as_str().unwrap_or_default().to_owned();
+    let pair = |pair: &Value| ["from", "to", "state"].map(|key| word(pair, key));
+    Ok((code, pairs.iter().map(pair).collect()))
 }
 
 /// Waits until the nodes have these states, in their order, and the exit code is this one.
@@ -49,9 +65,22 @@ fn a_node_is_ready_unreachable_dead_and_ready_again() {
     let mut cluster = Cluster::start(3, &Stack::V4.config(config)).unwrap();
     wait_until_reachable(&cluster).unwrap();
     wait_for(&cluster, ["ready"; 3], 0);
+    let all_are_reachable = || {
+        let (code, text) = run(&cluster, &["connectivity", "test"])?;
+        ensure!(code == Some(0) && text == "6 pairs: 6 reachable\n", "{text}");
+        Ok(())
+    };
+    eventually(PATIENCE, all_are_reachable).unwrap();
     cluster.daemons[1].kill().unwrap();
     cluster.nodes[1].underlay().cut().unwrap();
     wait_for(&cluster, ["ready", "unreachable", "ready"], 5);
+    let names = [0, 1, 2].map(|node| cluster.nodes[node].address(Family::V4).unwrap().to_string());
+    let unreachable =
+        [0, 2].map(|from| [names[from].clone(), names[1].clone(), "unreachable".to_owned()]);
+    assert_eq!(failing_pairs(&cluster).unwrap(), (Some(5), unreachable.into()));
+    let text = run(&cluster, &["connectivity", "test"]).unwrap().1;
+    assert!(text.contains("no probe and no ping is answered"), "{text}");
+    assert!(text.ends_with("\n6 pairs: 4 reachable, 2 unreachable\n"), "{text}");
     refresh_each_second(&cluster, 1);
     wait_for(&cluster, ["ready", "dead", "ready"], 5);
 

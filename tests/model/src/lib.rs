@@ -127,6 +127,11 @@ impl ModelKernel {
         self.world().facts.sysctls = sysctls;
     }
 
+    /// The host gets an interface.
+    pub fn add_interface(&self, interface: Interface) {
+        self.world().facts.interfaces.push(interface);
+    }
+
     /// An interface of the host disappears, with the tunnels bound to it.
     pub fn remove_interface(&self, link: &LinkName) {
         self.notify(self.world().remove_interface(link));
@@ -287,10 +292,13 @@ impl Kernel for ModelKernel {
         }
     }
 
-    async fn facts(&mut self, _reach: Option<IpAddr>) -> io::Result<Facts> {
+    async fn facts(&mut self, reach: Option<IpAddr>) -> io::Result<Facts> {
         self.interruption()?;
         self.conversation().listings += 1;
-        Ok(self.world().facts())
+        let world = self.world();
+        let facts = world.facts();
+        let reach = reach.and_then(|address| world.lookup(address));
+        Ok(Facts { reach: facts.reach.or(reach), ..facts })
     }
 
     async fn read(

@@ -7,7 +7,9 @@ use tweed::model::entry::{
     Element, Entry, KernelState, Key, Link, LinkKind, LinkName, Nexthop, NexthopId, Renewal, Route,
     Setting, SettingKind, SettingStore, Vxlan,
 };
-use tweed::model::node::{Facts, Interface, NexthopSupport, Sysctls};
+use tweed::model::node::{
+    Facts, Interface, InterfaceAddress, NexthopSupport, RouteLookup, Sysctls,
+};
 use tweed::model::prefix::{Family, Prefix};
 use tweed::plan::diff::Op;
 
@@ -42,6 +44,25 @@ impl World {
         });
         let nexthops = taken.next().map_or(self.facts.nexthops, NexthopSupport::Taken);
         Facts { nexthops, makes_strict: self.makes_strict(), ..self.facts.clone() }
+    }
+
+    /// The link by which the kernel would send to `address`, by the longest prefix.
+    pub(super) fn lookup(&self, address: IpAddr) -> Option<RouteLookup> {
+        let on_link = self.facts.interfaces.iter().flat_map(|interface| {
+            let prefixes = interface.addresses.iter();
+            let prefix = |own: &InterfaceAddress| Prefix::holding(own.address, own.prefix_len);
+            prefixes.filter_map(prefix).map(|prefix| (prefix, Some(interface.name.clone())))
+        });
+        let routed = self.state.routes().map(|route| (route.destination, route.link.clone()));
+        let covering = routed.chain(on_link).filter(|(prefix, _)| prefix.contains(address));
+        let longest = covering.max_by_key(|(prefix, _)| prefix.prefix_len());
+        let family = Family::of(address);
+        let mut defaults = self.facts.default_routes.iter().filter(|(of, _)| *of == family);
+        let link = match longest {
+            Some((_, link)) => link,
+            None => defaults.next().and_then(|(_, link)| link.clone()),
+        };
+        Some(RouteLookup { link: link?, source: None })
     }
 
     pub(super) fn reboot(&mut self) {

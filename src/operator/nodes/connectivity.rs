@@ -1,0 +1,324 @@
+//! `tweedctl connectivity test`: which nodes do not reach which, by the results of all probes.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+
+use clap::{Args, Subcommand};
+use jiff::{SignedDuration, Timestamp};
+use serde::Serialize;
+
+use super::evidence::ClusterNode;
+use super::{cluster_nodes, contents, numeric};
+use crate::model::lease::LeaseId;
+use crate::model::path::{PeerReachability, ReachabilityState};
+use crate::model::prefix::Family;
+use crate::model::report::{self, Exception, FailingPeer, PeerGroup};
+use crate::model::status::{LeaseStatus, PeerStatus};
+use crate::operator::layout::{Table, age, counted, or_dash, wrap};
+use crate::operator::migrate::{Etcd, Kubernetes};
+use crate::operator::node::{self, Unanswered};
+use crate::operator::{Answer, Error, ExitStatus};
+
+const STATES: &str = "\
+Each node asks its peers by small and by full-size probes, in each address
+family. The results are read from the nodes' reports in the store; those of
+this node from its daemon, if it runs.
+
+Exit codes:
+  0  no pair of nodes fails
+  2  the command line is invalid
+  3  neither the store nor the daemon of this node can be read
+  5  a pair is degraded, unreachable or without a path";
+
+#[derive(Debug, Subcommand)]
+pub(in crate::operator) enum ConnectivityCommand {
+    /// Lists the pairs of nodes that do not reach each other, with the cause
+    Test(ConnectivityOptions),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = STATES)]
+pub(in crate::operator) struct ConnectivityOptions {
+    /// List all pairs, not only those that fail
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    etcd: Etcd,
+    #[command(flatten)]
+    kubernetes: Kubernetes,
+}
+
+/// Every pair of nodes, in each direction, or those that fail.
+#[derive(Debug, Serialize)]
+pub(in crate::operator) struct Connectivity {
+    pairs: Vec<NodePair>,
+    /// The number of pairs in each state, also of those that are not listed.
+    totals: BTreeMap<PairState, usize>,
+    not_counted: Vec<NotCounted>,
+    /// Why only the results of this node are listed.
+    store_error: Option<String>,
+    #[serde(skip)]
+    now: Timestamp,
+}
+
+/// How a node reaches another one.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct NodePair {
+    from: String,
+    to: String,
+    family: Option<Family>,
+    state: PairState,
+    cause: Option<String>,
+    since: Option<Timestamp>,
+}
+
+/// The state of a pair; the worst is the last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum PairState {
+    Reachable,
+    Unknown,
+    Degraded,
+    Unreachable,
+    /// The peer is skipped, or its lease is rejected.
+    NoPath,
+}
+
+/// A node whose results are not known.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct NotCounted {
+    node: String,
+    reason: String,
+}
+
+/// What a node knows about its peers.
+struct Results {
+    failing: Vec<FailingPeer>,
+    groups: Vec<PeerGroup>,
+    without_path: Vec<Exception>,
+}
+
+/// The results of this node, from its daemon.
+pub(super) struct OwnResults {
+    pub(super) lease: Option<LeaseId>,
+    pub(super) peers: Vec<PeerStatus>,
+}
+
+pub(in crate::operator) async fn answer(
+    options: &ConnectivityOptions,
+    socket: &Path,
+) -> Result<Connectivity, Error> {
+    let ConnectivityOptions { all, etcd, kubernetes } = options;
+    let contents = contents(etcd, kubernetes, socket).await;
+    let own = OwnResults::ask(socket).await;
+    let (nodes, store_error) = match (contents, &own) {
+        (Ok(contents), _) => (cluster_nodes(contents), None),
+        (Err(error @ Error::Usage(_)), _) => return Err(error),
+        (Err(error), Ok(_)) => (Vec::new(), Some(error.to_string())),
+        (Err(error), Err(unanswered)) => {
+            return Err(Error::Unavailable(format!("{error}; and {unanswered}")));
+        }
+    };
+    let connectivity = Connectivity::of(&nodes, own.as_ref().ok(), Timestamp::now());
+    let connectivity = Connectivity { store_error, ..connectivity };
+    Ok(if *all { connectivity } else { connectivity.failing_only() })
+}
+
+impl OwnResults {
+    async fn ask(socket: &Path) -> Result<Self, Unanswered> {
+        let peers = node::ask(socket, "/peers").await?;
+        let leases: Vec<LeaseStatus> = node::ask(socket, "/leases").await?;
+        let own = leases.into_iter().find(|lease| lease.own);
+        Ok(Self { lease: own.map(|status| status.lease.id), peers })
+    }
+}
+
+impl Results {
+    fn of_peers(peers: &[PeerStatus], now: Timestamp) -> Self {
+        let failing = peers.iter().filter_map(|peer| {
+            let reachability = peer.reachability.filter(|it| it.state().is_failing())?;
+            let ms = reachability.since_ms().and_then(|ms| i64::try_from(ms).ok());
+            let since = ms.and_then(|ms| now.checked_sub(SignedDuration::from_millis(ms)).ok());
+            Some(FailingPeer {
+                lease: peer.lease.clone(),
+                family: peer.family,
+                reachability,
+                since,
+            })
+        });
+        let without_path = peers.iter().filter(|peer| peer.path.is_none()).map(|peer| Exception {
+            lease: peer.lease.clone(),
+            family: peer.family,
+            path: None,
+            reason: peer.reason.clone().unwrap_or_default(),
+            probing: false,
+        });
+        Self {
+            failing: failing.collect(),
+            groups: report::groups(peers),
+            without_path: without_path.collect(),
+        }
+    }
+
+    /// Those of a report that is fresh, else why there are none.
+    fn of_report(node: &ClusterNode) -> Result<Self, String> {
+        let Some(report) = node.fresh() else {
+            let time = node.age().map(|time| {
+                format!(" for {}", age(time.as_millis().try_into().unwrap_or(u64::MAX)))
+            });
+            return Err(match &node.report {
+                Some(_) => {
+                    format!("its report is stale, not refreshed{}", time.unwrap_or_default())
+                }
+                None => "it has no report".to_owned(),
+            });
+        };
+        let without_path = report.exceptions.iter().filter(|peer| peer.path.is_none());
+        Ok(Self {
+            failing: report.failing_peers.clone(),
+            groups: report.groups.clone(),
+            without_path: without_path.cloned().collect(),
+        })
+    }
+}
+
+impl Connectivity {
+    pub(super) fn of(nodes: &[ClusterNode], own: Option<&OwnResults>, now: Timestamp) -> Self {
+        let mut connectivity = Self {
+            pairs: Vec::new(),
+            totals: BTreeMap::new(),
+            not_counted: Vec::new(),
+            store_error: None,
+            now,
+        };
+        let mut names: BTreeMap<LeaseId, String> =
+            nodes.iter().map(|node| (node.lease.id.clone(), node.name())).collect();
+        for peer in own.iter().flat_map(|own| &own.peers) {
+            // Without a store, only the daemon has the addresses.
+            let name =
+                || peer.public_ip.map_or_else(|| peer.lease.to_string(), |ip| ip.to_string());
+            names.entry(peer.lease.clone()).or_insert_with(name);
+        }
+        let this_node = own.and_then(|own| own.lease.clone());
+        for node in nodes.iter().filter(|node| this_node.as_ref() != Some(&node.lease.id)) {
+            match Results::of_report(node) {
+                Ok(results) => connectivity.add(&node.name(), &results, &names),
+                Err(reason) => {
+                    connectivity.not_counted.push(NotCounted { node: node.name(), reason });
+                }
+            }
+        }
+        if let Some(OwnResults { lease, peers }) = own {
+            let name = lease.as_ref().and_then(|lease| names.get(lease));
+            let name = name.map_or("this node", String::as_str);
+            connectivity.add(name, &Results::of_peers(peers, now), &names);
+        }
+        connectivity.pairs.sort_by_cached_key(|it| (numeric(&it.from), numeric(&it.to), it.family));
+        connectivity.not_counted.sort_by_cached_key(|it| numeric(&it.node));
+        connectivity
+    }
+
+    /// The results of the node `from`.
+    fn add(&mut self, from: &str, results: &Results, names: &BTreeMap<LeaseId, String>) {
+        for group in &results.groups {
+            *self.totals.entry(group.state.into()).or_default() += group.count;
+        }
+        let pair = |lease: &LeaseId, family, state, cause, since| NodePair {
+            from: from.to_owned(),
+            to: names.get(lease).map_or_else(|| lease.to_string(), Clone::clone),
+            family,
+            state,
+            cause,
+            since,
+        };
+        let failing =
+            results.failing.iter().map(|FailingPeer { lease, family, reachability, since }| {
+                let state = Some(reachability.state()).into();
+                pair(lease, *family, state, PeerReachability::cause(reachability), *since)
+            });
+        self.pairs.extend(failing);
+        let without_path = results.without_path.iter().map(|peer| {
+            pair(&peer.lease, peer.family, PairState::NoPath, Some(peer.reason.clone()), None)
+        });
+        self.pairs.extend(without_path);
+        // The others have no cause. Reports of large clusters do not name them.
+        let others = results.groups.iter().map(|group| (group, PairState::from(group.state)));
+        let others = others.filter(|(_, state)| !state.is_failing()).flat_map(|(group, state)| {
+            group.peers.iter().map(move |lease| pair(lease, group.family, state, None, None))
+        });
+        self.pairs.extend(others);
+    }
+
+    #[must_use]
+    pub(super) fn failing_only(mut self) -> Self {
+        self.pairs.retain(|pair| pair.state.is_failing());
+        self
+    }
+}
+
+impl PairState {
+    const fn is_failing(self) -> bool {
+        match self {
+            Self::Reachable | Self::Unknown => false,
+            Self::Degraded | Self::Unreachable | Self::NoPath => true,
+        }
+    }
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Reachable => "reachable",
+            Self::Unknown => "unknown",
+            Self::Degraded => "degraded",
+            Self::Unreachable => "unreachable",
+            Self::NoPath => "no path",
+        }
+    }
+}
+
+impl From<Option<ReachabilityState>> for PairState {
+    fn from(state: Option<ReachabilityState>) -> Self {
+        match state {
+            Some(ReachabilityState::Reachable) => Self::Reachable,
+            Some(ReachabilityState::Degraded) => Self::Degraded,
+            Some(ReachabilityState::Unreachable) => Self::Unreachable,
+            Some(ReachabilityState::Unknown) => Self::Unknown,
+            None => Self::NoPath,
+        }
+    }
+}
+
+impl Answer for Connectivity {
+    fn exit_status(&self) -> ExitStatus {
+        let is_failing = self.totals.keys().any(|state| state.is_failing())
+            || self.pairs.iter().any(|pair| pair.state.is_failing());
+        if is_failing { ExitStatus::Failing } else { ExitStatus::Done }
+    }
+}
+
+impl fmt::Display for Connectivity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.pairs.is_empty() {
+            let mut table = Table::new(&["FROM", "TO", "FAMILY", "STATE", "FOR"]);
+            for NodePair { from, to, family, state, cause, since } in &self.pairs {
+                let time = since.map(|since| self.now.duration_since(since).as_millis());
+                let time = time.and_then(|ms| u64::try_from(ms).ok()).map(age);
+                let (family, time) = (or_dash(*family), or_dash(time));
+                table.row(&[from, to, &family, &state.as_str(), &time], cause.clone());
+            }
+            writeln!(f, "{table}")?;
+        }
+        if let Some(error) = &self.store_error {
+            let text = format!("only the results of this node are shown: {error}");
+            writeln!(f, "{}", wrap(&text, 2))?;
+        }
+        for NotCounted { node, reason } in &self.not_counted {
+            writeln!(f, "{}", wrap(&format!("{node} is not counted: {reason}"), 2))?;
+        }
+        let states = self.totals.iter().filter(|(_, count)| **count > 0);
+        let states: Vec<String> =
+            states.map(|(state, count)| format!("{count} {}", state.as_str())).collect();
+        write!(f, "{}", counted(self.totals.values().sum(), "pair"))?;
+        writeln!(f, "{}{}", if states.is_empty() { "" } else { ": " }, states.join(", "))
+    }
+}

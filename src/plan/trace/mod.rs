@@ -1,0 +1,311 @@
+//! What happens to a packet on this node, hop by hop, and where it is dropped: computed from the
+//! plan and from what the kernel holds.
+
+mod rules;
+mod state;
+mod walk;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use crate::model::entry::KernelState;
+use crate::model::lease::{Endpoint, Lease};
+use crate::model::node::{Interface, RouteLookup};
+use crate::model::node_inputs::NodeInputs;
+use crate::model::path::Path;
+use crate::model::prefix::{Family, Prefix};
+use crate::plan::desired::Desired;
+use walk::Walk;
+
+/// A packet that must not be fragmented, without a mark, and not to the port of the tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct TracedPacket {
+    pub source: IpAddr,
+    pub destination: IpAddr,
+    /// In bytes, with its IP header.
+    pub size: u32,
+}
+
+/// Why a packet cannot be traced on this node.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Untraceable {
+    #[error("{0} and {1} are of different address families")]
+    FamiliesDiffer(IpAddr, IpAddr),
+    #[error("a packet of {size} bytes is not possible: the size is {smallest} to {LARGEST} bytes")]
+    Size { size: u32, smallest: u32 },
+    #[error("{0} is a multicast address: only packets to one host are traced")]
+    Multicast(IpAddr),
+    #[error("this node has no lease of {0} yet")]
+    NoOwnLease(Family),
+    #[error("{address} is in the network of pods {network}, and in no lease")]
+    NoLease { address: IpAddr, network: Prefix },
+    #[error("{0} is in no lease, and is not an address of this node")]
+    UnknownSource(IpAddr),
+    #[error(
+        "packets from {source_ip} to {destination} do not pass this node: trace them on the node \
+         {public_ip}, which has the subnet of {source_ip}"
+    )]
+    Elsewhere { source_ip: IpAddr, destination: IpAddr, public_ip: IpAddr },
+}
+
+/// The plan of this node, and the leases that it was computed from.
+#[derive(Clone, Copy)]
+pub struct Planned<'a> {
+    pub local: &'a NodeInputs,
+    pub leases: &'a [Arc<Lease>],
+    pub desired: &'a Desired,
+}
+
+/// What the host and its kernel hold.
+pub struct HostState<'a> {
+    pub actual: &'a KernelState,
+    pub interfaces: &'a [Interface],
+    /// The kernel's response for each of [`Question::lookups`]; none if it has no route, or rejects
+    /// such packets.
+    pub lookups: &'a BTreeMap<IpAddr, Option<RouteLookup>>,
+}
+
+/// A packet that passes this node.
+pub struct Question<'a> {
+    packet: TracedPacket,
+    planned: Planned<'a>,
+    origin: Origin<'a>,
+    target: Target<'a>,
+}
+
+enum Origin<'a> {
+    /// A pod of this node, in this subnet.
+    Pod(Prefix),
+    /// This node itself.
+    Host,
+    /// A pod of this peer.
+    Peer(PeerEnd<'a>),
+}
+
+enum Target<'a> {
+    /// This subnet of this node, or an address of this node in it.
+    Pod(Prefix),
+    Host,
+    Peer(PeerEnd<'a>),
+    /// Not in the network of pods.
+    Outside,
+}
+
+/// A node whose lease has one of the addresses.
+struct PeerEnd<'a> {
+    endpoint: &'a Endpoint,
+    /// The planned path to it, which is also the one by which it sends; none if it is skipped.
+    path: Option<Path>,
+    /// Why its lease is rejected or skipped.
+    reason: Option<String>,
+}
+
+/// The hops of a packet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Trace {
+    #[serde(flatten)]
+    pub packet: TracedPacket,
+    /// The source address with which it leaves this node, if that is another one.
+    pub translated_to: Option<IpAddr>,
+    pub hops: Vec<Hop>,
+    pub delivery: Delivery,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Hop {
+    pub hop: HopKind,
+    pub state: HopState,
+    pub text: String,
+}
+
+/// What becomes of the packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Delivery {
+    /// No hop drops it, as far as they are examined.
+    Delivered,
+    Dropped,
+    /// It depends on what tweed does not read.
+    Unknown,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HopState {
+    Passed,
+    /// On another host: computed from its lease.
+    Planned,
+    Dropped,
+    Unknown,
+}
+
+/// A step of the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HopKind {
+    Pod,
+    Host,
+    Peer,
+    Guard,
+    Tunnel,
+    /// The reverse-path filter.
+    Filter,
+    /// The rules of policy routing.
+    Rule,
+    Route,
+    Nexthop,
+    Mtu,
+    Forward,
+    Masquerade,
+    Neighbour,
+    Fdb,
+    Underlay,
+    Outside,
+}
+
+/// The largest IP packet, in bytes.
+const LARGEST: u32 = 65_535;
+
+impl TracedPacket {
+    pub fn parse(source: IpAddr, destination: IpAddr, size: u32) -> Result<Self, Untraceable> {
+        let family = Family::of(source);
+        if family != Family::of(destination) {
+            return Err(Untraceable::FamiliesDiffer(source, destination));
+        }
+        // With the header of UDP or ICMP.
+        let smallest = match family {
+            Family::V4 => 28,
+            Family::V6 => 48,
+        };
+        if !(smallest..=LARGEST).contains(&size) {
+            return Err(Untraceable::Size { size, smallest });
+        }
+        if let Some(group) = [source, destination].into_iter().find(IpAddr::is_multicast) {
+            return Err(Untraceable::Multicast(group));
+        }
+        Ok(Self { source, destination, size })
+    }
+
+    const fn family(&self) -> Family {
+        Family::of(self.source)
+    }
+}
+
+impl<'a> Planned<'a> {
+    /// The subnet of this node in the family of the packet.
+    fn own(&self, family: Family) -> Result<&'a Endpoint, Untraceable> {
+        let own = self.local.own.as_ref().and_then(|own| own.endpoint(family));
+        own.ok_or(Untraceable::NoOwnLease(family))
+    }
+
+    fn is_host(&self, address: IpAddr) -> bool {
+        let mut uplinks = self.local.node.uplinks.iter();
+        uplinks.any(|it| [it.address, it.public_ip, it.source].contains(&address))
+    }
+
+    /// The peer whose lease has `address`; of several, the one whose lease is accepted.
+    fn peer(&self, address: IpAddr) -> Option<PeerEnd<'a>> {
+        let family = Family::of(address);
+        let has = |lease: &'a Lease| {
+            lease.endpoint(family).filter(|endpoint| endpoint.subnet.contains(address))
+        };
+        let plans = self.desired.peers();
+        let accepted = plans.values().flatten().find_map(|(lease, plan)| {
+            let endpoint = has(lease)?;
+            let skipped = || plan.without_path().next().map(|why| format!("it is skipped: {why}"));
+            let path = plan.path(family);
+            let reason = if path.is_some() { None } else { skipped() };
+            Some(PeerEnd { endpoint, path: path.map(|path| path.path), reason })
+        });
+        accepted.or_else(|| {
+            let (lease, endpoint) =
+                self.leases.iter().find_map(|lease| Some((lease, has(lease)?)))?;
+            let rejected = plans.get(&lease.id).and_then(|plan| plan.as_ref().err());
+            let has_tunnel = endpoint.vtep.is_some() && self.local.config.has_tunnel();
+            let path = if has_tunnel { Path::Tunnel } else { Path::Direct };
+            let reason = rejected.map(|why| format!("its lease is rejected: {why}"));
+            Some(PeerEnd { endpoint, path: Some(path), reason })
+        })
+    }
+}
+
+impl<'a> Question<'a> {
+    pub fn of(packet: TracedPacket, planned: Planned<'a>) -> Result<Self, Untraceable> {
+        let TracedPacket { source, destination, .. } = packet;
+        let own = planned.own(packet.family())?.subnet;
+        let origin = if own.contains(source) {
+            Origin::Pod(own)
+        } else if planned.is_host(source) {
+            Origin::Host
+        } else {
+            let peer = planned.peer(source).ok_or(Untraceable::UnknownSource(source))?;
+            if !own.contains(destination) {
+                let public_ip = peer.endpoint.public_ip;
+                return Err(Untraceable::Elsewhere { source_ip: source, destination, public_ip });
+            }
+            Origin::Peer(peer)
+        };
+        let mut networks = planned.local.config.networks();
+        let target = if own.contains(destination) {
+            Target::Pod(own)
+        } else if planned.is_host(destination) {
+            Target::Host
+        } else if let Some(peer) = planned.peer(destination) {
+            Target::Peer(peer)
+        } else if let Some(network) = networks.find(|network| network.contains(destination)) {
+            return Err(Untraceable::NoLease { address: destination, network });
+        } else {
+            Target::Outside
+        };
+        Ok(Self { packet, planned, origin, target })
+    }
+
+    /// The addresses for which the kernel has to be asked for its route.
+    pub fn lookups(&self) -> impl Iterator<Item = IpAddr> {
+        let peer = match (&self.origin, &self.target) {
+            (Origin::Peer(peer), _) | (_, Target::Peer(peer)) => Some(peer.endpoint.public_ip),
+            (Origin::Pod(_) | Origin::Host, Target::Pod(_) | Target::Host | Target::Outside) => {
+                None
+            }
+        };
+        [self.packet.destination].into_iter().chain(peer)
+    }
+
+    pub fn answer(&self, host: &HostState<'_>) -> Trace {
+        Walk::new(self, host).finish()
+    }
+}
+
+impl fmt::Display for PeerEnd<'_> {
+    /// As in `10.244.7.0/24 (172.16.0.7)`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.endpoint.subnet, self.endpoint.public_ip)
+    }
+}
+
+impl HopKind {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Pod => "pod",
+            Self::Host => "host",
+            Self::Peer => "peer",
+            Self::Guard => "guard",
+            Self::Tunnel => "tunnel",
+            Self::Filter => "filter",
+            Self::Rule => "rule",
+            Self::Route => "route",
+            Self::Nexthop => "nexthop",
+            Self::Mtu => "mtu",
+            Self::Forward => "forward",
+            Self::Masquerade => "masquerade",
+            Self::Neighbour => "neighbour",
+            Self::Fdb => "fdb",
+            Self::Underlay => "underlay",
+            Self::Outside => "outside",
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! The hops of packets that pass a host, and the hop that drops them.
+
+use expect_test::{Expect, expect};
+use serde_json::json;
+use tweed::model::entry::{Entry, Key, LinkName, Route};
+use tweed::model::node::{Interface, InterfaceAddress, Lifetime};
+use tweed::operator::{Error, ExitStatus};
+
+use crate::host::Host;
+
+const FLANNEL: &str = "flannel.1";
+
+/// A host with a bridge for pods.
+async fn host() -> Host {
+    let host = Host::programmed().await;
+    let bridge = LinkName::new("cni0");
+    let address = InterfaceAddress {
+        address: "10.244.1.1".parse().unwrap(),
+        prefix_len: 24,
+        usable: true,
+        lifetime: Lifetime::Permanent,
+    };
+    let (name, addresses) = (bridge.clone(), vec![address]);
+    host.kernel.add_interface(Interface { name, mtu: 1450, up: true, layer2: true, addresses });
+    let route = Route::via("10.244.1.0/24".parse().unwrap(), "10.244.1.1".parse().unwrap(), bridge);
+    host.kernel.set(Entry::Route(Route { gateway: None, protocol: 2, ..route }));
+    host
+}
+
+async fn check(host: &Host, line: &str, exit_status: ExitStatus, expected: Expect) {
+    let before = host.entries();
+    let (found, text) = host.run(line).await.unwrap();
+    assert_eq!(found, exit_status, "{text}");
+    assert_eq!(host.entries(), before);
+    assert!(host.kernel.take_log().is_empty());
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    // The last sentence names the folder of the host.
+    let (hops, sentence) = text.trim_end().rsplit_once("\n\n").unwrap();
+    let (verdict, _) = sentence.split_once(';').unwrap();
+    expected.assert_eq(&format!("{hops}\n\n{verdict}\n"));
+}
+
+/// What drops a packet to the peer behind the tunnel, after `harm`.
+async fn is_dropped(harm: impl FnOnce(&Host), line: &str, expected: Expect) {
+    let host = host().await;
+    harm(&host);
+    let (found, trace) = host.json(line).await.unwrap();
+    assert_eq!(found, ExitStatus::Failing, "{trace}");
+    let last = trace["hops"].as_array().unwrap().last().unwrap();
+    assert_eq!((&last["state"], &trace["delivery"]), (&json!("dropped"), &json!("dropped")));
+    let [hop, text] = ["hop", "text"].map(|field| last[field].as_str().unwrap());
+    expected.assert_eq(&format!("{hop}: {text}"));
+}
+
+const TO_TUNNEL: &str = "trace 10.244.1.7 10.244.3.9 --size 1450";
+const FROM_TUNNEL: &str = "trace 10.244.3.9 10.244.1.7 --size 1450";
+
+#[allow(clippy::too_many_lines, reason = "the lines are expected output")]
+#[tokio::test]
+async fn the_hops_of_a_delivered_packet_are_listed() {
+    let host = host().await;
+    check(
+        &host,
+        "trace 10.244.1.7 10.244.3.9 --size 1450",
+        ExitStatus::Done,
+        expect![[r"
+            10.244.1.7 to 10.244.3.9, 1450 bytes
+
+            pod         10.244.1.7 is a pod of this node, behind cni0
+            mtu         1450 of at most 1450 bytes on cni0
+            rule        none leads it to another table
+            route       route 10.244.3.0/24 nhid 4029403148 via 10.244.3.0 dev flannel.1
+                          onlink
+            nexthop     nexthop id 4029403148 via 10.244.3.0 dev flannel.1 onlink
+            mtu         1450 of at most 1450 bytes on flannel.1
+            forward     no rule of tweed drops it
+            masquerade  no, it keeps its source: meta mark & 0x00004000 != 0x00004000 return
+            neighbour   neigh 10.244.3.0 lladdr 0a:00:00:00:00:09 dev flannel.1
+            fdb         fdb 0a:00:00:00:00:09 dst 172.17.0.9 dev flannel.1
+            underlay    1500 bytes to 172.17.0.9 by eth0, which has the MTU 1500
+            guard       planned, not seen: 10.244.3.0/24 (172.17.0.9) accepts packets of the
+                          tunnel from this node
+            pod         planned, not seen: 10.244.3.0/24 (172.17.0.9) passes it to
+                          10.244.3.9
+
+            delivered, as far as this node sees
+        "]],
+    )
+    .await;
+    check(
+        &host,
+        "trace 10.244.1.7 10.244.4.9",
+        ExitStatus::Done,
+        expect![[r"
+            10.244.1.7 to 10.244.4.9, 84 bytes
+
+            pod         10.244.1.7 is a pod of this node, behind cni0
+            mtu         84 of at most 1450 bytes on cni0
+            rule        none leads it to another table
+            route       route 10.244.4.0/24 nhid 4096512016 via 172.16.0.10 dev eth0
+            nexthop     nexthop id 4096512016 via 172.16.0.10 dev eth0
+            mtu         84 of at most 1500 bytes on eth0
+            forward     no rule of tweed drops it
+            masquerade  no, it keeps its source: meta mark & 0x00004000 != 0x00004000 return
+            neighbour   172.16.0.10 is resolved on eth0, when the packet is sent: not read
+            guard       planned, not seen: does not apply: it is no packet of the tunnel
+            pod         planned, not seen: 10.244.4.0/24 (172.16.0.10) passes it to
+                          10.244.4.9
+
+            delivered, as far as this node sees
+        "]],
+    )
+    .await;
+    check(
+        &host,
+        FROM_TUNNEL,
+        ExitStatus::Done,
+        expect![[r"
+            10.244.3.9 to 10.244.1.7, 1450 bytes
+
+            peer        planned, not seen: 10.244.3.0/24 (172.17.0.9) sends it through the
+                          tunnel
+            guard       there is none: any host may send into the tunnel
+            tunnel      flannel.1 opens it
+            rule        none leads it to another table
+            route       route 10.244.1.0/24 dev cni0 proto 2
+            mtu         1450 of at most 1450 bytes on cni0
+            forward     no rule of tweed drops it
+            masquerade  no, it keeps its source: ip daddr 10.244.1.0/24 return
+            pod         10.244.1.7 is resolved on cni0, when the packet is sent
+
+            delivered, as far as this node sees
+        "]],
+    )
+    .await;
+    check(
+        &host,
+        "trace 10.244.4.9 10.244.1.7",
+        ExitStatus::Done,
+        expect![[r"
+            10.244.4.9 to 10.244.1.7, 84 bytes
+
+            peer        planned, not seen: 10.244.4.0/24 (172.16.0.10) sends it directly
+            guard       does not apply: it is no packet of the tunnel
+            rule        none leads it to another table
+            route       route 10.244.1.0/24 dev cni0 proto 2
+            mtu         84 of at most 1450 bytes on cni0
+            forward     no rule of tweed drops it
+            masquerade  no, it keeps its source: ip daddr 10.244.1.0/24 return
+            pod         10.244.1.7 is resolved on cni0, when the packet is sent
+
+            delivered, as far as this node sees
+        "]],
+    )
+    .await;
+    check(
+        &host,
+        "trace 10.244.1.7 192.0.2.1",
+        ExitStatus::Done,
+        expect![[r"
+            10.244.1.7 to 192.0.2.1, 84 bytes
+
+            pod         10.244.1.7 is a pod of this node, behind cni0
+            mtu         84 of at most 1450 bytes on cni0
+            route       the kernel sends packets to 192.0.2.1 by eth0
+            mtu         84 of at most 1500 bytes on eth0
+            forward     no rule of tweed drops it
+            masquerade  no, it keeps its source: ip daddr != 10.244.0.0/16 return
+            outside     planned, not seen: other hosts need a route to 10.244.1.0/24 for
+                          their answers
+
+            delivered, as far as this node sees
+        "]],
+    )
+    .await;
+    check(
+        &host,
+        "trace 10.244.1.7 10.244.1.8",
+        ExitStatus::Done,
+        expect![[r"
+            10.244.1.7 to 10.244.1.8, 84 bytes
+
+            pod         10.244.1.7 is a pod of this node, behind cni0
+            mtu         84 of at most 1450 bytes on cni0
+            pod         cni0 passes it to 10.244.1.8: it is not routed
+
+            delivered
+        "]],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn the_hop_that_drops_a_packet_is_named() {
+    let base = || "10.244.3.0".parse().unwrap();
+    let device = || LinkName::new(FLANNEL);
+    let mac = || "0a:00:00:00:00:09".parse().unwrap();
+    let lose = |key: Key| move |host: &Host| host.kernel.lose(&key);
+    let set = |text: &'static str| move |host: &Host| host.kernel.set(crate::notation::entry(text));
+    let subnet = "10.244.3.0/24".parse().unwrap();
+    is_dropped(lose(Key::Route(subnet, 0)), TO_TUNNEL, expect!["route: the main table has no route to 10.244.3.0/24 (172.17.0.9); another route, by eth0, leads out of the network"]).await;
+    is_dropped(
+        lose(Key::Neighbour(device(), base())),
+        TO_TUNNEL,
+        expect!["neighbour: flannel.1 has no neighbour 10.244.3.0, and no host answers for it"],
+    )
+    .await;
+    is_dropped(
+        lose(Key::Fdb(device(), mac())),
+        TO_TUNNEL,
+        expect!["fdb: flannel.1 has no forwarding entry for 0a:00:00:00:00:09"],
+    )
+    .await;
+    let elsewhere = "fdb 0a:00:00:00:00:09 dst 172.17.0.99 dev flannel.1";
+    is_dropped(
+        set(elsewhere),
+        TO_TUNNEL,
+        expect!["fdb: the forwarding entry leads to 172.17.0.99, and the peer is 172.17.0.9"],
+    )
+    .await;
+    let other_mac = "neigh 10.244.3.0 lladdr 0a:00:00:00:00:0a dev flannel.1";
+    is_dropped(
+        set(other_mac),
+        TO_TUNNEL,
+        expect!["fdb: the forwarding entry leads to 172.16.0.10, and the peer is 172.17.0.9"],
+    )
+    .await;
+    is_dropped(
+        |_| {},
+        "trace 10.244.1.7 10.244.3.9 --size 1451",
+        expect!["mtu: 1451 bytes are more than the MTU 1450 of cni0"],
+    )
+    .await;
+    let strict = |host: &Host| {
+        set("rp_filter strict dev flannel.1")(host);
+        set("route 10.244.3.0/24 via 172.16.0.10 dev eth0")(host);
+    };
+    is_dropped(strict, FROM_TUNNEL, expect!["filter: rp_filter of flannel.1 is strict, and the route back to 10.244.3.9 is by another link"]).await;
+}
+
+#[tokio::test]
+async fn what_no_trace_can_answer_is_refused_in_one_sentence() {
+    let host = host().await;
+    for (line, expected) in [
+        ("10.244.1.7 fd00::9", "10.244.1.7 and fd00::9 are of different address families"),
+        (
+            "10.244.1.7 10.244.3.9 --size 27",
+            "a packet of 27 bytes is not possible: the size is 28 to 65535 bytes",
+        ),
+        (
+            "10.244.1.7 10.244.3.9 --size 65536",
+            "a packet of 65536 bytes is not possible: the size is 28 to 65535 bytes",
+        ),
+        (
+            "10.244.1.7 224.0.0.1",
+            "224.0.0.1 is a multicast address: only packets to one host are traced",
+        ),
+        (
+            "10.244.1.7 10.244.9.9",
+            "10.244.9.9 is in the network of pods 10.244.0.0/16, and in no lease",
+        ),
+        ("192.0.2.1 10.244.1.7", "192.0.2.1 is in no lease, and is not an address of this node"),
+        (
+            "10.244.3.9 10.244.4.9",
+            "packets from 10.244.3.9 to 10.244.4.9 do not pass this node: trace them on the node \
+             172.17.0.9, which has the subnet of 10.244.3.9",
+        ),
+        ("fd00::1 fd00::9", ""),
+    ] {
+        match host.run(&format!("trace {line}")).await.err().unwrap() {
+            Error::Usage(reason) => assert_eq!(reason, expected),
+            Error::Unavailable(reason) => {
+                assert_eq!((reason.as_str(), expected), ("this node has no lease of IPv6 yet", ""));
+            }
+            other => panic!("{other}"),
+        }
+    }
+}
