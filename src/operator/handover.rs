@@ -9,8 +9,8 @@ use tweed_cni::subnet_env::SubnetEnv;
 
 use super::cleanup::{self, Owned, Removal, RemovalOutcome};
 use super::layout::counted;
-use super::migrate::Etcd;
 use super::node::{self, Files};
+use super::store::Etcd;
 use super::{Answer, Error, ExitStatus};
 use crate::kernel::Kernel;
 use crate::model::lease::LeaseId;

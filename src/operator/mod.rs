@@ -15,6 +15,7 @@ mod nodes;
 mod peers;
 mod plan;
 mod status;
+mod store;
 mod sysdump;
 mod trace;
 

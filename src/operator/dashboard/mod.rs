@@ -12,12 +12,13 @@ use serde::Serialize;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::migrate::{self, Etcd, Kubernetes, MigrationStatus};
+use super::migrate::{self, MigrationStatus};
 use super::nodes::{NodeList, NodeRow};
+use super::store::StoreFlags;
 use super::{Error, ExitStatus};
 use crate::daemon::http::{self, Response};
 use crate::excerpt;
-use crate::store::{NodeStore, etcd, kube};
+use crate::store::NodeStore;
 
 #[derive(Debug, Args)]
 pub(super) struct DashboardOptions {
@@ -28,9 +29,7 @@ pub(super) struct DashboardOptions {
     #[arg(long, value_name = "FILE")]
     export: Option<PathBuf>,
     #[command(flatten)]
-    etcd: Etcd,
-    #[command(flatten)]
-    kubernetes: Kubernetes,
+    store: StoreFlags,
 }
 
 /// The page, with `DATA` in place of its first data. It loads nothing else.
@@ -55,19 +54,7 @@ pub(super) async fn run(
     socket: &Path,
     out: &mut impl Write,
 ) -> Result<ExitStatus, Error> {
-    let DashboardOptions { etcd, kubernetes, .. } = options;
-    if kubernetes.kube_subnet_mgr {
-        show(&kube::KubeClusterStore::new(kubernetes.options()?), options, out).await
-    } else {
-        show(&etcd::EtcdClusterStore::new(etcd.near(socket).await?), options, out).await
-    }
-}
-
-async fn show(
-    store: &impl NodeStore,
-    options: &DashboardOptions,
-    out: &mut impl Write,
-) -> Result<ExitStatus, Error> {
+    let store = &options.store.open(socket).await?;
     // A store that cannot be read is reported at once.
     let first = picture(store).await?;
     if let Some(file) = &options.export {

@@ -10,20 +10,18 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use clap::{Args, Subcommand};
-use jiff::Timestamp;
 
 use self::change::{Decision, Reservation};
 use self::list::LeaseList;
 use self::usage::Usage;
 use super::layout::Output;
-use super::migrate::{Etcd, Kubernetes};
 use super::nodes::NodeList;
+use super::store::{StoreFlags, unavailable};
 use super::{Error, ExitStatus, node, write};
 use crate::model::config::NetworkConfig;
 use crate::model::prefix::Prefix;
 use crate::store::etcd::EtcdClusterStore;
-use crate::store::operator::{LeaseContents, Swap, Unavailable};
-use crate::store::{ClusterStore, NodeStore};
+use crate::store::operator::{LeaseContents, Swap};
 
 const EXIT_CODES: &str = "\
 list asks the daemon on this host; the others read and write etcd.
@@ -40,9 +38,7 @@ pub(super) struct LeasesOptions {
     #[command(subcommand)]
     command: Option<LeasesCommand>,
     #[command(flatten)]
-    etcd: Etcd,
-    #[command(flatten)]
-    kubernetes: Kubernetes,
+    store: StoreFlags,
 }
 
 #[derive(Debug, Default, Subcommand)]
@@ -88,12 +84,12 @@ pub(super) async fn run(
     if matches!(command, LeasesCommand::List) {
         return write(out, output, &LeaseList(node::ask(socket, "/leases").await?));
     }
-    if options.kubernetes.kube_subnet_mgr {
+    if options.store.kubernetes.kube_subnet_mgr {
         let why = "Kubernetes assigns the subnets of nodes (spec.podCIDRs), not tweed: \
                    they cannot be reserved or released here";
         return Err(Error::Usage(why.to_owned()));
     }
-    let store = EtcdClusterStore::new(options.etcd.options()?);
+    let store = EtcdClusterStore::new(options.store.etcd.options()?);
     match command {
         LeasesCommand::List => Ok(ExitStatus::Done),
         LeasesCommand::Reserve { subnets, public_ips } => {
@@ -104,8 +100,7 @@ pub(super) async fn run(
         }
         LeasesCommand::Release { subnet, force } => {
             let decide = async |contents: &LeaseContents| {
-                let nodes = store.read_nodes().await.map_err(|why| explained(&store, why))?;
-                let nodes = NodeList::new(nodes, Timestamp::now());
+                let nodes = NodeList::read(&store).await?;
                 change::release(contents, subnet, |lease| nodes.holder(lease), force)
             };
             write(out, output, &carry_out(&store, decide).await?)
@@ -117,7 +112,7 @@ pub(super) async fn run(
 async fn usage(store: &EtcdClusterStore) -> Result<Usage, Error> {
     let contents = read(store).await?;
     let grants: BTreeSet<i64> = contents.leases.iter().filter_map(|it| it.held.grant).collect();
-    let terms = store.terms(grants).await.map_err(|why| explained(store, why))?;
+    let terms = store.terms(grants).await.map_err(|away| unavailable(store, &away))?;
     Ok(Usage::new(&contents.leases, &terms, &config(&contents)?))
 }
 
@@ -129,7 +124,7 @@ async fn carry_out(
     for _ in 0..ATTEMPTS {
         let decision = decide(&read(store).await?).await?;
         let Some(change) = &decision.change else { return Ok(decision) };
-        match store.change(change).await.map_err(|why| explained(store, why))? {
+        match store.change(change).await.map_err(|away| unavailable(store, &away))? {
             Swap::Done(_) => return Ok(decision),
             Swap::Outdated => {}
         }
@@ -138,7 +133,7 @@ async fn carry_out(
 }
 
 async fn read(store: &EtcdClusterStore) -> Result<LeaseContents, Error> {
-    store.read_leases().await.map_err(|why| explained(store, why))
+    store.read_leases().await.map_err(|away| unavailable(store, &away))
 }
 
 fn config(contents: &LeaseContents) -> Result<NetworkConfig, Error> {
@@ -146,8 +141,4 @@ fn config(contents: &LeaseContents) -> Result<NetworkConfig, Error> {
     let text = &contents.config.as_ref().ok_or_else(missing)?.text;
     let invalid = |why| Error::Store(format!("the network config is invalid: {why}"));
     NetworkConfig::parse(text.as_bytes()).map_err(invalid)
-}
-
-fn explained(store: &EtcdClusterStore, Unavailable(why): Unavailable) -> Error {
-    Error::Unavailable(format!("{why}: {}", store.hint()))
 }

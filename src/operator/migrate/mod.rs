@@ -15,7 +15,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-pub(super) use options::{Etcd, Kubernetes, MigrateOptions};
+pub(super) use options::MigrateOptions;
 pub(super) use status::MigrationStatus;
 
 use std::io::{self, Write};
@@ -32,8 +32,8 @@ use self::plan::{MigrationPlan, Shown};
 use self::state::MigrationState;
 use super::layout::Output;
 use super::{Error, ExitStatus, write};
+use crate::store::ClusterStore;
 use crate::store::operator::{StoreContents, Unavailable};
-use crate::store::{ClusterStore, etcd, kube};
 
 /// The interval of `status --watch`.
 const INTERVAL: Duration = Duration::from_secs(2);
@@ -44,12 +44,7 @@ pub(super) async fn run(
     output: Output,
     out: &mut impl Write,
 ) -> Result<ExitStatus, Error> {
-    let MigrateOptions { command, etcd, kubernetes } = options;
-    if kubernetes.kube_subnet_mgr {
-        answer(&kube::KubeClusterStore::new(kubernetes.options()?), command, output, out).await
-    } else {
-        answer(&etcd::EtcdClusterStore::new(etcd.near(socket).await?), command, output, out).await
-    }
+    answer(&options.store.open(socket).await?, &options.command, output, out).await
 }
 
 async fn answer(
@@ -91,24 +86,12 @@ pub(super) async fn status(store: &impl ClusterStore) -> Result<MigrationStatus,
 }
 
 /// Config, leases and reports of all nodes.
-pub(super) async fn contents(
-    etcd: &Etcd,
-    kubernetes: &Kubernetes,
-    socket: &Path,
-) -> Result<StoreContents, Error> {
-    if kubernetes.kube_subnet_mgr {
-        read_contents(&kube::KubeClusterStore::new(kubernetes.options()?)).await
-    } else {
-        read_contents(&etcd::EtcdClusterStore::new(etcd.near(socket).await?)).await
-    }
-}
-
-async fn read_contents(store: &impl ClusterStore) -> Result<StoreContents, Error> {
+pub(super) async fn contents(store: &impl ClusterStore) -> Result<StoreContents, Error> {
     store.read().await.map_err(|away| unusable(store, &away))
 }
 
 async fn read(store: &impl ClusterStore) -> Result<ClusterView, Error> {
-    let StoreContents { config, records, reports } = read_contents(store).await?;
+    let StoreContents { config, records, reports } = contents(store).await?;
     let key = store.config_name();
     let config = config.ok_or_else(|| Error::Store(format!("{key} is missing")))?;
     let state = MigrationState::parse(&config.text, config.revision)

@@ -9,15 +9,15 @@ use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
 use super::evidence::ClusterNode;
-use super::{cluster_nodes, contents, numeric};
+use super::{cluster_nodes, numeric, read};
 use crate::model::lease::LeaseId;
 use crate::model::path::{PeerReachability, ReachabilityState};
 use crate::model::prefix::Family;
 use crate::model::report::{self, Exception, FailingPeer, PeerGroup};
 use crate::model::status::{LeaseStatus, PeerStatus};
 use crate::operator::layout::{Table, age, counted, or_dash, wrap};
-use crate::operator::migrate::{Etcd, Kubernetes};
 use crate::operator::node::{self, Unanswered};
+use crate::operator::store::StoreFlags;
 use crate::operator::{Answer, Error, ExitStatus};
 
 const STATES: &str = "\
@@ -44,9 +44,7 @@ pub(in crate::operator) struct ConnectivityOptions {
     #[arg(long)]
     all: bool,
     #[command(flatten)]
-    etcd: Etcd,
-    #[command(flatten)]
-    kubernetes: Kubernetes,
+    store: StoreFlags,
 }
 
 /// Every pair of nodes, in each direction, or those that fail.
@@ -109,12 +107,11 @@ pub(in crate::operator) async fn answer(
     options: &ConnectivityOptions,
     socket: &Path,
 ) -> Result<Connectivity, Error> {
-    let ConnectivityOptions { all, etcd, kubernetes } = options;
-    let contents = contents(etcd, kubernetes, socket).await;
+    let ConnectivityOptions { all, store } = options;
+    let contents = read(&store.open(socket).await?).await;
     let own = OwnResults::ask(socket).await;
     let (nodes, store_error) = match (contents, &own) {
         (Ok(contents), _) => (cluster_nodes(contents), None),
-        (Err(error @ Error::Usage(_)), _) => return Err(error),
         (Err(error), Ok(_)) => (Vec::new(), Some(error.to_string())),
         (Err(error), Err(unanswered)) => {
             return Err(Error::Unavailable(format!("{error}; and {unanswered}")));

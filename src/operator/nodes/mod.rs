@@ -17,15 +17,15 @@ use serde::Serialize;
 
 use self::evidence::{ClusterNode, Evidence, NodeState};
 use super::layout::{Table, age, counted, listed, or_dash, wrap};
-use super::migrate::{Etcd, Kubernetes};
+use super::store::{StoreFlags, unavailable};
 use super::{Answer, Error, ExitStatus};
 use crate::model::lease::LeaseId;
 use crate::model::path::ReachabilityState;
 use crate::model::prefix::{Family, Prefix};
 use crate::model::report::{DaemonState, FailingPeer, PeerGroup, ReportSummary};
 use crate::model::status::ReachabilityCounts;
-use crate::store::operator::{NodeContents, Unavailable};
-use crate::store::{NodeStore, etcd, kube};
+use crate::store::NodeStore;
+use crate::store::operator::NodeContents;
 
 const STATES: &str = "\
 States, from the node's report and those of its peers:
@@ -54,9 +54,7 @@ pub(super) struct NodesOptions {
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
     #[command(flatten)]
-    etcd: Etcd,
-    #[command(flatten)]
-    kubernetes: Kubernetes,
+    store: StoreFlags,
 }
 
 /// The nodes of the cluster, or some of them.
@@ -120,7 +118,7 @@ struct Totals {
 }
 
 pub(super) async fn answer(options: &NodesOptions, socket: &Path) -> Result<NodeList, Error> {
-    let mut list = list(&options.etcd, &options.kubernetes, socket).await?;
+    let mut list = NodeList::read(&options.store.open(socket).await?).await?;
     if let Some(name) = &options.node {
         list.rows.retain(|row| row.is_named(name));
         if list.rows.is_empty() {
@@ -131,30 +129,8 @@ pub(super) async fn answer(options: &NodesOptions, socket: &Path) -> Result<Node
     Ok(list)
 }
 
-/// All nodes.
-pub(super) async fn list(
-    etcd: &Etcd,
-    kubernetes: &Kubernetes,
-    socket: &Path,
-) -> Result<NodeList, Error> {
-    Ok(NodeList::new(contents(etcd, kubernetes, socket).await?, Timestamp::now()))
-}
-
-async fn contents(
-    etcd: &Etcd,
-    kubernetes: &Kubernetes,
-    socket: &Path,
-) -> Result<NodeContents, Error> {
-    if kubernetes.kube_subnet_mgr {
-        read(&kube::KubeClusterStore::new(kubernetes.options()?)).await
-    } else {
-        read(&etcd::EtcdClusterStore::new(etcd.near(socket).await?)).await
-    }
-}
-
 async fn read(store: &impl NodeStore) -> Result<NodeContents, Error> {
-    let explained = |Unavailable(why)| Error::Unavailable(format!("{why}: {}", store.hint()));
-    store.read_nodes().await.map_err(explained)
+    store.read_nodes().await.map_err(|away| unavailable(store, &away))
 }
 
 /// The node that has a lease.

@@ -16,8 +16,8 @@ use serde::Serialize;
 use self::parts::{Need, Part};
 use self::redact::Redactor;
 use super::layout::{Output, counted, wrap};
-use super::migrate::{Etcd, Kubernetes};
 use super::node::Files;
+use super::store::StoreFlags;
 use super::{Answer, Error, ExitStatus, write};
 use crate::kernel::{Kernel, host};
 
@@ -31,9 +31,7 @@ pub(super) struct SysdumpOptions {
     #[arg(long)]
     all: bool,
     #[command(flatten)]
-    etcd: Etcd,
-    #[command(flatten)]
-    kubernetes: Kubernetes,
+    store: StoreFlags,
 }
 
 const CONTENT: &str = "\

@@ -15,7 +15,9 @@ use crate::kernel::Kernel;
 use crate::model::entry::Entry;
 use crate::operator::doctor::DoctorOptions;
 use crate::operator::node::{self, Files};
-use crate::operator::{Answer, Error, diff, doctor, migrate, nodes};
+use crate::operator::nodes::NodeList;
+use crate::operator::store::StoreFlags;
+use crate::operator::{Answer, Error, diff, doctor, migrate};
 use crate::store::operator::{StoreContents, Written};
 
 /// A file of the archive, or why it is missing.
@@ -100,10 +102,7 @@ pub(super) async fn gather<K: Kernel>(
         parts.push(Part::new(name, need, output(command).await));
     }
     if options.all {
-        let (etcd, kubernetes) = (&options.etcd, &options.kubernetes);
-        let socket = files.socket();
-        parts.extend(both("nodes", &nodes::list(etcd, kubernetes, &socket).await));
-        parts.extend(of_store(migrate::contents(etcd, kubernetes, &socket).await));
+        parts.extend(of_cluster(&options.store, &files.socket()).await);
     }
     parts
 }
@@ -128,6 +127,17 @@ async fn views<K: Kernel>(files: &Files, open: &impl Fn() -> Result<K, Error>) -
     parts.extend(both("diff", &differences.await));
     parts.extend(both("doctor", &Ok(findings)));
     parts
+}
+
+async fn of_cluster(flags: &StoreFlags, socket: &Path) -> Vec<Part> {
+    match flags.open(socket).await {
+        Ok(store) => {
+            let mut parts = Vec::from(both("nodes", &NodeList::read(&store).await));
+            parts.extend(of_store(migrate::contents(&store).await));
+            parts
+        }
+        Err(error) => vec![Part::new("store/reports.json", Need::Required, Err(error))],
+    }
 }
 
 fn of_store(contents: Result<StoreContents, Error>) -> Vec<Part> {

@@ -146,7 +146,7 @@ fn what_is_not_given_is_the_store_of_the_daemon() {
             let value = variables.iter().find(|(variable, _)| *variable == name);
             value.map(|(_, value)| (*value).to_owned())
         };
-        options(line).etcd.located(&location(None), environment).unwrap()
+        options(line).store.etcd.located(&location(None), environment).unwrap()
     };
     let all = located("status", &[]);
     assert_eq!(all.endpoints, ["https://10.0.0.1:2379", "https://10.0.0.2:2379"]);
@@ -162,7 +162,7 @@ fn what_is_not_given_is_the_store_of_the_daemon() {
 fn a_store_that_needs_more_is_explained() {
     let nothing = |_: &str| None;
     let explained = |location| {
-        let located = options("status").etcd.located(&location, nothing);
+        let located = options("status").store.etcd.located(&location, nothing);
         located.err().map(|error| error.to_string()).unwrap_or_default()
     };
     assert!(explained(StoreLocation::Kubernetes).ends_with("add --kube-subnet-mgr"));
@@ -170,6 +170,7 @@ fn a_store_that_needs_more_is_explained() {
         explained(location(Some("net"))).ends_with("user net of etcd: set FLANNELD_ETCD_PASSWORD")
     );
     let password = |name: &str| (name == "FLANNELD_ETCD_PASSWORD").then(|| "secret".to_owned());
-    let with_password = options("status").etcd.located(&location(Some("net")), password).unwrap();
+    let with_password =
+        options("status").store.etcd.located(&location(Some("net")), password).unwrap();
     assert!(with_password.credentials.is_some());
 }
