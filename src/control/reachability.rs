@@ -71,15 +71,8 @@ impl Control {
 
     /// One sentence for all peers that fail for the same reason, the unreachable ones first.
     pub(super) fn reachability_warnings(&self) -> Vec<String> {
-        // There are only a few states and causes, but possibly thousands of peers.
-        let mut groups: Vec<(PeerReachability, Vec<IpAddr>)> = Vec::new();
-        for (peer, reachability) in self.failing() {
-            let reachability = reachability.without_time();
-            match groups.iter_mut().find(|(group, _)| *group == reachability) {
-                Some((_, peers)) => peers.push(peer),
-                None => groups.push((reachability, vec![peer])),
-            }
-        }
+        let failing = self.failing().map(|(peer, reachability)| (reachability, peer));
+        let mut groups = PeerReachability::groups(failing);
         groups.sort_by_cached_key(|(group, _)| Reverse((group.state(), group.cause())));
         let total = if groups.is_empty() { 0 } else { self.peers_with_path() };
         let warning = |(group, peers): (PeerReachability, Vec<IpAddr>)| {

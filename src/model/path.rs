@@ -153,6 +153,20 @@ impl PeerReachability {
         }
     }
 
+    /// Subjects by reachability, regardless of times, in the order of their first.
+    pub fn groups<T>(subjects: impl IntoIterator<Item = (Self, T)>) -> Vec<(Self, Vec<T>)> {
+        // There are only a few states and causes, but possibly thousands of subjects.
+        let mut groups: Vec<(Self, Vec<T>)> = Vec::new();
+        for (reachability, subject) in subjects {
+            let reachability = reachability.without_time();
+            match groups.iter_mut().find(|(group, _)| *group == reachability) {
+                Some((_, subjects)) => subjects.push(subject),
+                None => groups.push((reachability, vec![subject])),
+            }
+        }
+        groups
+    }
+
     /// How long the peer has been unreachable, in milliseconds.
     pub const fn since_ms(&self) -> Option<u64> {
         match self {

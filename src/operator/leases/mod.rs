@@ -89,7 +89,7 @@ pub(super) async fn run(
                    they cannot be reserved or released here";
         return Err(Error::Usage(why.to_owned()));
     }
-    let store = EtcdClusterStore::new(options.store.etcd.options()?);
+    let store = EtcdClusterStore::new(options.store.etcd.near(socket).await?);
     match command {
         LeasesCommand::List => Ok(ExitStatus::Done),
         LeasesCommand::Reserve { subnets, public_ips } => {

@@ -22,25 +22,16 @@ pub fn findings(
     probes: Option<&ProbeStatus>,
     ports: &[Port],
 ) -> Vec<Finding> {
-    // There are only a few states and causes, but possibly thousands of peers.
-    let mut groups: Vec<(PeerReachability, Names<'_>)> = Vec::new();
-    let mut nodes = BTreeSet::new();
-    for (peer, reachability) in peers.iter().filter_map(|peer| Some((peer, peer.reachability?))) {
-        nodes.insert(&peer.lease);
-        let reachability = reachability.without_time();
-        let place = groups.iter().position(|(group, _)| *group == reachability);
-        let place = place.unwrap_or(groups.len());
-        if place == groups.len() {
-            groups.push((reachability, Names::new()));
-        }
-        if let Some((_, names)) = groups.get_mut(place) {
+    let known = || peers.iter().filter_map(|peer| Some((peer.reachability?, peer)));
+    let nodes: BTreeSet<_> = known().map(|(_, peer)| &peer.lease).collect();
+    let finding = |(group, peers): (PeerReachability, Vec<&PeerStatus>)| {
+        let mut names = Names::new();
+        for peer in peers {
             names.entry(&peer.lease).or_insert_with(|| name(peer));
         }
-    }
-    let finding = |(group, names): &(PeerReachability, Names<'_>)| {
-        finding(group, what(group.state(), names, nodes.len()), probes, ports)
+        finding(&group, what(group.state(), &names, nodes.len()), probes, ports)
     };
-    groups.iter().filter_map(finding).collect()
+    PeerReachability::groups(known()).into_iter().filter_map(finding).collect()
 }
 
 /// As in `10.244.7.0/24 (172.16.0.7)`, or the name of its Node instead of its subnet.

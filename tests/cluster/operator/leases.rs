@@ -40,6 +40,9 @@ fn a_subnet_is_reserved_taken_and_released() {
     assert_eq!(json(&cluster.daemons[0], "peers").unwrap(), serde_json::json!([]));
     let counts = &json(&cluster.daemons[0], "status").unwrap()["peers"];
     assert_eq!((&counts["left_out"], &counts["set_aside"]), (&0.into(), &0.into()));
+    // Without flags, etcd is found through the daemon.
+    let usage = tweedctl(&cluster.nodes[0], &["leases", "usage"]).unwrap();
+    assert!(usage.status.success(), "{usage:?}");
     let (code, text) = leases(&cluster, "usage").unwrap();
     assert!(code == Some(0) && text.contains("10.244.0.0/16 255 1 1 253 0 %"), "{text}");
 
