@@ -236,7 +236,7 @@ pub(crate) async fn establish(kernel: &mut NetlinkKernel, desired: &KernelState)
 
 /// The difference between `desired` and the kernel state, as text.
 pub(crate) async fn missing(kernel: &mut NetlinkKernel, desired: &KernelState) -> Vec<String> {
-    let actual = dump(kernel).await;
+    let actual = kernel.dump(&scope(), desired).await.unwrap();
     diff(desired, &actual, &scope()).iter().map(ToString::to_string).collect()
 }
 

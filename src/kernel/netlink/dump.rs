@@ -80,17 +80,26 @@ impl NetlinkKernel {
         let rules = rules.chain(chains.into_iter().map(Entry::Chain));
         entries.extend(rules.map(|entry| known.sharing(entry)));
         let tunnels: Vec<u32> = self.indices(scope).collect();
-        let requests = |index: &u32| [neighbour::list_fdb(*index), neighbour::list(*index)];
-        for request in tunnels.iter().flat_map(requests) {
-            let links = &self.links;
-            let read = |frame: &Frame<'_>| {
-                codec::may_concern(frame, &[], &tunnels)
-                    .then(|| codec::parse(frame))
-                    .flatten()
-                    .and_then(|body| entry(&body, links, scope))
-                    .map(|entry| known.sharing(entry))
-            };
-            entries.extend(self.requests.list(&request, read).await?.unwrap_or_default());
+        let (requests, links) = (&mut self.requests, &self.links);
+        let read = |frame: &Frame<'_>| {
+            codec::may_concern(frame, &[], &tunnels)
+                .then(|| codec::parse(frame))
+                .flatten()
+                .and_then(|body| entry(&body, links, scope))
+                .map(|entry| known.sharing(entry))
+        };
+        for index in &tunnels {
+            let forwarding = requests.list(&neighbour::list_fdb(*index), read).await?;
+            entries.extend(forwarding.unwrap_or_default());
+            let request = neighbour::list(*index);
+            let listed = requests.list(&request, read).await?.unwrap_or_default();
+            // The kernel keeps the neighbours of all namespaces in one table, and lists it in parts.
+            // If another namespace removes some meanwhile, the list may lack one of this namespace,
+            // and the kernel does not report that. Missing is only what two lists lack.
+            if listed.len() < neighbours_on(links.name(*index), known) {
+                entries.extend(requests.list(&request, read).await?.unwrap_or_default());
+            }
+            entries.extend(listed);
         }
         Ok(entries.into_iter().rev().collect())
     }
@@ -112,6 +121,14 @@ impl NetlinkKernel {
     pub(super) fn indices(&self, scope: &Scope) -> impl Iterator<Item = u32> {
         scope.tunnels.iter().filter_map(|tunnel| self.links.index(tunnel).ok())
     }
+}
+
+fn neighbours_on(link: Option<&LinkName>, known: &KernelState) -> usize {
+    let is_on = |entry: &&Entry| match entry {
+        Entry::Neighbour(neighbour) => Some(&neighbour.link) == link,
+        _ => false,
+    };
+    known.entries().filter(is_on).count()
 }
 
 /// The entry that `body` lists, if it is in `scope`.
