@@ -72,6 +72,7 @@ enum Section {
     Migration,
     Faults,
     Probes,
+    ProbeCost,
     Hostile,
     Cni,
 }
@@ -96,6 +97,7 @@ impl Section {
             Self::Migration => traffic::migration::run(binaries, options.rounds(1), sheet),
             Self::Faults => traffic::faults::run(binaries, sheet),
             Self::Probes => traffic::probes::run(binaries, options.rounds(30), sheet),
+            Self::ProbeCost => control_plane::probe_cost::run(binaries, options.rounds(30), sheet),
             Self::Hostile => hostile::run(binaries, options.rounds(10), sheet),
             Self::Cni => cni::run(&options.flannel, options.rounds(100), sheet),
         }

@@ -7,4 +7,5 @@ pub(crate) mod kubernetes;
 pub(crate) mod latency;
 pub(crate) mod mass_flip;
 pub(crate) mod nodes;
+pub(crate) mod probe_cost;
 pub(crate) mod storm;
