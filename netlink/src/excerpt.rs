@@ -70,6 +70,10 @@ pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String,
 
 /// At most `longest` characters, escapes and the mark of the cut included.
 fn shortened(text: &str, longest: usize) -> String {
+    // Most texts.
+    if text.len() <= longest && is_printable(text) {
+        return text.to_owned();
+    }
     let mut shown = String::new();
     let mut length = 0;
     for character in text.chars() {

@@ -8,10 +8,10 @@ use tokio::time::timeout;
 
 use super::{Error, node};
 use crate::daemon::options;
+use crate::store::ClusterStore;
 use crate::store::etcd::{EtcdClusterStore, EtcdOptions};
 use crate::store::kube::{KubeClusterOptions, KubeClusterStore};
-use crate::store::operator::{NodeContents, StoreContents, StoreLocation, Swap, Unavailable};
-use crate::store::{ClusterStore, NodeStore};
+use crate::store::operator::{StoreContents, StoreLocation, Swap, Unavailable};
 
 /// The flags of etcd and of Kubernetes.
 #[derive(Debug, Args)]
@@ -118,15 +118,6 @@ impl ClusterStore for OperatorStore {
         match self {
             Self::Etcd(store) => store.swap(seen, text).await,
             Self::Kubernetes(store) => store.swap(seen, text).await,
-        }
-    }
-}
-
-impl NodeStore for OperatorStore {
-    async fn read_nodes(&self) -> Result<NodeContents, Unavailable> {
-        match self {
-            Self::Etcd(store) => store.read_nodes().await,
-            Self::Kubernetes(store) => store.read_nodes().await,
         }
     }
 }

@@ -22,7 +22,7 @@ use hyper::Uri;
 use tokio::sync::watch as channel;
 use tokio::time::Instant;
 
-use self::operator::{NodeContents, StoreContents, Swap, Unavailable};
+use self::operator::{StoreContents, Swap, Unavailable};
 use crate::mac::MacAddr;
 use crate::model::config::{ConfigUpdate, NetworkConfig};
 use crate::model::lease::{Endpoint, Lease, LeaseAttributes, LeaseUpdate};
@@ -68,16 +68,11 @@ pub trait ClusterStore {
     /// What to do if the store cannot be used.
     fn hint(&self) -> &'static str;
 
+    /// The config, all leases, and the reports of their nodes.
     fn read(&self) -> impl Future<Output = Result<StoreContents, Unavailable>>;
 
     /// Writes `text` as the config, unless the config was written after `seen`.
     fn swap(&self, seen: i64, text: &str) -> impl Future<Output = Result<Swap, Unavailable>>;
-}
-
-/// What a list of all nodes needs of a store.
-pub trait NodeStore: ClusterStore {
-    /// All leases, and the parts of all reports that such a list shows.
-    fn read_nodes(&self) -> impl Future<Output = Result<NodeContents, Unavailable>>;
 }
 
 /// The other data of a network in a store: config, node reports, probe secret.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::claim::HeldLease;
 use crate::model::lease::{LeaseId, Record};
-use crate::model::report::{NodeReport, ReportSummary};
+use crate::model::report::NodeReport;
 
 /// The data of a network in the store.
 #[derive(Clone, Debug, Default)]
@@ -16,21 +16,13 @@ pub struct StoreContents {
     pub config: Option<Written>,
     pub records: Vec<Record>,
     /// Only valid ones.
-    pub reports: Vec<NodeReport>,
-}
-
-/// What a list of all nodes is made from.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NodeContents {
-    pub records: Vec<Record>,
-    /// Only valid ones.
     pub reports: Vec<StoredReport>,
 }
 
 /// A report, and how long ago its node refreshed it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredReport {
-    pub report: ReportSummary,
+    pub report: NodeReport,
     /// None if the store does not have the time.
     pub age: Option<Duration>,
 }

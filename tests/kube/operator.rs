@@ -11,7 +11,7 @@ use tweed::store::kube::{
     KubeSubnetManager, PodRef,
 };
 use tweed::store::operator::Swap;
-use tweed::store::{ClusterStore, Documents, NodeStore};
+use tweed::store::{ClusterStore, Documents};
 use tweed_lab::ApiServer;
 
 use crate::node::{V4, acquire, add_peer, manager, options, server};
@@ -57,7 +57,8 @@ async fn config_leases_and_reports_are_read_together() {
     assert_eq!(written.text, V4);
     let ids: Vec<LeaseId> = holdings.records.into_iter().map(|record| record.id).collect();
     assert_eq!(ids, ["n1", "n3"].map(LeaseId::new));
-    let [update] = holdings.reports.as_slice() else { panic!("{:?}", holdings.reports) };
+    let [stored] = holdings.reports.as_slice() else { panic!("{:?}", holdings.reports) };
+    let update = &stored.report;
     assert_eq!(update.lease, LeaseId::new("n1"));
     assert_eq!(update.config_revision, written.revision.unsigned_abs(), "it knows this config");
 }
@@ -70,7 +71,7 @@ async fn a_node_with_another_text_has_not_seen_the_config() {
     acquire(&node).await;
     node.publish_report(&report("{}")).await.unwrap();
     let holdings = store(&server).read().await.unwrap();
-    assert_eq!(holdings.reports[0].config_revision, 0);
+    assert_eq!(holdings.reports[0].report.config_revision, 0);
 }
 
 #[tokio::test]
@@ -83,7 +84,7 @@ async fn each_node_is_read_with_the_time_since_its_refresh() {
     let refresh_seconds = Some(60);
     node.publish_report(&NodeReport { refresh_seconds, ..report(V4) }).await.unwrap();
     let read = async || {
-        let contents = store(&server).read_nodes().await.unwrap();
+        let contents = store(&server).read().await.unwrap();
         assert_eq!(contents.records.len(), 2);
         let [stored] = contents.reports.as_slice() else { panic!("{:?}", contents.reports) };
         assert_eq!(stored.report.lease, LeaseId::new("n1"));
@@ -139,7 +140,6 @@ async fn any_number_of_reports_is_read() {
         server.add(CONFIG_MAPS, &format!("tweed-node-n{number}"), &object);
     }
     assert_eq!(store(&server).read().await.unwrap().reports.len(), 1200);
-    assert_eq!(store(&server).read_nodes().await.unwrap().reports.len(), 1200);
 }
 
 #[tokio::test]

@@ -1,19 +1,18 @@
 //! The report that each node writes for the operator: read by `tweedctl`, never by peers.
 
+mod failing;
 mod groups;
 mod quality;
-mod summary;
 
+pub use failing::{FailingPeer, failing_peers};
 pub use groups::{PeerGroup, groups};
 pub use quality::Quality;
-pub use summary::ReportSummary;
 
 use std::fmt;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use tweed_cni::bridge::pods::Pod;
 
 use crate::excerpt;
@@ -21,7 +20,7 @@ use crate::model::config::BackendType;
 use crate::model::entry::LinkName;
 use crate::model::lease::LeaseId;
 use crate::model::node::Node;
-use crate::model::path::{Fallback, Fallbacks, Path, PeerReachability, ProbeVerdict};
+use crate::model::path::{Fallback, Fallbacks, Path, ProbeVerdict};
 use crate::model::prefix::{Family, Prefix};
 use crate::model::status::{PeerCounts, PeerStatus, ReachabilityCounts};
 
@@ -101,19 +100,6 @@ pub struct DaemonState {
     /// The first reason why it is not ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-}
-
-/// A peer that is degraded or unreachable.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "summary::FlatPeer<'_>")]
-pub struct FailingPeer {
-    pub lease: LeaseId,
-    pub family: Option<Family>,
-    #[serde(flatten)]
-    pub reachability: PeerReachability,
-    /// Since when it is degraded or unreachable; none in the loop's report.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub since: Option<Timestamp>,
 }
 
 /// A peer whose path differs from the config: skipped, rejected, on another path, or refused by the
@@ -238,31 +224,41 @@ impl NodeReport {
 
     /// Parses a report and cuts its texts; none if it is not a report.
     pub fn decode(json: &[u8]) -> Option<Self> {
-        let mut value = serde_json::from_slice(json).ok()?;
-        cut_texts(&mut value);
-        serde_json::from_value(value).ok()
+        let mut report: Self = serde_json::from_slice(json).ok()?;
+        // An id of a lease is cut by its type.
+        let texts = [&mut report.version].into_iter();
+        let texts = texts.chain(&mut report.name).chain(&mut report.pending);
+        let texts = texts.chain(&mut report.invalid);
+        let texts = texts.chain(report.daemon.iter_mut().filter_map(|it| it.reason.as_mut()));
+        let texts = texts.chain(report.exceptions.iter_mut().map(|it| &mut it.reason));
+        let texts = texts.chain(report.other_mtu.pods.iter_mut().map(|pod| &mut pod.name));
+        texts.for_each(|text| *text = excerpt::sentence(text));
+        for link in report.strict_filters.iter_mut().chain([&mut report.node.interface]) {
+            *link = LinkName::new(excerpt::sentence(link.as_str()));
+        }
+        Some(report)
     }
-}
 
-impl FailingPeer {
-    fn is(&self, other: &Self) -> bool {
-        let state = |peer: &Self| peer.reachability.state();
-        self.lease == other.lease && self.family == other.family && state(self) == state(other)
+    /// Refers to leases by the ids that `known` returns, and keeps no spare memory: thousands of
+    /// reports name the same leases.
+    #[must_use]
+    pub fn sharing<'a>(mut self, known: impl Fn(&LeaseId) -> Option<&'a LeaseId>) -> Self {
+        let failing = self.failing_peers.iter_mut().map(|peer| &mut peer.lease);
+        let exceptions = self.exceptions.iter_mut().map(|exception| &mut exception.lease);
+        for lease in failing.chain(exceptions) {
+            if let Some(known) = known(lease) {
+                *lease = known.clone();
+            }
+        }
+        self.failing_peers.shrink_to_fit();
+        self
     }
 
-    /// When it started to fail, in whole seconds.
-    fn start(&self, now: Timestamp) -> Option<Timestamp> {
-        let seconds = self.reachability.since_ms().unwrap_or_default() / 1000;
-        Timestamp::from_second(now.as_second().saturating_sub_unsigned(seconds)).ok()
-    }
-}
-
-fn cut_texts(value: &mut Value) {
-    match value {
-        Value::String(text) => *text = excerpt::sentence(text),
-        Value::Array(values) => values.iter_mut().for_each(cut_texts),
-        Value::Object(fields) => fields.values_mut().for_each(cut_texts),
-        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    /// Whether the report has missed three refreshes, the last of which was this long ago; without
+    /// a time, there was none.
+    pub fn is_stale(&self, age: Option<Duration>) -> bool {
+        let longest = |seconds| Duration::from_secs(seconds).saturating_mul(MISSED);
+        self.refresh_seconds.is_some_and(|seconds| age.is_none_or(|age| age >= longest(seconds)))
     }
 }
 
@@ -270,19 +266,6 @@ fn cut_texts(value: &mut Value) {
 pub fn failing(fallbacks: &Fallbacks) -> Fallbacks {
     let failed = fallbacks.iter().filter(|(_, fallback)| matches!(fallback, Fallback::Failed(_)));
     failed.take(MOST).map(|(peer, fallback)| (*peer, *fallback)).collect()
-}
-
-/// The unreachable and degraded ones among `peers`, as many as a report may contain.
-pub fn failing_peers(peers: &[PeerStatus]) -> Vec<FailingPeer> {
-    let failing = peers.iter().filter_map(|peer| {
-        let reachability = peer.reachability.filter(|it| it.state().is_failing())?;
-        let (lease, family) = (peer.lease.clone(), peer.family);
-        Some(FailingPeer { lease, family, reachability, since: None })
-    });
-    let mut failing: Vec<FailingPeer> = failing.collect();
-    failing.sort_by_key(|peer| std::cmp::Reverse(peer.reachability.state()));
-    failing.truncate(MOST);
-    failing
 }
 
 /// The exceptions among `peers` and their total number: first those without a path, then those for

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use super::*;
-use crate::model::path::{DegradedCause, ReachabilityState, UnreachableCause};
+use crate::model::path::{DegradedCause, PeerReachability, ReachabilityState, UnreachableCause};
 use crate::model::status::PathStatus;
 
 fn peer(index: usize) -> PeerStatus {
@@ -124,35 +124,13 @@ fn nodes_refresh_their_reports_at_most_twenty_times_a_second() {
 
 #[test]
 fn a_report_that_missed_three_refreshes_is_stale() {
-    let summary = |refresh_seconds| {
-        let report = NodeReport { refresh_seconds, ..report() };
-        ReportSummary::decode(report.encode().as_bytes()).unwrap()
-    };
+    let refreshed = |refresh_seconds| NodeReport { refresh_seconds, ..report() };
     let age = |seconds| Some(Duration::from_secs(seconds));
-    let minutely = summary(Some(60));
+    let minutely = refreshed(Some(60));
     let ages = [age(0), age(179), age(180), None];
     assert_eq!(ages.map(|age| minutely.is_stale(age)), [false, false, true, true]);
     // A version that does not refresh its report.
-    assert_eq!(ages.map(|age| summary(None).is_stale(age)), [false; 4]);
-}
-
-#[test]
-fn a_summary_has_the_values_of_its_report() {
-    let long = "\u{1b}[2J".repeat(400);
-    let daemon = DaemonState { started: at(0), ready: false, reason: Some(long.clone()) };
-    let report = NodeReport {
-        name: Some(long),
-        daemon: Some(daemon),
-        pod_mtu: Some(1450),
-        ..failing(&[with(1, LOSSY)])
-    };
-    let summary = ReportSummary::decode(report.encode().as_bytes()).unwrap();
-    assert_eq!((summary.lease, summary.pod_mtu), (report.lease, report.pod_mtu));
-    assert_eq!(summary.failing_peers, report.failing_peers);
-    let reason = summary.daemon.unwrap().reason.unwrap();
-    for text in [reason, summary.name.unwrap()] {
-        assert!(text.len() < 700 && excerpt::is_printable(&text), "{text}");
-    }
+    assert_eq!(ages.map(|age| refreshed(None).is_stale(age)), [false; 4]);
 }
 
 #[test]
@@ -223,14 +201,60 @@ fn a_report_that_would_be_too_large_names_fewer_exceptions() {
     assert_eq!(named(&with(&"\u{1}".repeat(LARGEST))), 0);
 }
 
+/// Replaces each text of `value` that no type of a report limits.
+fn forge(value: &mut serde_json::Value, forged: &str) {
+    const FREE: [&str; 6] = ["version", "lease", "name", "pending", "invalid", "reason"];
+    match value {
+        serde_json::Value::Object(fields) => {
+            for (key, value) in fields {
+                match value {
+                    serde_json::Value::String(text)
+                        if FREE.contains(&key.as_str()) || key == "interface" =>
+                    {
+                        forged.clone_into(text);
+                    }
+                    _ => forge(value, forged),
+                }
+            }
+        }
+        serde_json::Value::Array(values) => values.iter_mut().for_each(|it| forge(it, forged)),
+        _ => {}
+    }
+}
+
 #[test]
 fn the_texts_of_another_node_are_cut() {
-    let long = "\u{1b}[2J".repeat(60_000);
-    let forged = NodeReport { version: long.clone(), pending: Some(long), ..report() };
-    let read = NodeReport::decode(&serde_json::to_vec(&forged).unwrap()).unwrap();
-    for text in [Some(read.version), read.pending].into_iter().flatten() {
-        assert!(text.len() < 700 && excerpt::is_printable(&text), "{text}");
-    }
+    let text = || "text".to_owned();
+    let (listed, total) = exceptions([unreachable(1)]);
+    let report = NodeReport {
+        name: Some(text()),
+        pending: Some(text()),
+        invalid: Some(text()),
+        daemon: Some(DaemonState { started: at(0), ready: false, reason: Some(text()) }),
+        strict_filters: vec![LinkName::new("\u{1b}[2J".repeat(400))],
+        other_mtu: pods(1),
+        exceptions: listed,
+        exceptions_total: total,
+        ..failing(&[with(1, LOSSY)])
+    };
+    let mut json = serde_json::to_value(&report).unwrap();
+    forge(&mut json, &"\u{1b}[2J".repeat(400));
+    let read = NodeReport::decode(&serde_json::to_vec(&json).unwrap()).unwrap();
+    let printed = serde_json::to_string(&read).unwrap();
+    assert!(excerpt::is_printable(&printed) && !printed.contains("\\u001b["), "{printed}");
+    assert!(printed.matches("u{1b}[2J").count() > 10, "{printed}");
+}
+
+#[test]
+fn a_report_shares_the_ids_that_are_known() {
+    let known = LeaseId::new("10.5.1.0-24");
+    let shared = failing(&[with(1, LOSSY), with(2, LOSSY)]);
+    let json = shared.encode();
+    let read = NodeReport::decode(json.as_bytes()).unwrap();
+    let read = read.sharing(|lease| Some(&known).filter(|known| *known == lease));
+    let is_shared = |peer: &FailingPeer| std::ptr::eq(peer.lease.as_str(), known.as_str());
+    assert_eq!(read.failing_peers.iter().map(is_shared).collect::<Vec<_>>(), [true, false]);
+    assert_eq!(read.encode(), json);
 }
 
 #[test]

@@ -13,12 +13,14 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::migrate::{self, MigrationStatus};
-use super::nodes::{NodeList, NodeRow};
+use super::nodes::evidence::ClusterNode;
+use super::nodes::{self, NodeList, NodeRow};
 use super::store::StoreFlags;
 use super::{Error, ExitStatus};
 use crate::daemon::http::{self, Response};
 use crate::excerpt;
-use crate::store::NodeStore;
+use crate::store::ClusterStore;
+use crate::store::operator::StoreContents;
 
 #[derive(Debug, Args)]
 pub(super) struct DashboardOptions {
@@ -76,7 +78,7 @@ pub(super) async fn run(
 
 type Last = Mutex<(Instant, Result<Picture, Error>)>;
 
-async fn answer(path: &str, store: &impl NodeStore, last: &Last) -> Response {
+async fn answer(path: &str, store: &impl ClusterStore, last: &Last) -> Response {
     if !["/", "/events"].contains(&path) {
         return http::not_found();
     }
@@ -91,11 +93,12 @@ async fn answer(path: &str, store: &impl NodeStore, last: &Last) -> Response {
     }
 }
 
-async fn picture(store: &impl NodeStore) -> Result<Picture, Error> {
+async fn picture(store: &impl ClusterStore) -> Result<Picture, Error> {
     let now = Timestamp::now();
-    let nodes = NodeList::read(store).await?.into_rows();
-    let migration = migrate::status(store).await;
-    let (migration, migration_error) = match migration {
+    let StoreContents { config, records, reports } = nodes::read(store).await?;
+    let cluster = ClusterNode::all(records, reports);
+    let nodes = NodeList::new(&cluster, now).into_rows();
+    let (migration, migration_error) = match migrate::status(store, config, cluster) {
         Ok(status) => (Some(status).filter(MigrationStatus::is_under_way), None),
         Err(error) => (None, Some(error.to_string())),
     };
@@ -111,7 +114,8 @@ fn json(picture: &Picture) -> String {
 fn page(picture: &Picture) -> String {
     // In a script element, `</script` would end it.
     let data = json(picture).replace('<', "\\u003c");
-    PAGE.replacen(DATA, &format!(">{data}</script>"), 1)
+    let (before, after) = PAGE.split_once(DATA).unwrap_or((PAGE, ""));
+    [before, ">", &data, "</script>", after].concat()
 }
 
 /// A stream of one server-sent event: the browser asks again after the interval.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::time::{Instant, sleep};
 
-use super::cluster::{ClusterView, Subject, Troubles};
+use super::cluster::{ClusterView, Subject, Troubles, sentence};
 use super::decision::decide;
 use super::options::{Order, StageOptions};
 use super::outcome::{Ended, Outcome, Progress, announced, short};
@@ -190,7 +190,7 @@ impl<S: ClusterStore, W: Write> Work<'_, S, W> {
                 }
             }
         };
-        let details = troubles.iter().map(|(subject, why)| format!("{subject}: {why}")).collect();
+        let details = troubles.iter().map(sentence).collect();
         Stop::Outcome(Outcome::new(ExitStatus::Degraded, message).with(details))
     }
 
@@ -250,7 +250,7 @@ impl Suspected {
 /// How long a trouble may last before it counts.
 const fn tolerance(subject: &Subject) -> Duration {
     match subject {
-        Subject::Pair(..) | Subject::Node(_) => DISTURBANCE,
+        Subject::Outage(_) | Subject::Pair(..) | Subject::Node(_) => DISTURBANCE,
         Subject::Probes(_) => NOISE,
     }
 }

@@ -6,9 +6,11 @@ use std::net::IpAddr;
 
 use super::state::{ALL, MigrationState, Stage};
 use crate::model::config::{BackendType, Rollout, share};
-use crate::model::lease::{Lease, LeaseId, Record};
+use crate::model::lease::{Lease, LeaseId};
 use crate::model::path::Path;
 use crate::model::report::{Exception, NodeReport, Quality};
+use crate::operator::nodes::evidence::{ClusterNode, Evidence, NodeState};
+use crate::store::etcd::key;
 
 #[derive(Clone, Debug)]
 pub(super) struct ClusterView {
@@ -26,6 +28,17 @@ pub(super) struct Member {
     pub(super) lease: Lease,
     /// None for stock flannel, for a tweedd that is not running, and for one older than reports.
     pub(super) report: Option<NodeReport>,
+    /// None if its peers reach it, and if it does not report.
+    pub(super) outage: Option<Outage>,
+}
+
+/// Peers do not reach a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Outage {
+    state: NodeState,
+    reason: String,
+    /// What to do.
+    fix: String,
 }
 
 /// Each trouble with its reason.
@@ -33,6 +46,8 @@ pub(super) type Troubles = BTreeMap<Subject, String>;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Subject {
+    /// A node that its peers do not reach.
+    Outage(String),
     /// Two nodes, and the path between them.
     Pair(String, Option<Path>),
     Node(String),
@@ -41,19 +56,12 @@ pub(super) enum Subject {
 }
 
 impl ClusterView {
-    /// Ignores records without a lease, reservations that no node has taken, and reports of nodes
-    /// that no longer have a lease.
-    pub(super) fn new(
-        state: MigrationState,
-        records: impl IntoIterator<Item = Record>,
-        reports: impl IntoIterator<Item = NodeReport>,
-    ) -> Self {
-        let reports = reports.into_iter().map(|report| (report.lease.clone(), report));
-        let mut reports: BTreeMap<LeaseId, NodeReport> = reports.collect();
-        let leases = records.into_iter().filter_map(|record| record.lease.ok());
-        let leases = leases.filter(|lease| !lease.is_vacant());
+    pub(super) fn new(state: MigrationState, nodes: Vec<ClusterNode>) -> Self {
+        let evidence = Evidence::of(&nodes);
+        let outages: Vec<_> = nodes.iter().map(|node| Outage::of(node, &evidence)).collect();
+        let members = nodes.into_iter().zip(outages);
         let mut members: Vec<Member> =
-            leases.map(|lease| Member::new(reports.remove(&lease.id), lease)).collect();
+            members.map(|(node, outage)| Member::new(node, outage)).collect();
         members.sort_by_key(|member| member.lease.subnets().next());
         let ids = members.iter().map(|member| member.lease.id.clone());
         let positions = ids.zip(0..).collect();
@@ -76,8 +84,14 @@ impl ClusterView {
         self.members.iter().enumerate().flat_map(of)
     }
 
+    /// The nodes that report, with their reports; without dead ones, which have stopped to.
     pub(super) fn reporting(&self) -> impl Iterator<Item = (&Member, &NodeReport)> {
-        self.members.iter().filter_map(|member| Some((member, member.report.as_ref()?)))
+        let alive = self.members.iter().filter(|member| !member.is_dead());
+        alive.filter_map(|member| Some((member, member.report.as_ref()?)))
+    }
+
+    pub(super) fn dead(&self) -> impl Iterator<Item = &Member> {
+        self.members.iter().filter(|member| member.is_dead())
     }
 
     pub(super) fn silent(&self) -> impl Iterator<Item = &Member> {
@@ -164,14 +178,27 @@ impl ClusterView {
         } else if report.mixed != config.mixed {
             Some(format!("still has Mixed {}", if report.mixed { "on" } else { "off" }))
         } else {
-            let awaited = report.exceptions.iter().find(|exception| exception.probing)?;
+            let mut awaited = report.exceptions.iter().filter(|exception| exception.probing);
+            let awaited = awaited.find(|exception| !self.is_outage(member, &exception.lease))?;
             Some(format!("still uses the tunnel to {}: {}", awaited.lease, awaited.reason))
         }
     }
 
-    /// The troubles that nodes report.
+    /// The troubles that nodes report. A node that its peers do not reach is one trouble, not one
+    /// per peer.
     pub(super) fn troubles(&self) -> Troubles {
-        self.reporting().flat_map(|(member, report)| self.troubles_of(member, report)).collect()
+        let outages = self.members.iter().filter_map(|member| {
+            Some((Subject::Outage(member.name.clone()), member.outage.as_ref()?.to_string()))
+        });
+        let reported =
+            self.reporting().flat_map(|(member, report)| self.troubles_of(member, report));
+        reported.chain(outages).collect()
+    }
+
+    /// Whether what `member` reports about its peer `lease` is explained by an outage of one of them.
+    fn is_outage(&self, member: &Member, lease: &LeaseId) -> bool {
+        let has_outage = |member: &Member| member.outage.is_some();
+        has_outage(member) || self.member(lease).is_some_and(has_outage)
     }
 
     fn troubles_of(&self, member: &Member, report: &NodeReport) -> Vec<(Subject, String)> {
@@ -183,6 +210,7 @@ impl ClusterView {
             (Subject::Pair(pair, exception.path), exception.reason.clone())
         };
         let lasting = report.exceptions.iter().filter(|exception| !exception.probing);
+        let lasting = lasting.filter(|exception| !self.is_outage(member, &exception.lease));
         let unlisted = report.exceptions_total.saturating_sub(report.exceptions.len());
         let more = (unlisted > 0).then(|| (node(), format!("{unlisted} more peers like these")));
         let invalid = report.invalid.as_ref();
@@ -202,6 +230,9 @@ impl ClusterView {
     fn degraded_node(&self, before: &Member) -> Option<(Subject, String)> {
         let name = before.name.clone();
         let now = self.member(&before.lease.id);
+        if now.is_some_and(|now| now.outage.is_some()) {
+            return None;
+        }
         match (&before.report, now.map(|now| &now.report)) {
             (_, None) => Some((Subject::Node(name), "its lease is removed".to_owned())),
             (Some(_), Some(None)) => Some((Subject::Node(name), "it no longer reports".to_owned())),
@@ -214,10 +245,16 @@ impl ClusterView {
 }
 
 impl Member {
-    fn new(report: Option<NodeReport>, lease: Lease) -> Self {
-        let public_ip = || lease.endpoints.first().map(|endpoint| endpoint.public_ip.to_string());
-        let name = report.as_ref().and_then(|report| report.name.clone()).or_else(public_ip);
-        Self { name: name.unwrap_or_else(|| lease.id.to_string()), lease, report }
+    fn new(node: ClusterNode, outage: Option<Outage>) -> Self {
+        let name = node.name();
+        // Views of large clusters are copied; these parts are evidence only.
+        let light = |report| NodeReport { failing_peers: Vec::new(), groups: Vec::new(), ..report };
+        let report = node.report.map(|stored| light(stored.report));
+        Self { name, lease: node.lease, report, outage }
+    }
+
+    pub(super) fn is_dead(&self) -> bool {
+        self.outage.as_ref().is_some_and(|outage| outage.state == NodeState::Dead)
     }
 
     /// The names of the node in a rollout. These are the ones that the node itself uses: the public
@@ -240,12 +277,48 @@ impl Member {
     }
 }
 
+impl Outage {
+    fn of(node: &ClusterNode, evidence: &Evidence<'_>) -> Option<Self> {
+        node.report.as_ref()?;
+        let (state, reason) = evidence.outage(node)?;
+        let fix = if state == NodeState::Dead {
+            let lease = &node.lease;
+            let subnet = lease.subnets().next().filter(|_| !key::claimed(&lease.id).is_empty());
+            let delete = subnet.map_or_else(
+                || format!("kubectl delete node {}", lease.id),
+                |subnet| format!("tweedctl leases release {subnet}"),
+            );
+            format!("start it, or, if it is gone, run {delete}")
+        } else {
+            "tweedctl connectivity test shows the causes".to_owned()
+        };
+        Some(Self { state, reason, fix })
+    }
+}
+
+/// As in `dead: its report is not refreshed for 12 min, …`.
+impl fmt::Display for Outage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { state, reason, fix } = self;
+        write!(f, "{}: {reason}; {fix}", state.as_str())
+    }
+}
+
+/// A trouble in words.
+pub(super) fn sentence((subject, why): (&Subject, &String)) -> String {
+    match subject {
+        Subject::Outage(node) => format!("{node} is {why}"),
+        Subject::Pair(..) | Subject::Node(_) | Subject::Probes(_) => format!("{subject}: {why}"),
+    }
+}
+
 impl fmt::Display for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Node(subject) | Self::Probes(subject) | Self::Pair(subject, None) => {
-                f.write_str(subject)
-            }
+            Self::Outage(subject)
+            | Self::Node(subject)
+            | Self::Probes(subject)
+            | Self::Pair(subject, None) => f.write_str(subject),
             Self::Pair(pair, Some(Path::Direct)) => write!(f, "{pair}, direct"),
             Self::Pair(pair, Some(Path::Tunnel)) => write!(f, "{pair}, by tunnel"),
         }

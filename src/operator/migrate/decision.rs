@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::iter::successors;
 
-use super::cluster::{ClusterView, Member};
-use super::obstacle::{Obstacles, is_cut};
+use super::cluster::{ClusterView, Member, sentence};
+use super::obstacle::Obstacles;
 use super::options::{Order, StageOptions, Start};
 use super::outcome::{Outcome, done, finished, refused};
 use super::reachability::{Backends, pairs};
@@ -81,7 +81,7 @@ fn first_stage(start: &Start, view: &ClusterView) -> Result<Stage, Outcome> {
     let mut obstacles = Obstacles::of_nodes(view);
     obstacles.add_failing(view, start.to, &added(view, &Stage::default(), &stage));
     obstacles.add_unknown(view, &stage.nodes);
-    for pair in pairs(view, Backends::All { kind: start.to, mixed: true }) {
+    for pair in pairs::cut(view, Backends::All { kind: start.to, mixed: true }) {
         obstacles.add_cut(&pair);
     }
     obstacles.refuse(start.options).map(|()| stage)
@@ -123,12 +123,13 @@ fn advance(
         let next = stage.next_command();
         return Err(done(format!("already reached: {stage}; next: {next}")));
     };
-    let mut obstacles = Obstacles::default();
+    let mut obstacles = Obstacles::of_outages(view);
     obstacles.add_failing(view, under_way.to, &added(view, stage, &next));
     obstacles.refuse(*options)?;
     match view.troubles().first_key_value() {
-        Some((subject, why)) if !options.force => Err(refused(format!(
-            "this stage has problems: {subject}: {why}; --force continues nevertheless"
+        Some(trouble) if !options.force => Err(refused(format!(
+            "this stage has problems: {}; --force continues nevertheless",
+            sentence(trouble)
         ))),
         _ => Ok(Step::Reach(next)),
     }
@@ -193,5 +194,5 @@ fn needs_mixed(view: &ClusterView, kind: BackendType) -> bool {
     let fails = |(_, report): (&Member, &NodeReport)| !report.failing.is_empty();
     view.members.iter().any(|member| member.backend() != Some(kind))
         || (kind == BackendType::HostGw && view.reporting().any(fails))
-        || pairs(view, Backends::All { kind, mixed: false }).any(|pair| is_cut(&pair))
+        || pairs::cut(view, Backends::All { kind, mixed: false }).next().is_some()
 }

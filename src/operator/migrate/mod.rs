@@ -4,7 +4,6 @@ mod carry_out;
 mod cluster;
 mod decision;
 mod document;
-mod duplicates;
 mod obstacle;
 mod options;
 mod outcome;
@@ -31,9 +30,10 @@ use self::options::MigrateCommand;
 use self::plan::{MigrationPlan, Shown};
 use self::state::MigrationState;
 use super::layout::Output;
+use super::nodes::evidence::ClusterNode;
 use super::{Error, ExitStatus, write};
 use crate::store::ClusterStore;
-use crate::store::operator::{StoreContents, Unavailable};
+use crate::store::operator::{StoreContents, Unavailable, Written};
 
 /// The interval of `status --watch`.
 const INTERVAL: Duration = Duration::from_secs(2);
@@ -80,23 +80,31 @@ async fn answer(
     }
 }
 
-/// What `migrate status` shows now.
-pub(super) async fn status(store: &impl ClusterStore) -> Result<MigrationStatus, Error> {
-    Ok(MigrationStatus::new(&read(store).await?, Timestamp::now()))
-}
-
-/// Config, leases and reports of all nodes.
-pub(super) async fn contents(store: &impl ClusterStore) -> Result<StoreContents, Error> {
-    store.read().await.map_err(|away| unusable(store, &away))
+/// What `migrate status` shows of this content of `store`.
+pub(super) fn status(
+    store: &impl ClusterStore,
+    config: Option<Written>,
+    nodes: Vec<ClusterNode>,
+) -> Result<MigrationStatus, Error> {
+    Ok(MigrationStatus::new(&view(store, config, nodes)?, Timestamp::now()))
 }
 
 async fn read(store: &impl ClusterStore) -> Result<ClusterView, Error> {
-    let StoreContents { config, records, reports } = contents(store).await?;
+    let contents = store.read().await.map_err(|away| unusable(store, &away))?;
+    let StoreContents { config, records, reports } = contents;
+    view(store, config, ClusterNode::all(records, reports))
+}
+
+fn view(
+    store: &impl ClusterStore,
+    config: Option<Written>,
+    nodes: Vec<ClusterNode>,
+) -> Result<ClusterView, Error> {
     let key = store.config_name();
     let config = config.ok_or_else(|| Error::Store(format!("{key} is missing")))?;
     let state = MigrationState::parse(&config.text, config.revision)
         .map_err(|error| Error::Store(format!("{key}: {error}")))?;
-    Ok(ClusterView::new(state, records, reports))
+    Ok(ClusterView::new(state, nodes))
 }
 
 fn unusable(store: &impl ClusterStore, Unavailable(why): &Unavailable) -> Error {

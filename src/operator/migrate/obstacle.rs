@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use super::cluster::{ClusterView, Member};
 use super::options::StageOptions;
 use super::outcome::{Outcome, refused};
-use super::reachability::Pair;
+use super::reachability::pairs::Pair;
 use crate::model::config::BackendType;
 use crate::model::report::NodeReport;
 use crate::operator::layout::counted;
@@ -16,8 +16,8 @@ use crate::operator::layout::counted;
 pub(super) struct Obstacles {
     /// Those that `--force` does not accept.
     pub(super) fatal: Listing,
-    /// Those that `--force` accepts: the nodes concerned keep their state. One sends no report, or
-    /// a pair keeps the tunnel.
+    /// Those that `--force` accepts: the nodes concerned keep their state. One is dead, unreachable or
+    /// sends no report, or a pair keeps the tunnel.
     pub(super) forgivable: Listing,
 }
 
@@ -41,10 +41,21 @@ impl Listing {
 }
 
 impl Obstacles {
-    /// Those of the nodes themselves.
-    pub(super) fn of_nodes(view: &ClusterView) -> Self {
+    /// The nodes that their peers do not reach.
+    pub(super) fn of_outages(view: &ClusterView) -> Self {
         let mut obstacles = Self::default();
         for member in &view.members {
+            if let Some(outage) = &member.outage {
+                obstacles.forgivable.add(|| format!("{} is {outage}", member.name));
+            }
+        }
+        obstacles
+    }
+
+    /// Those of the nodes themselves.
+    pub(super) fn of_nodes(view: &ClusterView) -> Self {
+        let mut obstacles = Self::of_outages(view);
+        for member in view.members.iter().filter(|member| member.outage.is_none()) {
             match &member.report {
                 Some(report) => {
                     of_report(member, report).for_each(|text| obstacles.fatal.add(|| text));
@@ -61,7 +72,8 @@ impl Obstacles {
     }
 
     /// The pairs on one link that would change to a direct path on which probes fail, because one of
-    /// the two nodes is among those that are `added` to the ones on the backend `to`.
+    /// the two nodes is among those that are `added` to the ones on the backend `to`. Not those of
+    /// an outage.
     pub(super) fn add_failing(
         &mut self,
         view: &ClusterView,
@@ -75,13 +87,16 @@ impl Obstacles {
         let owners: BTreeMap<IpAddr, usize> = view.subnets().rev().collect();
         for (from, member) in view.members.iter().enumerate() {
             for (peer, why) in member.report.iter().flat_map(|report| &report.failing) {
-                let to = owners.get(peer);
-                if !added.contains(&from) && !to.is_some_and(|to| added.contains(to)) {
+                let owner = owners.get(peer);
+                if !added.contains(&from) && !owner.is_some_and(|to| added.contains(to)) {
+                    continue;
+                }
+                let to = owner.and_then(|to| view.members.get(*to));
+                if [Some(member), to].into_iter().flatten().any(|it| it.outage.is_some()) {
                     continue;
                 }
                 self.forgivable.add(|| {
-                    let to = to.and_then(|to| view.members.get(*to)).map(|to| to.name.clone());
-                    let to = to.unwrap_or_else(|| peer.to_string());
+                    let to = to.map_or_else(|| peer.to_string(), |to| to.name.clone());
                     format!("{} would stay in the tunnel to {to}: {why}", member.name)
                 });
             }
@@ -96,9 +111,9 @@ impl Obstacles {
         }
     }
 
-    /// `pair`, if it would lose its path.
+    /// `pair`, if it would lose its path, and both nodes are reached now.
     pub(super) fn add_cut(&mut self, pair: &Pair<'_>) {
-        if is_cut(pair) {
+        if pair.is_cut() && !pair.has_outage {
             let listing = if pair.both_report { &mut self.fatal } else { &mut self.forgivable };
             listing.add(|| {
                 let why = pair.reason.as_deref().unwrap_or_default();
@@ -126,11 +141,6 @@ impl Obstacles {
     pub(super) fn into_texts(self) -> Vec<String> {
         self.fatal.first.into_iter().chain(self.forgivable.first).collect()
     }
-}
-
-/// Whether a pair would lose its path.
-pub(super) fn is_cut(pair: &Pair<'_>) -> bool {
-    pair.now.is_some() && pair.then.is_none()
 }
 
 fn of_report(member: &Member, report: &NodeReport) -> impl Iterator<Item = String> {

@@ -113,7 +113,7 @@ pub(super) struct StageOptions {
     /// Return to the previous stage on a possible regression
     #[arg(long)]
     pub(super) auto_rollback: bool,
-    /// Continue despite nodes without a report, and present problems
+    /// Continue despite nodes that are dead or send no report, and present problems
     #[arg(long)]
     pub(super) force: bool,
     #[command(flatten)]

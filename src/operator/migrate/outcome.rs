@@ -101,11 +101,11 @@ impl Outcome {
                 finished(view)
             }
         };
-        let silent = match view.silent().count() {
-            0 => String::new(),
-            silent => format!("; {} without a report", counted(silent, "node")),
-        };
-        Self::new(ExitStatus::Done, message + &silent).with(details)
+        let (silent, dead) = (view.silent().count(), view.dead().count());
+        let others = [(silent, "without a report"), (dead, "dead")].into_iter();
+        let others = others.filter(|(count, _)| *count > 0);
+        let others = others.map(|(count, what)| format!("; {} {what}", counted(count, "node")));
+        Self::new(ExitStatus::Done, message + &others.collect::<Vec<_>>().concat()).with(details)
     }
 }
 

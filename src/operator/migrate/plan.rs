@@ -8,7 +8,8 @@ use super::cluster::ClusterView;
 use super::decision::stages;
 use super::obstacle::Obstacles;
 use super::outcome::{abridged, tied};
-use super::reachability::{Backends, Pair, pairs};
+use super::reachability::Backends;
+use super::reachability::pairs::{self, Counts, Figures, Pair};
 use crate::model::config::BackendType;
 use crate::model::path::Path;
 use crate::model::report::NodeReport;
@@ -20,6 +21,8 @@ pub(super) struct MigrationPlan<'a> {
     to: &'static str,
     mixed: bool,
     nodes: usize,
+    /// Those whose reports are not those of dead nodes.
+    reporting: usize,
     /// Nodes without a report, which keep their state.
     silent: Vec<&'a str>,
     now: Counts,
@@ -56,13 +59,6 @@ pub(super) enum Shown {
     Special,
 }
 
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-struct Counts {
-    direct: usize,
-    tunnel: usize,
-    none: usize,
-}
-
 /// How many nodes follow at a percentage.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Share {
@@ -85,6 +81,7 @@ impl<'a> MigrationPlan<'a> {
             to: to.as_str(),
             mixed: view.state.config.mixed,
             nodes: view.members.len(),
+            reporting: view.reporting().count(),
             silent: view.silent().map(|member| member.name.as_str()).collect(),
             now: survey.now,
             then: survey.then,
@@ -104,7 +101,7 @@ impl<'a> MigrationPlan<'a> {
     }
 }
 
-/// The figures of all pairs, of which it keeps only those that are shown.
+/// The figures of all pairs, and those that are shown.
 #[derive(Default)]
 struct Survey<'a> {
     now: Counts,
@@ -117,24 +114,23 @@ struct Survey<'a> {
 impl<'a> Survey<'a> {
     /// Adds the pairs that would lose their path to `obstacles`.
     fn of(view: &'a ClusterView, to: BackendType, shown: Shown, obstacles: &mut Obstacles) -> Self {
-        let (mut survey, mut from, mut changes) = (Self::default(), "", 0);
-        for pair in pairs(view, Backends::All { kind: to, mixed: true }) {
-            // All pairs of a node follow one another.
-            if !std::ptr::eq(from, pair.from) {
-                (from, changes) = (pair.from, 0);
+        let mut survey = Self::default();
+        for from in pairs::by_node(view, Backends::All { kind: to, mixed: true }) {
+            let Figures { now, then, changed, special, cut } = from.figures;
+            survey.now.add(now);
+            survey.then.add(then);
+            survey.special += special;
+            survey.changes_per_node = survey.changes_per_node.max(changed);
+            if cut > 0 {
+                from.iter().for_each(|pair| obstacles.add_cut(&pair));
             }
-            changes += usize::from(pair.now != pair.then);
-            survey.changes_per_node = survey.changes_per_node.max(changes);
-            survey.now.add(pair.now);
-            survey.then.add(pair.then);
-            survey.special += usize::from(pair.is_special);
-            obstacles.add_cut(&pair);
-            let is_shown = match shown {
-                Shown::All => true,
-                Shown::Special => pair.is_special && survey.pairs.len() < SHOWN,
-            };
-            if is_shown {
-                survey.pairs.push(pair);
+            match shown {
+                Shown::All => survey.pairs.extend(from.iter()),
+                Shown::Special if special > 0 => {
+                    let more = SHOWN.saturating_sub(survey.pairs.len());
+                    survey.pairs.extend(from.iter().filter(|pair| pair.is_special).take(more));
+                }
+                Shown::Special => {}
             }
         }
         survey
@@ -144,16 +140,6 @@ impl<'a> Survey<'a> {
 fn range(values: impl Iterator<Item = u32>) -> Option<(u32, u32)> {
     let ranges = values.map(|value| (value, value));
     ranges.reduce(|(least, most), (value, _)| (least.min(value), most.max(value)))
-}
-
-impl Counts {
-    const fn add(&mut self, path: Option<Path>) {
-        match path {
-            Some(Path::Direct) => self.direct += 1,
-            Some(Path::Tunnel) => self.tunnel += 1,
-            None => self.none += 1,
-        }
-    }
 }
 
 impl Answer for MigrationPlan<'_> {
@@ -210,7 +196,7 @@ impl MigrationPlan<'_> {
         let mut head = vec![
             ("to", format!("{}, of {nodes}", self.to)),
             ("Mixed", mixed.to_owned()),
-            ("reports", format!("from {} of {nodes}", self.nodes - self.silent.len())),
+            ("reports", format!("from {} of {nodes}", self.reporting)),
             ("now", self.now.to_string()),
             ("then", self.then.to_string()),
             ("stages", stages.join(", ")),

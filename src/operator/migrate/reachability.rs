@@ -1,13 +1,14 @@
 //! The path from each node to each other: now, and once all are on one backend.
 
+mod duplicates;
+pub(super) mod pairs;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::rc::Rc;
 
-use serde::Serialize;
-
+use self::duplicates::Values;
 use super::cluster::{ClusterView, Member};
-use super::duplicates::{self, Values};
 use crate::model::config::{BackendType, NetworkConfig};
 use crate::model::lease::{Lease, LeaseUpdate, Peer, Peers, Record, Rules, Vtep};
 use crate::model::node::{Node, Uplink};
@@ -37,7 +38,8 @@ pub(super) struct Reach {
 /// The paths of one node.
 #[derive(Debug)]
 pub(super) struct Reaches {
-    from: usize,
+    /// None for the paths of any node like it, also to the node itself.
+    from: Option<usize>,
     /// Those of all nodes like it.
     row: Rc<Row>,
     /// Those that differ.
@@ -46,22 +48,6 @@ pub(super) struct Reaches {
 
 /// The paths to each node, in the order of the members, IPv4 first. Also to the node itself.
 type Row = Vec<[Option<Reach>; 2]>;
-
-/// The path of one node to one other in one address family, now and later.
-#[derive(Debug, Serialize)]
-pub(super) struct Pair<'a> {
-    pub(super) from: &'a str,
-    pub(super) to: &'a str,
-    family: Family,
-    pub(super) now: Option<Path>,
-    pub(super) then: Option<Path>,
-    pub(super) reason: Option<Rc<str>>,
-    /// Whether it will not take the preferred path of the backend.
-    #[serde(skip)]
-    pub(super) is_special: bool,
-    #[serde(skip)]
-    pub(super) both_report: bool,
-}
 
 /// The paths that the nodes would plan, computed with the daemon's own plan: once for all nodes that
 /// plan alike, because thousands of nodes have millions of pairs.
@@ -104,40 +90,34 @@ struct Class<'a> {
     singular: Option<usize>,
 }
 
-/// Every pair, with its path once the nodes are on `then`, by the nodes from which the paths lead.
-pub(super) fn pairs(view: &ClusterView, then: Backends) -> impl Iterator<Item = Pair<'_>> {
-    let mut now = Reachability::new(view, Backends::AsReported);
-    let mut then = Reachability::new(view, then);
-    let mut order: Vec<usize> = (0..view.members.len()).collect();
-    // Nodes that plan alike, one after the other.
-    order.sort_by_key(|at| (now.classes.get(*at).copied(), then.classes.get(*at).copied()));
-    order.into_iter().flat_map(move |from| {
-        let (now, then) = (now.from(from), then.from(from));
-        let ends = (0..view.members.len()).flat_map(|to| Family::ALL.map(|family| (to, family)));
-        ends.filter_map(move |(to, family)| {
-            let then = then.to(to, family)?;
-            let now = now.to(to, family);
-            let [from, to] = [from, to].map(|at| view.members.get(at));
-            let (from, to) = from.zip(to)?;
-            Some(Pair {
-                from: &from.name,
-                to: &to.name,
-                family,
-                now: now.and_then(|now| now.path),
-                then: then.path,
-                is_special: then.reason.is_some(),
-                reason: then.reason.clone().or_else(|| now?.reason.clone()),
-                both_report: from.report.is_some() && to.report.is_some(),
-            })
-        })
-    })
-}
-
 impl Reaches {
     /// None if both are one node, or have not both this family.
     pub(super) fn to(&self, to: usize, family: Family) -> Option<&Reach> {
-        let common = self.row.get(to)?.get(index(family))?.as_ref().filter(|_| to != self.from)?;
-        Some(self.own.get(&(to, family)).unwrap_or(common))
+        let common = self.row.get(to)?.get(index(family))?.as_ref()?;
+        let is_other = self.from != Some(to);
+        is_other.then(|| self.own.get(&(to, family)).unwrap_or(common))
+    }
+
+    /// Whether they are those of nodes that plan alike.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        Rc::ptr_eq(&self.row, &other.row)
+    }
+
+    /// Those of any node like it.
+    pub(super) fn common(&self) -> Self {
+        Self { from: None, row: Rc::clone(&self.row), own: BTreeMap::new() }
+    }
+
+    /// The ends of those that differ from the common ones.
+    pub(super) fn own_ends(&self) -> impl Iterator<Item = (usize, Family)> {
+        let itself = self.from.into_iter().flat_map(|at| Family::ALL.map(|family| (at, family)));
+        itself.chain(self.own.keys().copied().filter(|(to, _)| self.from != Some(*to)))
+    }
+
+    /// [`Self::own_ends`] without those of `other`, which has the same node.
+    pub(super) fn own_ends_but(&self, other: &Self) -> impl Iterator<Item = (usize, Family)> {
+        let own = self.own.keys().copied();
+        own.filter(|end| self.from != Some(end.0) && !other.own.contains_key(end))
     }
 }
 
@@ -206,6 +186,10 @@ impl<'a> Reachability<'a> {
         }
     }
 
+    pub(super) fn class_of(&self, from: usize) -> Option<usize> {
+        self.classes.get(from).copied()
+    }
+
     /// The paths from the node at this position. Nodes of one class should follow one another.
     pub(super) fn from(&mut self, from: usize) -> Reaches {
         let class = self.classes.get(from).copied().unwrap_or_default();
@@ -214,7 +198,7 @@ impl<'a> Reachability<'a> {
         let own = self.exceptional(from, &planned);
         let row = Rc::clone(&planned.row);
         self.current = Some(planned);
-        Reaches { from, row, own }
+        Reaches { from: Some(from), row, own }
     }
 
     fn plan(&mut self, class: usize, from: usize) -> Planned {

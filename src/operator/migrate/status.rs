@@ -5,7 +5,7 @@ use std::fmt;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::cluster::ClusterView;
+use super::cluster::{ClusterView, sentence};
 use super::outcome::{Progress, pods_of_other_mtu};
 use super::reachability::{Backends, Reach, Reachability, Reaches};
 use super::state::{Note, Reached};
@@ -67,7 +67,7 @@ impl MigrationStatus {
             paused: under_way.and_then(|it| it.paused.clone()),
             stages: under_way.map(|it| it.history.clone()).unwrap_or_default(),
             lags: view.lags(),
-            troubles: troubles.iter().map(|(subject, why)| format!("{subject}: {why}")).collect(),
+            troubles: troubles.iter().map(sentence).collect(),
             silent: view.silent().map(|member| member.name.clone()).collect(),
             pods: pods_of_other_mtu(view).collect(),
             direct: sum(|report| report.peers.direct),

@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
 use super::evidence::ClusterNode;
-use super::{cluster_nodes, numeric, read};
+use super::{numeric, read};
 use crate::model::lease::LeaseId;
 use crate::model::path::{PeerReachability, ReachabilityState};
 use crate::model::prefix::Family;
@@ -19,6 +19,7 @@ use crate::operator::layout::{Table, age, counted, or_dash, wrap};
 use crate::operator::node::{self, Unanswered};
 use crate::operator::store::StoreFlags;
 use crate::operator::{Answer, Error, ExitStatus};
+use crate::store::operator::StoreContents;
 
 const STATES: &str = "\
 Each node asks its peers by small and by full-size probes, in each address
@@ -111,7 +112,9 @@ pub(in crate::operator) async fn answer(
     let contents = read(&store.open(socket).await?).await;
     let own = OwnResults::ask(socket).await;
     let (nodes, store_error) = match (contents, &own) {
-        (Ok(contents), _) => (cluster_nodes(contents), None),
+        (Ok(StoreContents { records, reports, .. }), _) => {
+            (ClusterNode::all(records, reports), None)
+        }
         (Err(error), Ok(_)) => (Vec::new(), Some(error.to_string())),
         (Err(error), Err(unanswered)) => {
             return Err(Error::Unavailable(format!("{error}; and {unanswered}")));

@@ -1,28 +1,29 @@
-//! The state of each node, judged by its own report and by those of its peers. A node whose peers
-//! fail only because of another node is ready: otherwise one dead node would hide all others.
+//! The state of each node, judged by its own report and by those of its peers, for all commands.
+//! A node whose peers fail only because of another node is ready: otherwise one dead node would hide
+//! all others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::model::lease::{Lease, LeaseId};
+use crate::model::lease::{Lease, LeaseId, Record};
 use crate::model::path::{PeerReachability, ReachabilityState, UnreachableCause};
-use crate::model::report::{FailingPeer, ReportSummary};
+use crate::model::report::{FailingPeer, NodeReport};
 use crate::operator::layout::{age, counted};
 use crate::store::etcd::key;
 use crate::store::operator::StoredReport;
 
 /// A lease, with the report of its node.
 #[derive(Debug)]
-pub(super) struct ClusterNode {
-    pub(super) lease: Lease,
-    pub(super) report: Option<StoredReport>,
+pub(in crate::operator) struct ClusterNode {
+    pub(in crate::operator) lease: Lease,
+    pub(in crate::operator) report: Option<StoredReport>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum NodeState {
+pub(in crate::operator) enum NodeState {
     Ready,
     NotReady,
     /// It does not reach some peers or loses packets to them, or most peers lose packets to it.
@@ -37,7 +38,7 @@ pub(super) enum NodeState {
 }
 
 /// What the nodes report about each other.
-pub(super) struct Evidence<'a> {
+pub(in crate::operator) struct Evidence<'a> {
     nodes: BTreeMap<&'a LeaseId, &'a ClusterNode>,
     /// The nodes whose reports are fresh and have results of probes.
     witnesses: BTreeSet<&'a LeaseId>,
@@ -45,6 +46,8 @@ pub(super) struct Evidence<'a> {
     reported: BTreeMap<&'a LeaseId, Reported>,
     /// The nodes that explain the failing peers of others.
     causes: BTreeSet<&'a LeaseId>,
+    /// The peers that these are: one per address family.
+    explained: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -56,8 +59,21 @@ struct Reported {
 }
 
 impl ClusterNode {
+    /// Each lease with the report of its node. Ignores records without a lease, reservations that no
+    /// node has taken, and reports of nodes that no longer have a lease.
+    pub(in crate::operator) fn all(
+        records: impl IntoIterator<Item = Record>,
+        reports: impl IntoIterator<Item = StoredReport>,
+    ) -> Vec<Self> {
+        let reports = reports.into_iter().map(|stored| (stored.report.lease.clone(), stored));
+        let mut reports: BTreeMap<_, _> = reports.collect();
+        let leases = records.into_iter().filter_map(|record| record.lease.ok());
+        let leases = leases.filter(|lease| !lease.is_vacant());
+        leases.map(|lease| Self { report: reports.remove(&lease.id), lease }).collect()
+    }
+
     /// The node's name, else its public IP; the IPv4 one if it has two.
-    pub(super) fn name(&self) -> String {
+    pub(in crate::operator) fn name(&self) -> String {
         let reported = || self.report.as_ref()?.report.name.clone();
         // In Kubernetes, the name of a lease is that of its node.
         let is_subnet = !key::claimed(&self.lease.id).is_empty();
@@ -72,14 +88,18 @@ impl ClusterNode {
     }
 
     /// Its report, if it is refreshed in time.
-    pub(super) fn fresh(&self) -> Option<&ReportSummary> {
+    pub(super) fn fresh(&self) -> Option<&NodeReport> {
         let StoredReport { report, age } = self.report.as_ref()?;
         (!report.is_stale(*age)).then_some(report)
+    }
+
+    fn is_stale(&self) -> bool {
+        self.report.is_some() && self.fresh().is_none()
     }
 }
 
 impl NodeState {
-    pub(super) const fn as_str(self) -> &'static str {
+    pub(in crate::operator) const fn as_str(self) -> &'static str {
         match self {
             Self::Ready => "ready",
             Self::NotReady => "not-ready",
@@ -101,22 +121,21 @@ impl NodeState {
 }
 
 impl<'a> Evidence<'a> {
-    pub(super) fn of(nodes: &'a [ClusterNode]) -> Self {
+    pub(in crate::operator) fn of(nodes: &'a [ClusterNode]) -> Self {
         let witnesses = nodes.iter().filter(|node| node.fresh().is_some_and(has_probed));
         let mut evidence = Self {
             witnesses: witnesses.map(|node| &node.lease.id).collect(),
             nodes: nodes.iter().map(|node| (&node.lease.id, node)).collect(),
             reported: BTreeMap::new(),
             causes: BTreeSet::new(),
+            explained: 0,
         };
         for node in nodes {
             evidence.note(node);
         }
-        evidence.causes = nodes
-            .iter()
-            .filter(|node| evidence.is_cause(node))
-            .map(|node| &node.lease.id)
-            .collect();
+        let causes: Vec<_> = nodes.iter().filter(|node| evidence.is_cause(node)).collect();
+        evidence.explained = causes.iter().map(|node| node.lease.endpoints.len()).sum();
+        evidence.causes = causes.iter().map(|node| &node.lease.id).collect();
         evidence
     }
 
@@ -147,8 +166,7 @@ impl<'a> Evidence<'a> {
     }
 
     fn is_cause(&self, node: &ClusterNode) -> bool {
-        let is_stale = node.report.is_some() && node.fresh().is_none();
-        is_stale || self.is_alone(node) || self.is_most(node, self.reported(node).failing)
+        node.is_stale() || self.is_alone(node) || self.is_most(node, self.reported(node).failing)
     }
 
     fn reported(&self, node: &ClusterNode) -> Reported {
@@ -174,35 +192,15 @@ impl<'a> Evidence<'a> {
 
     /// The state of `node`, and why it is in this state.
     pub(super) fn verdict(&self, node: &ClusterNode) -> (NodeState, Option<String>) {
-        let Reported { unreachable, failing } = self.reported(node);
-        let from = |count: usize| format!("from {count} of {} nodes", self.others(node));
-        if node.report.is_some() && node.fresh().is_none() {
-            let time = node.age().map_or_else(String::new, |time| {
-                format!(" for {}", age(time.as_millis().try_into().unwrap_or(u64::MAX)))
-            });
-            return if unreachable > 0 {
-                let reason = format!(
-                    "its report is not refreshed{time}, and it is not reached {}: its host or its \
-                     daemon is down",
-                    from(unreachable)
-                );
-                (NodeState::Dead, Some(reason))
-            } else {
-                let reason = format!(
-                    "its report is not refreshed{time}: its daemon is down, or does not reach the \
-                     store"
-                );
-                (NodeState::Stale, Some(reason))
-            };
+        if let Some((state, reason)) = self.outage(node) {
+            return (state, Some(reason));
         }
-        if self.is_alone(node) {
-            return (NodeState::Unreachable, Some(UnreachableCause::AllSilent.to_string()));
-        }
-        if self.is_most(node, unreachable) {
-            return (
-                NodeState::Unreachable,
-                Some(format!("it is not reached {}", from(unreachable))),
+        if node.is_stale() {
+            let reason = format!(
+                "{}: its daemon is down, or does not reach the store",
+                not_refreshed(node.age())
             );
+            return (NodeState::Stale, Some(reason));
         }
         let Some(report) = node.fresh() else {
             return (NodeState::NoReport, Some(SILENT.to_owned()));
@@ -210,11 +208,10 @@ impl<'a> Evidence<'a> {
         if let Some(daemon) = report.daemon.as_ref().filter(|daemon| !daemon.ready) {
             return (NodeState::NotReady, daemon.reason.clone());
         }
+        let failing = self.reported(node).failing;
         if self.is_most(node, failing) {
-            return (
-                NodeState::Degraded,
-                Some(format!("packets to it are lost {}", from(failing))),
-            );
+            let reason = format!("packets to it are lost {}", self.from(node, failing));
+            return (NodeState::Degraded, Some(reason));
         }
         match self.own_failure(report) {
             Some(reason) => (NodeState::Degraded, Some(reason)),
@@ -222,8 +219,30 @@ impl<'a> Evidence<'a> {
         }
     }
 
+    /// The state of `node` and the reason if it is dead or unreachable: other nodes fail because of
+    /// it.
+    pub(in crate::operator) fn outage(&self, node: &ClusterNode) -> Option<(NodeState, String)> {
+        let unreachable = self.reported(node).unreachable;
+        let unreached = || format!("it is not reached {}", self.from(node, unreachable));
+        if node.is_stale() {
+            let reason = || {
+                let time = not_refreshed(node.age());
+                format!("{time}, and {}: its host or its daemon is down", unreached())
+            };
+            return (unreachable > 0).then(|| (NodeState::Dead, reason()));
+        }
+        if self.is_alone(node) {
+            return Some((NodeState::Unreachable, UnreachableCause::AllSilent.to_string()));
+        }
+        self.is_most(node, unreachable).then(|| (NodeState::Unreachable, unreached()))
+    }
+
+    fn from(&self, node: &ClusterNode, count: usize) -> String {
+        format!("from {count} of {} nodes", self.others(node))
+    }
+
     /// The peers that fail for this node, and are not the cause themselves.
-    fn own_failure(&self, report: &ReportSummary) -> Option<String> {
+    fn own_failure(&self, report: &NodeReport) -> Option<String> {
         let total = report.reachability.unreachable + report.reachability.degraded;
         let mut unexplained =
             report.failing_peers.iter().filter(|peer| !self.causes.contains(&peer.lease));
@@ -237,11 +256,8 @@ impl<'a> Evidence<'a> {
             };
             return Some(format!("{name} is {state}{since}: {cause}{more}"));
         }
-        // A report names only the first ones; one node may be two peers, one per address family.
-        let endpoints =
-            |lease: &&LeaseId| self.nodes.get(*lease).map(|it| it.lease.endpoints.len());
-        let explained: usize = self.causes.iter().filter_map(endpoints).sum();
-        (total > explained).then(|| format!("{} fail", counted(total, "peer")))
+        // A report names only the first ones.
+        (total > self.explained).then(|| format!("{} fail", counted(total, "peer")))
     }
 }
 
@@ -249,7 +265,13 @@ impl<'a> Evidence<'a> {
 const SILENT: &str = "it sends no report: it runs flannel or an older tweedd, or may not write its \
                       report";
 
-fn has_probed(report: &ReportSummary) -> bool {
+fn not_refreshed(time: Option<Duration>) -> String {
+    let time = time.map(|time| time.as_millis().try_into().unwrap_or(u64::MAX));
+    let time = time.map(|ms| format!(" for {}", age(ms)));
+    format!("its report is not refreshed{}", time.unwrap_or_default())
+}
+
+fn has_probed(report: &NodeReport) -> bool {
     report.reachability.total() > report.reachability.unknown
 }
 

@@ -1,7 +1,7 @@
 //! `tweedctl nodes`: every node of the cluster, from its lease and its report in the store.
 
 pub(super) mod connectivity;
-mod evidence;
+pub(super) mod evidence;
 #[cfg(test)]
 mod tests;
 
@@ -22,10 +22,10 @@ use super::{Answer, Error, ExitStatus};
 use crate::model::lease::LeaseId;
 use crate::model::path::ReachabilityState;
 use crate::model::prefix::{Family, Prefix};
-use crate::model::report::{DaemonState, FailingPeer, PeerGroup, ReportSummary};
+use crate::model::report::{DaemonState, FailingPeer, NodeReport, PeerGroup};
 use crate::model::status::ReachabilityCounts;
-use crate::store::NodeStore;
-use crate::store::operator::NodeContents;
+use crate::store::ClusterStore;
+use crate::store::operator::StoreContents;
 
 const STATES: &str = "\
 States, from the node's report and those of its peers:
@@ -129,8 +129,9 @@ pub(super) async fn answer(options: &NodesOptions, socket: &Path) -> Result<Node
     Ok(list)
 }
 
-async fn read(store: &impl NodeStore) -> Result<NodeContents, Error> {
-    store.read_nodes().await.map_err(|away| unavailable(store, &away))
+/// Config, leases and reports of all nodes.
+pub(super) async fn read(store: &impl ClusterStore) -> Result<StoreContents, Error> {
+    store.read().await.map_err(|away| unavailable(store, &away))
 }
 
 /// The node that has a lease.
@@ -143,18 +144,10 @@ pub(super) struct Holder {
     pub(super) reason: Option<String>,
 }
 
-/// Each lease with the report of its node.
-fn cluster_nodes(NodeContents { records, reports }: NodeContents) -> Vec<ClusterNode> {
-    let reports = reports.into_iter().map(|stored| (stored.report.lease.clone(), stored));
-    let mut reports: BTreeMap<_, _> = reports.collect();
-    let leases = records.into_iter().filter_map(|record| record.lease.ok());
-    let leases = leases.filter(|lease| !lease.is_vacant());
-    leases.map(|lease| ClusterNode { report: reports.remove(&lease.id), lease }).collect()
-}
-
 impl NodeList {
-    pub(super) async fn read(store: &impl NodeStore) -> Result<Self, Error> {
-        Ok(Self::new(read(store).await?, Timestamp::now()))
+    pub(super) async fn read(store: &impl ClusterStore) -> Result<Self, Error> {
+        let StoreContents { records, reports, .. } = read(store).await?;
+        Ok(Self::new(&ClusterNode::all(records, reports), Timestamp::now()))
     }
 
     pub(super) fn into_rows(self) -> Vec<NodeRow> {
@@ -171,10 +164,12 @@ impl NodeList {
         })
     }
 
-    pub(super) fn new(contents: NodeContents, now: Timestamp) -> Self {
-        let nodes = cluster_nodes(contents);
-        let evidence = Evidence::of(&nodes);
-        let mut rows: Vec<NodeRow> = nodes.iter().map(|node| row(node, &evidence)).collect();
+    pub(super) fn new(nodes: &[ClusterNode], now: Timestamp) -> Self {
+        let evidence = Evidence::of(nodes);
+        let named = nodes.iter().flat_map(|node| &node.report);
+        let named: usize = named.map(|stored| stored.report.failing_peers.len()).sum();
+        let most = if named > MANY { FEW } else { named };
+        let mut rows: Vec<NodeRow> = nodes.iter().map(|node| row(node, &evidence, most)).collect();
         rows.sort_by_cached_key(|row| (numeric(&row.name), row.subnets.first().copied()));
         let mut totals = Totals::default();
         for row in &rows {
@@ -263,7 +258,12 @@ impl fmt::Display for NodeList {
     }
 }
 
-fn row(node: &ClusterNode, evidence: &Evidence<'_>) -> NodeRow {
+/// If the nodes of a cluster name more failing peers than this in all, each row has only [`FEW`].
+const MANY: usize = 20_000;
+const FEW: usize = 3;
+
+/// The row of a node, with at most so many failing peers.
+fn row(node: &ClusterNode, evidence: &Evidence<'_>, most: usize) -> NodeRow {
     let (state, reason) = evidence.verdict(node);
     let report = node.report.as_ref().map(|stored| &stored.report);
     let published = node.lease.endpoints.first().map(|endpoint| endpoint.backend.as_str());
@@ -277,18 +277,18 @@ fn row(node: &ClusterNode, evidence: &Evidence<'_>) -> NodeRow {
         cause: peer.reachability.cause(),
         since: peer.since,
     };
-    let failing_peers = report.map(|report| report.failing_peers.iter().map(failing).collect());
+    let failing_peers = report.iter().flat_map(|report| &report.failing_peers);
     NodeRow {
         name: node.name(),
         state,
         reason,
         version: report.map(|report| report.version.clone()),
         backend: backend.filter(|name| !name.is_empty()).map(str::to_owned),
-        mixed: report.map(|report: &ReportSummary| report.mixed),
+        mixed: report.map(|report: &NodeReport| report.mixed),
         mtu: report.and_then(|report| report.pod_mtu),
         ready: daemon.map(|daemon| daemon.ready),
         peers: report.map(|report| report.reachability),
-        failing_peers: failing_peers.unwrap_or_default(),
+        failing_peers: failing_peers.take(most).map(failing).collect(),
         groups: report.map(|report| report.groups.clone()).unwrap_or_default(),
         unreachable_from: evidence.unreachable_from(node),
         seen_seconds_ago: node.age().map(|age| age.as_secs()),

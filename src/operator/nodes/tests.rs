@@ -33,6 +33,10 @@ fn lease(number: usize) -> Lease {
     Lease { id: LeaseId::new(id(number)), endpoints: vec![endpoint], created: 1, grant: Some(1) }
 }
 
+fn node() -> Value {
+    json!({"interface": "eth0", "mtu": 1500, "layer2": true, "on_link": [], "uplinks": []})
+}
+
 fn now() -> Timestamp {
     "2026-11-23T15:00:00Z".parse().unwrap()
 }
@@ -43,7 +47,7 @@ impl Cluster {
         let report = |number: usize| {
             json!({
                 "version": "0.1.0", "lease": id(number), "backend": "vxlan", "mixed": false,
-                "subnets": [format!("10.244.{number}.0/24")], "pod_mtu": 1450,
+                "subnets": [format!("10.244.{number}.0/24")], "node": node(), "pod_mtu": 1450,
                 "refresh_seconds": 60, "failing_peers": [],
                 "reachability":
                     {"reachable": size - 1, "degraded": 0, "unreachable": 0, "unknown": 0},
@@ -96,17 +100,17 @@ impl Cluster {
     }
 
     fn list(&self) -> NodeList {
-        NodeList::new(self.contents(), now())
+        NodeList::new(&self.nodes(), now())
     }
 
-    fn contents(&self) -> NodeContents {
+    fn nodes(&self) -> Vec<ClusterNode> {
         let records =
             self.leases.iter().map(|it| Record { id: it.id.clone(), lease: Ok(it.clone()) });
         let reports = self.reports.iter().map(|(report, age)| StoredReport {
-            report: ReportSummary::decode(&serde_json::to_vec(report).unwrap()).unwrap(),
+            report: NodeReport::decode(&serde_json::to_vec(report).unwrap()).unwrap(),
             age: age.map(Duration::from_secs),
         });
-        NodeContents { records: records.collect(), reports: reports.collect() }
+        ClusterNode::all(records, reports)
     }
 
     /// All peers of node `number` by their states.
@@ -123,7 +127,7 @@ impl Cluster {
     }
 
     fn connectivity(&self, own: Option<&OwnResults>) -> Connectivity {
-        Connectivity::of(&cluster_nodes(self.contents()), own, now())
+        Connectivity::of(&self.nodes(), own, now())
     }
 
     fn states(&self) -> String {
@@ -222,6 +226,7 @@ fn a_lease_without_a_report_is_listed() {
     // An older version neither refreshes its report nor describes its daemon.
     *cluster.report(10) = json!({
         "version": "0.0.9", "lease": id(10), "backend": "host-gw", "mixed": true, "subnets": [],
+        "node": node(),
     });
     cluster.reports.remove(10);
     cluster.leases[11].id = LeaseId::new("worker-12");
@@ -303,6 +308,33 @@ fn the_wide_table_and_the_json_have_all_values() {
             "lease": "10.244.1.0-24"
           }
         ]"#]].assert_eq(&json);
+}
+
+#[test]
+fn of_very_many_failing_peers_each_row_has_the_first_ones() {
+    let dead = 1..=100;
+    let mut cluster = Cluster::of(250);
+    let peer = |to: usize| json!({"lease": id(to), "state": "unreachable", "cause": "peer-silent"});
+    let peers: Vec<Value> = dead.clone().map(peer).collect();
+    for number in 101..=250 {
+        cluster.report(number)["failing_peers"] = peers.clone().into();
+        cluster.report(number)["reachability"]["unreachable"] = 100.into();
+    }
+    let cluster = dead.fold(cluster, |cluster, number| cluster.silent(number, 999));
+    let row = |cluster: &Cluster, name| {
+        cluster.list().rows.into_iter().find(|row| row.name == name).unwrap()
+    };
+    assert_eq!(row(&cluster, "172.16.0.101").failing_peers.len(), 100);
+    let more = (0..10).fold(cluster, |mut cluster, number| {
+        let report = cluster.report(101)["failing_peers"].clone();
+        let report = [report.as_array().unwrap().as_slice(); 60].concat();
+        cluster.report(102 + number)["failing_peers"] = report.into();
+        cluster
+    });
+    let row = row(&more, "172.16.0.101");
+    assert_eq!((row.failing_peers.len(), row.peers.unwrap().unreachable), (FEW, 100));
+    // All of them are evidence.
+    assert_eq!((row.state, more.list().rows[0].unreachable_from), (NodeState::Ready, 150));
 }
 
 #[test]

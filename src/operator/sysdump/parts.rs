@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use serde::Serialize;
 use tokio::process::Command;
 use tokio::time::timeout;
@@ -15,9 +16,10 @@ use crate::kernel::Kernel;
 use crate::model::entry::Entry;
 use crate::operator::doctor::DoctorOptions;
 use crate::operator::node::{self, Files};
-use crate::operator::nodes::NodeList;
+use crate::operator::nodes::evidence::ClusterNode;
+use crate::operator::nodes::{self, NodeList};
 use crate::operator::store::StoreFlags;
-use crate::operator::{Answer, Error, diff, doctor, migrate};
+use crate::operator::{Answer, Error, diff, doctor};
 use crate::store::operator::{StoreContents, Written};
 
 /// A file of the archive, or why it is missing.
@@ -131,28 +133,31 @@ async fn views<K: Kernel>(files: &Files, open: &impl Fn() -> Result<K, Error>) -
 
 async fn of_cluster(flags: &StoreFlags, socket: &Path) -> Vec<Part> {
     match flags.open(socket).await {
-        Ok(store) => {
-            let mut parts = Vec::from(both("nodes", &NodeList::read(&store).await));
-            parts.extend(of_store(migrate::contents(&store).await));
-            parts
-        }
+        Ok(store) => of_store(nodes::read(&store).await),
         Err(error) => vec![Part::new("store/reports.json", Need::Required, Err(error))],
     }
 }
 
 fn of_store(contents: Result<StoreContents, Error>) -> Vec<Part> {
     let part = |name, content| Part::new(name, Need::Required, content);
+    let list = |nodes: &Result<NodeList, Error>| Vec::from(both("nodes", nodes));
     match contents {
         Ok(StoreContents { config, records, reports }) => {
             let config = config.map(|Written { text, .. }| text);
             let leases: Vec<_> = records.iter().filter_map(|it| it.lease.as_ref().ok()).collect();
-            vec![
+            let of_nodes: Vec<_> = reports.iter().map(|stored| &stored.report).collect();
+            let stored = [
                 part("store/config.json", config.ok_or_else(|| "it is missing".to_owned())),
                 part("store/leases.json", json(&leases)),
-                part("store/reports.json", json(&reports)),
-            ]
+                part("store/reports.json", json(&of_nodes)),
+            ];
+            let nodes = NodeList::new(&ClusterNode::all(records, reports), Timestamp::now());
+            list(&Ok(nodes)).into_iter().chain(stored).collect()
         }
-        Err(error) => vec![part("store/reports.json", Err(error.to_string()))],
+        Err(error) => {
+            let reports = part("store/reports.json", Err(error.to_string()));
+            list(&Err(error)).into_iter().chain([reports]).collect()
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! What operators read and write: the config, by compare-and-swap, and leases and reports of nodes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, Txn, TxnOp};
@@ -11,12 +11,12 @@ use super::client::{Client, Connection, revision};
 use super::key::Layout;
 use super::store::{Extent, Page, Store, pages, unchanged};
 use crate::model::lease::{LeaseId, Record};
-use crate::model::report::{NodeReport, ReportSummary};
+use crate::model::report::NodeReport;
+use crate::store::ClusterStore;
 use crate::store::operator::{
-    LeaseChange, LeaseContents, NodeContents, StoreContents, StoredLease, StoredReport, Swap, Term,
-    Unavailable, Written,
+    LeaseChange, LeaseContents, StoreContents, StoredLease, StoredReport, Swap, Term, Unavailable,
+    Written,
 };
-use crate::store::{ClusterStore, NodeStore};
 
 /// A network in etcd, for its operator.
 pub struct EtcdClusterStore {
@@ -24,7 +24,7 @@ pub struct EtcdClusterStore {
 }
 
 /// Records in one answer; reports are larger than leases.
-const PAGE: i64 = 500;
+const PAGE: i64 = 250;
 
 /// Requests for the remaining time of etcd leases that are sent at once.
 const AT_ONCE: usize = 64;
@@ -137,19 +137,22 @@ impl EtcdClusterStore {
         Ok(self.below(&self.store.layout.subnets, record).await?.0)
     }
 
-    /// The reports of the daemons that still hold their leases `held`, each with its etcd lease.
-    async fn reports<T>(
-        &self,
-        held: &[(Record, i64)],
-        read: impl Fn(&[u8]) -> Option<(LeaseId, T)>,
-    ) -> Result<Vec<(T, i64)>, Unavailable> {
-        let grants: BTreeMap<&LeaseId, i64> =
+    /// The reports of the daemons that still hold their leases `held`.
+    async fn reports(&self, held: &[(Record, i64)]) -> Result<Vec<StoredReport>, Unavailable> {
+        let grants: HashMap<&LeaseId, i64> =
             held.iter().map(|(record, grant)| (&record.id, *grant)).collect();
+        let known = |lease: &LeaseId| grants.get_key_value(lease).map(|(known, _)| *known);
         let report = |kv: &KeyValue, _| {
-            let (lease, report) = read(kv.value())?;
-            is_current(grants.get(&lease).copied(), kv.lease()).then_some((report, kv.lease()))
+            let report = NodeReport::decode(kv.value())?.sharing(known);
+            let held = grants.get(&report.lease).copied();
+            is_current(held, kv.lease()).then_some((report, kv.lease()))
         };
-        Ok(self.below(&self.store.layout.reports, report).await?.0)
+        let (reports, _) = self.below(&self.store.layout.reports, report).await?;
+        // A node refreshes its report by the keep-alive of its etcd lease.
+        let terms = self.terms(reports.iter().map(|(_, grant)| *grant).collect()).await?;
+        let age = |grant| terms.get(&grant).map(|Term { whole, left }| whole.saturating_sub(*left));
+        let stored = |(report, grant)| StoredReport { report, age: age(grant) };
+        Ok(reports.into_iter().map(stored).collect())
     }
 
     async fn ask<T, F>(&self, ask: impl Fn(Connection) -> F) -> Result<T, Unavailable>
@@ -174,12 +177,7 @@ impl ClusterStore for EtcdClusterStore {
     async fn read(&self) -> Result<StoreContents, Unavailable> {
         let config = self.config().await?;
         let held = self.records().await?;
-        let read = |json: &[u8]| {
-            let report = NodeReport::decode(json)?;
-            Some((report.lease.clone(), report))
-        };
-        let reports = self.reports(&held, read).await?;
-        let reports = reports.into_iter().map(|(report, _)| report).collect();
+        let reports = self.reports(&held).await?;
         let records = held.into_iter().map(|(record, _)| record).collect();
         Ok(StoreContents { config, records, reports })
     }
@@ -199,23 +197,6 @@ impl ClusterStore for EtcdClusterStore {
                 Swap::after(failure, self.config().await?, seen, text)
             }
         }
-    }
-}
-
-impl NodeStore for EtcdClusterStore {
-    async fn read_nodes(&self) -> Result<NodeContents, Unavailable> {
-        let held = self.records().await?;
-        let read = |json: &[u8]| {
-            let report = ReportSummary::decode(json)?;
-            Some((report.lease.clone(), report))
-        };
-        let reports = self.reports(&held, read).await?;
-        let terms = self.terms(reports.iter().map(|(_, grant)| *grant).collect()).await?;
-        let age = |grant| terms.get(&grant).map(|Term { whole, left }| whole.saturating_sub(*left));
-        let stored = |(report, grant)| StoredReport { report, age: age(grant) };
-        let reports = reports.into_iter().map(stored).collect();
-        let records = held.into_iter().map(|(record, _)| record).collect();
-        Ok(NodeContents { records, reports })
     }
 }
 

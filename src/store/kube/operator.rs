@@ -2,6 +2,7 @@
 //! nodes.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::time::Duration;
 
 use hyper::body::Bytes;
@@ -19,12 +20,10 @@ use crate::excerpt;
 use crate::model::config::NetworkConfig;
 use crate::model::lease::{LeaseId, Record};
 use crate::model::prefix::Prefix;
-use crate::model::report::{NodeReport, ReportSummary};
+use crate::model::report::NodeReport;
+use crate::store::ClusterStore;
 use crate::store::failover::{Failure, Refusal};
-use crate::store::operator::{
-    NodeContents, StoreContents, StoredReport, Swap, Unavailable, Written,
-};
-use crate::store::{ClusterStore, NodeStore};
+use crate::store::operator::{StoreContents, StoredReport, Swap, Unavailable, Written};
 
 /// How operators reach a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -144,15 +143,19 @@ impl ClusterStore for KubeClusterStore {
             let known = u64::from(crc32fast::hash(config.text.as_bytes()));
             (known, config.revision.unsigned_abs())
         });
-        let translated = |data: &ReportData<'_>| {
+        let records = self.records(config.as_ref()).await?;
+        let ids: HashSet<&LeaseId> = records.iter().map(|record| &record.id).collect();
+        let now = Timestamp::now();
+        let stored = |data: &ReportData<'_>| {
             let report = NodeReport::decode(data.report.as_bytes())?;
+            let report = report.sharing(|lease| ids.get(lease).copied());
             let is_current = |(known, _): &(u64, u64)| *known == report.config_revision;
             let revision = current.filter(is_current).map_or(0, |(_, revision)| revision);
-            Some(NodeReport { config_revision: revision, ..report })
+            let report = NodeReport { config_revision: revision, ..report };
+            Some(StoredReport { report, age: age(data.refreshed.as_deref(), now) })
         };
         let mut reports = Vec::new();
-        self.reports(|data| reports.extend(translated(data))).await?;
-        let records = self.records(config.as_ref()).await?;
+        self.reports(|data| reports.extend(stored(data))).await?;
         Ok(StoreContents { config, records, reports })
     }
 
@@ -167,19 +170,6 @@ impl ClusterStore for KubeClusterStore {
                 Swap::after(failure, self.config().await?, seen, text)
             }
         }
-    }
-}
-
-impl NodeStore for KubeClusterStore {
-    async fn read_nodes(&self) -> Result<NodeContents, Unavailable> {
-        let (mut reports, now) = (Vec::new(), Timestamp::now());
-        let summary = |data: &ReportData<'_>| {
-            let report = ReportSummary::decode(data.report.as_bytes())?;
-            Some(StoredReport { report, age: age(data.refreshed.as_deref(), now) })
-        };
-        self.reports(|data| reports.extend(summary(data))).await?;
-        let records = self.records(self.config().await?.as_ref()).await?;
-        Ok(NodeContents { records, reports })
     }
 }
 

@@ -95,11 +95,42 @@ fn a_node_is_ready_unreachable_dead_and_ready_again() {
     let (code, text) = nodes(&cluster, &["--node", &alive.to_string(), "-o", "wide"]).unwrap();
     assert!(code == Some(0) && text.contains(env!("CARGO_PKG_VERSION")), "{text}");
     assert_eq!(nodes(&cluster, &["--node", "n9"]).unwrap().0, Some(2));
+    a_migration_names_the_dead_node(&cluster, &dead.to_string());
 
     cluster.nodes[1].underlay().restore().unwrap();
     cluster.daemons[1].start().unwrap();
     wait_for(&cluster, ["ready"; 3], 0);
     assert!(nodes(&cluster, &["--failing"]).unwrap().1.starts_with("3 nodes: 3 ready"));
+}
+
+/// One node of three is dead: it stops a stage by its own name, and no other node waits for it.
+fn a_migration_names_the_dead_node(cluster: &Cluster, dead: &str) {
+    let migrate = |line: &str| {
+        let words: Vec<&str> = ["migrate"].into_iter().chain(line.split(' ')).collect();
+        let (code, text) = run(cluster, &words).unwrap();
+        println!("# tweedctl migrate {line}\n{text}");
+        (code, text.split_whitespace().collect::<Vec<_>>().join(" "))
+    };
+    let outage = format!("{dead} is dead: its report is not refreshed for ");
+    let is_named = |line: &str, expected: i32| {
+        let (code, text) = migrate(line);
+        assert!(code == Some(expected) && text.matches(&outage).count() == 1, "{code:?} {text}");
+        assert!(text.contains("not reached from 2 of 2 nodes"), "{text}");
+        // It is named by itself, not with its peers.
+        assert!(
+            !text.contains(&format!("→ {dead}")) && !text.contains(&format!("to {dead}")),
+            "{text}"
+        );
+    };
+    is_named("plan --to host-gw", 3);
+    is_named("start --to host-gw", 3);
+    is_named("status", 4);
+    let (code, text) = migrate("start --to host-gw --percent 50 --force");
+    assert!(code == Some(0) && text.ends_with("1 node dead"), "{code:?} {text}");
+    is_named("next", 3);
+    is_named("status", 4);
+    assert_eq!(migrate("rollback").0, Some(0));
+    assert_eq!(migrate("finish").0, Some(0));
 }
 
 /// The data of a page, or of an event.

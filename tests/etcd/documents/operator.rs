@@ -8,8 +8,7 @@ use tokio::time::timeout;
 use tweed::model::report::NodeReport;
 use tweed::store::etcd::EtcdClusterStore;
 use tweed::store::operator::{Swap, Written};
-use tweed::store::{ClusterStore, NodeStore};
-use tweed::store::{Documents, Leases};
+use tweed::store::{ClusterStore, Documents, Leases};
 
 use crate::documents::node_report::report;
 use crate::fixture::node::{CONFIG, SUBNETS, V4, config, manager, options, value, vxlan};
@@ -90,13 +89,13 @@ async fn each_node_is_read_with_the_time_since_its_refresh() {
     }
     server.put(&format!("{SUBNETS}10.5.9.0-24"), &value("192.168.0.9")).await;
     let operator = EtcdClusterStore::new(options(&[server.endpoint()]));
-    let found = operator.read_nodes().await.unwrap();
+    let found = operator.read().await.unwrap();
     assert_eq!((found.records.len(), found.reports.len()), (3, 2));
     let own = managers[0].acquire(&config(V4), &vxlan(&["192.168.0.7"])).await.unwrap();
     let is_stale = async {
         loop {
             managers[0].refresh_report(&report(&own)).await.unwrap();
-            let reports = operator.read_nodes().await.unwrap().reports;
+            let reports = operator.read().await.unwrap().reports;
             let stale = reports.iter().filter(|it| it.report.is_stale(it.age));
             let stale: Vec<_> = stale.map(|it| it.report.lease.clone()).collect();
             assert!(!stale.contains(&own.id), "{reports:?}");

@@ -5,6 +5,7 @@
 mod decision;
 mod harm;
 mod operators;
+mod outage;
 mod plan;
 mod reachability;
 mod stages;

@@ -9,7 +9,8 @@ use crate::model::path::Path;
 
 use super::super::cluster::ClusterView;
 use super::super::obstacle::Obstacles;
-use super::super::reachability::{Backends, Reachability, pairs};
+use super::super::reachability::pairs::{self, Figures};
+use super::super::reachability::{Backends, Reachability};
 use super::super::state::Step;
 use super::world::{Listens, MIXED, Runs, VXLAN, World, named, percent, step};
 use crate::model::prefix::Family;
@@ -20,7 +21,7 @@ const THEN: Backends = Backends::All { kind: BackendType::HostGw, mixed: true };
 fn obstacles(view: &ClusterView, kind: BackendType) -> [Vec<String>; 2] {
     let mut obstacles = Obstacles::of_nodes(view);
     obstacles.add_failing(view, kind, &(0..view.members.len()).collect());
-    pairs(view, Backends::All { kind, mixed: true }).for_each(|pair| obstacles.add_cut(&pair));
+    pairs::cut(view, Backends::All { kind, mixed: true }).for_each(|pair| obstacles.add_cut(&pair));
     [obstacles.fatal.first, obstacles.forgivable.first]
 }
 
@@ -73,6 +74,14 @@ fn nodes_that_plan_alike_have_the_paths_that_each_would_plan_alone() {
             let alike = lines(&view, Reachability::new(&view, backends));
             let alone = lines(&view, Reachability::new(&view, backends).each_alone());
             assert_eq!(alike, alone, "mistake {number}, {backends:?}");
+        }
+        for mixed in [true, false] {
+            let then = Backends::All { kind: BackendType::HostGw, mixed };
+            for from in pairs::by_node(&view, then) {
+                let mut counted = Figures::default();
+                from.iter().for_each(|pair| counted.add(&pair));
+                assert_eq!(from.figures, counted, "mistake {number}, {mixed}");
+            }
         }
     }
 }

@@ -1,5 +1,7 @@
 //! A cluster in memory whose nodes apply the config.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 
 use crate::mac::MacAddr;
@@ -7,11 +9,12 @@ use crate::model::config::{BackendType, NetworkConfig};
 use crate::model::entry::LinkName;
 use crate::model::lease::{Endpoint, Lease, LeaseId, Record, Vtep};
 use crate::model::node::{Node, Uplink};
-use crate::model::path::Cause;
-use crate::model::path::{Fallback, Fallbacks, Path};
+use crate::model::path::{Cause, Fallback, Fallbacks, Path, PeerReachability, UnreachableCause};
 use crate::model::prefix::{Family, Prefix};
-use crate::model::report::{Exception, NodeReport, OtherMtu, Quality};
+use crate::model::report::{Exception, FailingPeer, NodeReport, OtherMtu, Quality};
 use crate::model::status::{PeerCounts, ReachabilityCounts};
+use crate::operator::nodes::evidence::ClusterNode;
+use crate::store::operator::StoredReport;
 
 use super::super::cluster::{ClusterView, Member};
 use super::super::options::{Order, StageOptions, Start};
@@ -53,6 +56,19 @@ pub(super) enum Runs {
     Tweed,
     /// Stock flannel, on the backend of the config that it started with.
     Flannel,
+    /// Nothing, since 12 minutes: it is powered off.
+    Nothing,
+    /// As `Tweed`, but its cable is pulled; the store is reached by another one.
+    Unreachable,
+}
+
+impl Runs {
+    const fn is_reached(self) -> bool {
+        match self {
+            Self::Tweed | Self::Flannel => true,
+            Self::Nothing | Self::Unreachable => false,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +106,8 @@ impl World {
 
     /// Every node that listens applies the config.
     pub(super) fn follow(&mut self) {
-        for machine in self.nodes.iter_mut().filter(|it| it.listens == Listens::Yes) {
+        let listens = |it: &&mut Machine| it.listens == Listens::Yes && it.runs != Runs::Nothing;
+        for machine in self.nodes.iter_mut().filter(listens) {
             (machine.doing, machine.seen) = (self.text.clone(), self.revision);
         }
     }
@@ -100,8 +117,37 @@ impl World {
         leases.map(|lease| Record { id: lease.id.clone(), lease: Ok(lease) }).collect()
     }
 
-    pub(super) fn reports(&self) -> Vec<NodeReport> {
-        self.nodes.iter().filter(|it| it.runs == Runs::Tweed).map(Machine::report).collect()
+    pub(super) fn reports(&self) -> Vec<StoredReport> {
+        let reporting = self.nodes.iter().filter(|it| it.runs != Runs::Flannel);
+        let stored = |machine: &Machine| StoredReport {
+            report: NodeReport {
+                reachability: self.reachability(machine),
+                failing_peers: self.failing_peers(machine),
+                ..machine.report()
+            },
+            age: Some(Duration::from_secs(if machine.runs == Runs::Nothing { 720 } else { 7 })),
+        };
+        reporting.map(stored).collect()
+    }
+
+    /// Of the peers that `from` does not reach; the others are unknown.
+    fn failing_peers(&self, from: &Machine) -> Vec<FailingPeer> {
+        let failing = self.nodes.iter().filter(|to| !to.runs.is_reached());
+        let failing = failing.filter(|to| from.runs == Runs::Tweed && to.number != from.number);
+        let cause = UnreachableCause::PeerSilent;
+        let reachability = PeerReachability::Unreachable { cause, since_ms: None };
+        let peer = |to: &Machine| FailingPeer {
+            lease: to.id(),
+            family: Some(Family::V4),
+            reachability,
+            since: None,
+        };
+        failing.map(peer).collect()
+    }
+
+    fn reachability(&self, from: &Machine) -> ReachabilityCounts {
+        let unreachable = self.failing_peers(from).len();
+        ReachabilityCounts { unreachable, ..ReachabilityCounts::default() }
     }
 
     pub(super) fn state(&self) -> MigrationState {
@@ -109,7 +155,7 @@ impl World {
     }
 
     pub(super) fn view(&self) -> ClusterView {
-        ClusterView::new(self.state(), self.records(), self.reports())
+        ClusterView::new(self.state(), ClusterNode::all(self.records(), self.reports()))
     }
 
     /// Probes of node `from` report the direct path to node `to` as failed.
@@ -198,7 +244,7 @@ impl Machine {
             reachability: ReachabilityCounts::default(),
             failing_peers: Vec::new(),
             groups: Vec::new(),
-            refresh_seconds: None,
+            refresh_seconds: Some(60),
             daemon: None,
             failing: self.failing.clone(),
             quality: self.quality,
@@ -250,8 +296,8 @@ fn a_named_node_is_known_by_its_name_and_own_public_ip() {
     // The public IP in the lease may differ from the node's own.
     let lease = records[1].lease.as_mut().unwrap();
     lease.endpoints[0].public_ip = "203.0.113.7".parse().unwrap();
-    reports[1].name = Some("worker-2".into());
-    let view = ClusterView::new(world.state(), records, reports);
+    reports[1].report.name = Some("worker-2".into());
+    let view = ClusterView::new(world.state(), ClusterNode::all(records, reports));
     let member: &Member = &view.members[1];
     assert_eq!(
         (member.name.clone(), member.names().join(" ")),
