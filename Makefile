@@ -49,7 +49,7 @@ fuzz: target/tools/bin/cargo-fuzz packages ## Feed every reader of foreign input
 fmt: ## Format the code
 	$(CARGO) fmt --all
 
-release: packages target/tools/bin/cargo-cyclonedx ## Build the binaries as they are shipped into target/image, and their SBOM
+release: packages target/tools/bin/cargo-cyclonedx ## Build the binaries as they are shipped into target/image, their man pages and their SBOM
 	@tests/packages image
 	@rustup target list --installed | grep -q ^$(STATIC)$$ || \
 	  { echo "installing: Rust's library for $(STATIC)" && rustup target add $(STATIC); }

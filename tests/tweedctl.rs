@@ -3,10 +3,10 @@
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::mpsc;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, mpsc};
 use std::thread::{self, JoinHandle};
 
 use expect_test::expect;
@@ -50,6 +50,11 @@ struct FakeDaemon {
 
 impl FakeDaemon {
     fn answering(answers: Value) -> Self {
+        Self::answering_in_turn(vec![answers])
+    }
+
+    /// Answers each question as listed at first, for the second time, …; the last one is repeated.
+    fn answering_in_turn(answers: Vec<Value>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("subnet.sock");
         let (stop, stopped) = oneshot::channel();
@@ -57,7 +62,14 @@ impl FakeDaemon {
         let serve = async move {
             let listener = http::bind_control(&socket).unwrap();
             ready.send(()).unwrap();
-            let route = async |path: String| match answers.get(path) {
+            let asked = Mutex::new(BTreeMap::<String, usize>::new());
+            let next = |path: &str| {
+                let mut asked = asked.lock().unwrap();
+                let count = asked.entry(path.to_owned()).or_default();
+                *count += 1;
+                answers.get((*count).min(answers.len()) - 1).unwrap().get(path)
+            };
+            let route = async |path: String| match next(&path) {
                 Some(answer) if answer["ready"] == false => http::json(503, answer),
                 Some(answer) => http::json(200, answer),
                 None => http::text(503, "the loop has ended\n"),
@@ -386,7 +398,16 @@ fn a_plan_from_bad_files_names_them() {
 
 #[test]
 fn a_wrong_command_line_is_bad_usage() {
-    for line in ["", "frobnicate", "status --nonsense", "plan", "status -o yaml"] {
+    let many = ["status --wait --watch", "status --timeout 2s", "peers --family v5"];
+    for line in many.into_iter().chain([
+        "",
+        "frobnicate",
+        "status --nonsense",
+        "plan",
+        "status -o xml",
+        "status --watch=2",
+        "status --watch=0s",
+    ]) {
         assert_eq!(tweedctl(line).0, 2, "{line}");
     }
     let help = tweedctl("--help");
@@ -408,6 +429,198 @@ fn leases_are_listed_by_default_and_kubernetes_has_none_to_reserve() {
     }
     let Output(code, _, error) = tweedctl("leases usage --etcd-endpoints http://127.0.0.1:9");
     assert!(code == 3 && error.contains("--etcd-endpoints"), "{error}");
+}
+
+#[test]
+fn yaml_has_what_json_has() {
+    let peers = json!([peer("10.244.3.0/24", true), peer("10.244.4.0/24", false)]);
+    let daemon = FakeDaemon::answering(json!({ "/peers": peers }));
+    let Output(code, yaml, error) = daemon.tweedctl("peers -o yaml");
+    assert_eq!(code, 1, "{error}");
+    assert!(yaml.contains("\n  public_ip: 172.16.0.9\n"), "{yaml}");
+    let read: Value = serde_saphyr::from_str(&yaml).unwrap();
+    assert_eq!(read, daemon.tweedctl("peers -o json").json());
+}
+
+#[test]
+fn status_waits_until_the_node_is_ready() {
+    let answers =
+        |ready| json!({ "/status": status(), "/readyz": { "ready": ready, "reasons": [] } });
+    let daemon = FakeDaemon::answering_in_turn(vec![answers(false), answers(false), answers(true)]);
+    assert_eq!(daemon.tweedctl("status").0, 1);
+    let output = daemon.tweedctl("status --wait");
+    assert_eq!(output.0, 0, "{output:?}");
+    assert!(output.1.starts_with("tweedd 0.1.0: ready\n"), "{output:?}");
+
+    // The last state at the end of the time.
+    let daemon = FakeDaemon::answering(answers(false));
+    let output = daemon.tweedctl("status --wait --timeout 700ms");
+    assert_eq!(output.0, 1, "{output:?}");
+    assert!(output.1.starts_with("tweedd 0.1.0: not ready\n"), "{output:?}");
+    let Output(code, _, error) = tweedctl("status --wait --timeout 0.1s --socket /nowhere.sock");
+    assert_eq!(code, 3);
+    assert!(error.starts_with("tweedctl: no daemon answers on /nowhere.sock"), "{error}");
+}
+
+/// A program that runs until the value is dropped.
+struct Running(Child);
+
+impl Running {
+    fn start(command: &mut Command) -> Self {
+        let pipes = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self(pipes.spawn().unwrap())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+#[test]
+fn a_result_is_shown_again_and_again() {
+    let peers = |peers: &[Value]| json!({ "/peers": peers });
+    let second = peer("10.244.3.0/24", true);
+    let daemon = FakeDaemon::answering_in_turn(vec![peers(&[]), peers(&[second])]);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tweedctl"));
+    command
+        .args(["peers", "--watch=100ms", "--socket"])
+        .arg(daemon.folder.path().join("subnet.sock"));
+    let mut running = Running::start(&mut command);
+    let mut lines = BufReader::new(running.0.stdout.take().unwrap()).lines().map_while(Result::ok);
+    // A file gets no control characters.
+    let row = "10.244.3.0/24  172.16.0.9  vxlan    tunnel  -     -    -     programmed";
+    let rows = lines.by_ref().filter(|line| !line.starts_with("SUBNET"));
+    let shown: Vec<String> = rows.take(5).collect();
+    assert_eq!(shown, ["there are no peers", "", row, "", row]);
+    // A daemon that ends does not end the command.
+    drop(daemon);
+    let mut errors = BufReader::new(running.0.stderr.take().unwrap()).lines().map_while(Result::ok);
+    for _ in 0..2 {
+        let error = errors.next().unwrap();
+        assert!(error.starts_with("tweedctl: no daemon answers on "), "{error}");
+    }
+}
+
+/// A command of tweedctl on a terminal.
+fn on_a_terminal(daemon: &FakeDaemon, line: &str) -> Command {
+    let socket = daemon.folder.path().join("subnet.sock");
+    let line = format!("{} {line} --socket {}", env!("CARGO_BIN_EXE_tweedctl"), socket.display());
+    let mut command = Command::new("script");
+    command.args(["-qec", &line, "/dev/null"]).env("TERM", "xterm").env_remove("NO_COLOR");
+    command
+}
+
+#[test]
+fn a_terminal_shows_colours_and_redraws() {
+    let mut peer = peer("10.244.3.0/24", true);
+    peer["reachability"] = json!({ "state": "unreachable", "cause": "peer-silent" });
+    let daemon = FakeDaemon::answering(json!({ "/peers": [peer] }));
+    let (red, clear) = ("\u{1b}[31m10.244.3.0/24 ", "\u{1b}[H\u{1b}[J");
+    let shown = |command: &mut Command| {
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        assert_eq!(output.status.code(), Some(5), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let coloured = shown(&mut on_a_terminal(&daemon, "peers"));
+    assert!(coloured.contains(red) && !coloured.contains(clear), "{coloured:?}");
+    for plain in [
+        on_a_terminal(&daemon, "peers").env("NO_COLOR", "1"),
+        on_a_terminal(&daemon, "peers").env("TERM", "dumb"),
+        &mut on_a_terminal(&daemon, "peers --color never"),
+        &mut on_a_terminal(&daemon, "peers -o json"),
+    ] {
+        let plain = shown(plain);
+        assert!(plain.contains("10.244.3.0/24") && !plain.contains('\u{1b}'), "{plain:?}");
+    }
+    assert!(!daemon.tweedctl("peers").1.contains('\u{1b}'));
+    assert!(daemon.tweedctl("peers --color always").1.contains(red));
+
+    let mut running = Running::start(&mut on_a_terminal(&daemon, "peers --watch=100ms"));
+    let (mut terminal, mut pages) = (running.0.stdout.take().unwrap(), Vec::new());
+    while String::from_utf8_lossy(&pages).matches(clear).count() < 3 {
+        let mut piece = [0; 4096];
+        let length = terminal.read(&mut piece).unwrap();
+        assert_ne!(length, 0, "{pages:?}");
+        pages.extend(&piece[..length]);
+    }
+    let pages = String::from_utf8(pages).unwrap();
+    let page = pages.split(clear).nth(1).unwrap();
+    assert!(pages.starts_with(clear) && page.contains(red), "{pages:?}");
+}
+
+/// What bash offers for the last word of `line`.
+fn completed(program: &str, line: &str) -> String {
+    let Output(code, script, error) = tweedctl(&format!("completions bash {program}"));
+    assert_eq!(code, 0, "{error}");
+    let mut words = line.rsplit(' ');
+    let (last, before) = (words.next().unwrap(), words.next().unwrap());
+    let ask = format!(
+        "{script}\nCOMP_WORDS=({line}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))\n\
+         _{program} {program} {last} {before}; echo \"${{COMPREPLY[*]}}\""
+    );
+    let output = Command::new("bash").args(["-c", &ask]).output().unwrap();
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+#[test]
+fn bash_completes_commands_flags_and_values() {
+    assert_eq!(completed("tweedctl", "tweedctl lea"), "leases");
+    assert_eq!(completed("tweedctl", "tweedctl leases res"), "reserve");
+    assert_eq!(completed("tweedctl", "tweedctl migrate start --can"), "--canary");
+    assert_eq!(completed("tweedctl", "tweedctl status --output y"), "yaml");
+    assert_eq!(completed("tweedctl", "tweedctl peers --family v"), "v4 v6");
+    assert_eq!(completed("tweedd", "tweedd --iptables-r"), "--iptables-resync");
+    for shell in ["zsh", "fish"] {
+        assert!(tweedctl(&format!("completions {shell}")).1.contains("reserve"), "{shell}");
+        let flags = tweedctl(&format!("completions {shell} tweedd")).1;
+        assert!(flags.contains("ip-masq"), "{shell}");
+    }
+    assert_eq!(tweedctl("completions csh").0, 2);
+}
+
+/// The commands in a help.
+fn subcommands(help: &str) -> Vec<&str> {
+    let list = help.split("Commands:\n").nth(1).unwrap_or_default().split("\n\n").next().unwrap();
+    // A description that continues on the next line is indented further.
+    let lines = list.lines().filter(|line| !line.starts_with("   "));
+    let names = lines.filter_map(|line| line.split_whitespace().next());
+    names.filter(|name| *name != "help").collect()
+}
+
+#[test]
+fn every_command_has_a_man_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let Output(code, out, error) = tweedctl(&format!("man --dir {}", path.display()));
+    assert_eq!((code, out.as_str()), (0, ""), "{error}");
+    let page = |name: &str| std::fs::read_to_string(path.join(name)).unwrap();
+    let mut left = vec![String::new()];
+    let mut pages = 0;
+    while let Some(command) = left.pop() {
+        let help = tweedctl(format!("{command} --help").trim_start()).1;
+        let name = format!("tweedctl {command}").trim_end().replace(' ', "-");
+        let page = page(&format!("man1/{name}.1"));
+        let title = format!(".TH {name} 1 ");
+        assert!(page.contains(&title) && page.contains("\n.SH SYNOPSIS\n"), "{name}: {page}");
+        for subcommand in subcommands(&help) {
+            let listed = format!("{name}\\-{subcommand}(1)").replace("tweedctl-", "tweedctl\\-");
+            assert!(page.contains(&listed), "{listed} is not in {page}");
+            left.push(format!("{command} {subcommand}").trim_start().to_owned());
+        }
+        pages += 1;
+    }
+    let written = |section: &str| std::fs::read_dir(path.join(section)).unwrap().count();
+    assert!(pages > 25, "{pages}");
+    assert_eq!((written("man1"), written("man8")), (pages, 1));
+    let daemon = page("man8/tweedd.8");
+    assert!(daemon.contains("etcd\\-endpoints") && daemon.contains(".TH tweedd 8"), "{daemon}");
+    let Output(code, _, error) = tweedctl("man --dir /dev/null");
+    assert_eq!(code, 2);
+    assert!(error.starts_with("tweedctl: /dev/null/man1 cannot be written: "), "{error}");
 }
 
 #[test]

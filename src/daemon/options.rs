@@ -35,6 +35,11 @@ use crate::store::etcd::EtcdOptions;
 use crate::store::kube::{AnnotationPrefix, ApiOptions, KubeOptions};
 use crate::store::operator::StoreLocation;
 
+/// The command line as clap describes it, for manuals. [`Options::parse`] reads it as Go does.
+pub fn command() -> clap::Command {
+    argv::command(&flags::all())
+}
+
 /// The settings of the daemon. `Debug` prints no secret.
 #[derive(Clone, Debug)]
 pub struct Options {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::layout::{counted, wrap, wrap_entry};
+use super::layout::{Tone, Toned, counted, wrap, wrap_entry};
 use super::node::{self, Files};
 use super::{Answer, Error, ExitStatus};
 use crate::kernel::Kernel;
@@ -26,6 +26,8 @@ struct Difference {
     present: Option<String>,
     #[serde(skip)]
     text: String,
+    #[serde(skip)]
+    tone: Tone,
 }
 
 pub(super) async fn answer(files: &Files, mut kernel: impl Kernel) -> Result<Differences, Error> {
@@ -45,6 +47,11 @@ impl Difference {
             entry: op.entry().to_string(),
             present: present.map(ToString::to_string),
             text: op.to_string(),
+            tone: match op {
+                Op::Create(_) => Tone::Good,
+                Op::Replace(_) => Tone::Warning,
+                Op::Remove(_) => Tone::Bad,
+            },
         }
     }
 }
@@ -58,7 +65,9 @@ impl Answer for Differences {
 impl fmt::Display for Differences {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for difference in &self.differences {
-            writeln!(f, "{}", wrap_entry(&difference.text, 4))?;
+            let text = wrap_entry(&difference.text, 4);
+            Toned(difference.tone, text).fmt(f)?;
+            writeln!(f)?;
             if let Some(present) = &difference.present {
                 writeln!(f, "{}", wrap_entry(&format!("  now {present}"), 6))?;
             }

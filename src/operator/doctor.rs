@@ -1,12 +1,12 @@
 //! `tweedctl doctor`: what drops or blocks packets on this host, and how to fix it.
 
-use std::fmt;
+use std::fmt::{self, Display};
 use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
 
-use super::layout::{counted, wrap};
+use super::layout::{Tone, Toned, counted, wrap};
 use super::node::{self, Files, Unanswered};
 use super::{Answer, Error, ExitStatus};
 use crate::kernel::Kernel;
@@ -42,16 +42,19 @@ impl Default for DoctorOptions {
 }
 
 const LEVELS: &str = "\
-fatal    tweedd refuses to start
-warning  packets are lost, or will be
-unknown  a part of the host could not be examined
-note     no packets are lost at present
+Levels:
+  fatal    tweedd refuses to start
+  warning  packets are lost, or will be
+  unknown  a part of the host could not be examined
+  note     no packets are lost at present
+
 Exit codes:
   0  no findings, or only notes
   1  a fatal finding, or a warning that is not about a peer
   2  the command line is invalid
   3  a part of the host could not be examined, and nothing else is wrong
   5  a peer is degraded or unreachable, and nothing else is wrong
+
 docs/doctor.md describes each finding under its id.";
 
 /// The checkpoint of the systemd unit and the manifests, below the root. A reboot keeps it.
@@ -202,7 +205,13 @@ impl fmt::Display for Diagnosis {
 
 fn write_finding(f: &mut fmt::Formatter<'_>, finding: &Finding) -> fmt::Result {
     let Finding { id, level, what, place, why, fix, drop_in } = finding;
-    writeln!(f, "{}", wrap(&format!("{}: {what}", level.as_str()), 2))?;
+    let tone = match level {
+        Level::Fatal => Tone::Bad,
+        Level::Warning | Level::Unknown => Tone::Warning,
+        Level::Note => Tone::Plain,
+    };
+    Toned(tone, wrap(&format!("{}: {what}", level.as_str()), 2)).fmt(f)?;
+    writeln!(f)?;
     let file = drop_in.as_ref().map(|it| format!("/etc/{0} from config/{0}", it.file));
     let rows = [("where", place), ("why", why), ("fix", fix)];
     for (name, text) in rows.into_iter().chain(file.iter().map(|file| ("file", file))) {

@@ -11,8 +11,9 @@ use jiff::Timestamp;
 use serde::Serialize;
 use tokio::time::sleep;
 
-use super::layout::{Output, wrap};
+use super::layout::{Tone, Toned, wrap};
 use super::node::{self, Unanswered};
+use super::output::{Format, Output, write_text, yaml};
 use super::{Error, ExitStatus};
 use crate::excerpt;
 use crate::model::event::{EventPage, NodeChange, NodeEvent};
@@ -99,13 +100,20 @@ async fn ask(socket: &Path, after: u64) -> Result<EventPage, Unanswered> {
 
 fn write_lines(out: &mut impl Write, output: Output, lines: &[Line]) -> Result<(), Error> {
     for line in lines {
-        match output {
-            Output::Text => writeln!(out, "{}", wrap(&line.to_string(), INDENT))?,
-            Output::Wide => writeln!(out, "{}", excerpt::line(&line.to_string()))?,
-            Output::Json => {
+        match output.format {
+            Format::Text => {
+                let text = format!("{}\n", wrap(&line.to_string(), INDENT));
+                write_text(out, output, &Toned(line.tone(), text))?;
+            }
+            Format::Wide => {
+                let text = format!("{}\n", excerpt::line(&line.to_string()));
+                write_text(out, output, &Toned(line.tone(), text))?;
+            }
+            Format::Json => {
                 let json = serde_json::to_string(line).map_err(std::io::Error::from)?;
                 writeln!(out, "{}", excerpt::printable_json(json))?;
             }
+            Format::Yaml => write!(out, "---\n{}", yaml(line)?)?,
         }
     }
     Ok(out.flush()?)
@@ -156,6 +164,13 @@ impl Line {
     const fn gap(missing: Option<u64>, message: String) -> Self {
         Self::Notice(Notice { kind: NoticeKind::Gap, missing, message })
     }
+
+    fn tone(&self) -> Tone {
+        match self {
+            Self::Event(event) if !event.change.kind.is_warning() => Tone::Plain,
+            Self::Event(_) | Self::Notice(_) => Tone::Warning,
+        }
+    }
 }
 
 impl fmt::Display for Line {
@@ -175,6 +190,7 @@ impl fmt::Display for Line {
 #[cfg(test)]
 mod tests {
     use expect_test::expect;
+    use serde_json::Value;
 
     use super::*;
     use crate::model::event::{EventHistory, EventKind, EventSubject};
@@ -259,12 +275,12 @@ mod tests {
         let mut lines = cursor.advance(history.after(0));
         lines.extend(cursor.wait(&Unanswered::Absent("/run/flannel/subnet.sock".into())));
         lines.push(Line::gap(Some(3), "3 events before are lost".into()));
-        let shown = |output| {
+        let shown = |format| {
             let mut text = Vec::new();
-            write_lines(&mut text, output, &lines).unwrap();
+            write_lines(&mut text, Output::plain(format), &lines).unwrap();
             String::from_utf8(text).unwrap()
         };
-        let text = shown(Output::Text);
+        let text = shown(Format::Text);
         assert!(text.lines().all(|line| line.len() <= 80), "{text}");
         expect![[r"
             2026-11-23T10:00:07Z  peer-unreachable   10.244.7.0/24 (172.16.0.7): peer is
@@ -279,12 +295,21 @@ mod tests {
             (no daemon answers on /run/flannel/subnet.sock: waiting for it)
             (3 events before are lost)
         "]]
-        .assert_eq(&shown(Output::Wide));
+        .assert_eq(&shown(Format::Wide));
         expect![[r#"
             {"sequence":1,"time":"2026-11-23T10:00:07.25Z","kind":"peer-unreachable","lease":"10.244.7.0-24","peer":"10.244.7.0/24 (172.16.0.7)","message":"peer is unreachable: no probe and no ping is answered: its host is down, or a firewall drops the packets \\u{1b}[2J"}
             {"kind":"waiting","missing":null,"message":"no daemon answers on /run/flannel/subnet.sock: waiting for it"}
             {"kind":"gap","missing":3,"message":"3 events before are lost"}
         "#]]
-        .assert_eq(&shown(Output::Json));
+        .assert_eq(&shown(Format::Json));
+        let yaml = shown(Format::Yaml);
+        assert_eq!(yaml.matches("---\n").count(), 3, "{yaml}");
+        assert!(yaml.contains("kind: peer-unreachable\n"), "{yaml}");
+        let read: Value = serde_saphyr::from_str(yaml.rsplit("---\n").next().unwrap()).unwrap();
+        assert_eq!(read, serde_json::to_value(&lines[2]).unwrap());
+        let mut coloured = Vec::new();
+        write_lines(&mut coloured, Output::coloured(Format::Text), &lines).unwrap();
+        let coloured = String::from_utf8(coloured).unwrap();
+        assert!(coloured.starts_with("\u{1b}[33m2026-11-23T10:00:07Z"), "{coloured:?}");
     }
 }

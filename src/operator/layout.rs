@@ -2,36 +2,73 @@
 
 use std::fmt;
 
-use clap::ValueEnum;
+use clap::builder::styling::AnsiColor;
 
 use crate::excerpt;
+use crate::model::path::ReachabilityState;
 
 const WIDTH: usize = 80;
 const GAP: usize = 2;
 /// Other nodes write leases: a long text in one must not fill the screen. `-o json` shows it whole.
 const LONGEST: usize = 240;
 
-/// The format of a command's output.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Output {
-    Text,
-    /// Text of any width, with more columns.
-    Wide,
-    Json,
+/// How much a text matters: its colour, where there are colours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tone {
+    Plain,
+    Good,
+    Warning,
+    Bad,
 }
+
+/// A text that is in colour if the format is `{:#}`.
+pub(super) struct Toned<T>(pub(super) Tone, pub(super) T);
 
 /// Rows under a heading, each with an optional note below it.
 pub(super) struct Table {
     heading: &'static [&'static str],
     width: usize,
     /// The heading is the first.
-    rows: Vec<(Vec<String>, Option<String>)>,
+    rows: Vec<Row>,
+}
+
+struct Row {
+    tone: Tone,
+    cells: Vec<String>,
+    note: Option<String>,
+}
+
+impl<T: fmt::Display> fmt::Display for Toned<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(tone, text) = self;
+        let colour = match tone {
+            Tone::Plain => None,
+            Tone::Good => Some(AnsiColor::Green),
+            Tone::Warning => Some(AnsiColor::Yellow),
+            Tone::Bad => Some(AnsiColor::Red),
+        };
+        match colour.filter(|_| f.alternate()).map(AnsiColor::on_default) {
+            Some(style) => write!(f, "{style}{text}{style:#}"),
+            None => write!(f, "{text}"),
+        }
+    }
+}
+
+impl From<Option<ReachabilityState>> for Tone {
+    fn from(state: Option<ReachabilityState>) -> Self {
+        match state {
+            Some(ReachabilityState::Unreachable) => Self::Bad,
+            Some(ReachabilityState::Degraded) => Self::Warning,
+            Some(ReachabilityState::Reachable | ReachabilityState::Unknown) | None => Self::Plain,
+        }
+    }
 }
 
 impl Table {
     pub(super) fn new(heading: &'static [&'static str]) -> Self {
         let words = heading.iter().map(ToString::to_string).collect();
-        Self { heading, width: WIDTH, rows: vec![(words, None)] }
+        let first = Row { tone: Tone::Plain, cells: words, note: None };
+        Self { heading, width: WIDTH, rows: vec![first] }
     }
 
     /// As [`Table::new`], with columns as wide as their cells.
@@ -41,15 +78,24 @@ impl Table {
 
     /// One cell for each word of the heading.
     pub(super) fn row(&mut self, cells: &[&dyn fmt::Display], note: Option<String>) {
+        self.toned_row(Tone::Plain, cells, note);
+    }
+
+    pub(super) fn toned_row(
+        &mut self,
+        tone: Tone,
+        cells: &[&dyn fmt::Display],
+        note: Option<String>,
+    ) {
         let cells = cells.iter().map(|cell| printable(&cell.to_string())).collect();
-        self.rows.push((cells, note));
+        self.rows.push(Row { tone, cells, note });
     }
 
     /// Where each column starts. The widest columns shrink until all fit; a cell that is too long
     /// for its column moves the cells after it to the next line.
     fn starts(&self) -> Vec<usize> {
         let mut widths = vec![0; self.heading.len()];
-        for (cells, _) in &self.rows {
+        for Row { cells, .. } in &self.rows {
             for (width, cell) in widths.iter_mut().zip(cells) {
                 *width = length(cell).max(*width);
             }
@@ -69,27 +115,29 @@ impl Table {
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let starts = self.starts();
-        for (cells, note) in &self.rows {
-            write_row(f, &starts, cells)?;
-            if let Some(note) = note {
-                writeln!(f, "{}", wrap(&format!("    {note}"), 6))?;
-            }
+        for Row { tone, cells, note } in &self.rows {
+            let mut lines = lines(&starts, cells);
+            lines.extend(note.as_ref().map(|note| wrap(&format!("    {note}"), 6)));
+            Toned(*tone, lines.join("\n")).fmt(f)?;
+            writeln!(f)?;
         }
         Ok(())
     }
 }
 
-fn write_row(f: &mut fmt::Formatter<'_>, starts: &[usize], cells: &[String]) -> fmt::Result {
-    let mut line = String::new();
+/// The lines of a row, usually one.
+fn lines(starts: &[usize], cells: &[String]) -> Vec<String> {
+    let (mut lines, mut line) = (Vec::new(), String::new());
     for (start, cell) in starts.iter().zip(cells) {
         if length(&line) + GAP > *start && *start > 0 {
-            writeln!(f, "{}", line.trim_end())?;
+            lines.push(line.trim_end().to_owned());
             line.clear();
         }
         line.extend(std::iter::repeat_n(' ', start - length(&line)));
         line.push_str(cell);
     }
-    writeln!(f, "{}", line.trim_end())
+    lines.push(line.trim_end().to_owned());
+    lines
 }
 
 /// `text` in lines of 80 columns; all but the first are indented by `indent`.
@@ -211,6 +259,19 @@ mod tests {
             10.244.3.0/24                 172.16.0.9                          not programmed
         "]]
         .assert_eq(&text);
+    }
+
+    #[test]
+    fn rows_have_colours_only_where_these_are_asked_for() {
+        let mut table = Table::new(&["NODE", "STATE"]);
+        table.row(&[&"n1", &"ready"], None);
+        table.toned_row(Tone::Bad, &[&"n2", &"dead"], Some("why".into()));
+        table.toned_row(Tone::Warning, &[&"n3", &"stale"], None);
+        let text = "NODE  STATE\nn1    ready\nn2    dead\n    why\nn3    stale\n";
+        assert_eq!(table.to_string(), text);
+        let red = "\u{1b}[31mn2    dead\n    why\u{1b}[0m\n";
+        let yellow = "\u{1b}[33mn3    stale\u{1b}[0m\n";
+        assert_eq!(format!("{table:#}"), format!("NODE  STATE\nn1    ready\n{red}{yellow}"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `tweedctl`: the commands of operators, with output as text or JSON.
+//! `tweedctl`: the commands of operators, with output as text, JSON or YAML.
 
 mod cleanup;
 mod dashboard;
@@ -9,9 +9,11 @@ mod handover;
 mod ipam;
 mod layout;
 mod leases;
+mod manual;
 mod migrate;
 mod node;
 mod nodes;
+mod output;
 mod peers;
 mod plan;
 mod status;
@@ -19,18 +21,15 @@ mod store;
 mod sysdump;
 mod trace;
 
-use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use serde::Serialize;
 
-use self::layout::Output;
 use self::node::Files;
 use self::nodes::connectivity::{self, ConnectivityCommand};
-use self::peers::PeerList;
-use crate::excerpt;
+use self::output::{Answer, Output, Watch, write};
 use crate::kernel::Kernel;
 
 /// Shows and checks the state of tweedd on this node, and migrates clusters
@@ -39,9 +38,7 @@ use crate::kernel::Kernel;
 pub struct Arguments {
     #[command(subcommand)]
     command: Command,
-    /// Output format: text, wide or json
-    #[arg(short, long, value_name = "FORMAT", global = true, value_enum)]
-    #[arg(default_value_t = Output::Text, hide_possible_values = true)]
+    #[command(flatten)]
     output: Output,
     #[command(flatten)]
     files: Files,
@@ -61,9 +58,9 @@ tweedctl migrate has other codes: tweedctl migrate --help";
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Shows whether the daemon is ready, and its state
-    Status,
+    Status(status::StatusOptions),
     /// Lists each peer with its path, or the reason why it has none
-    Peers,
+    Peers(peers::PeersOptions),
     /// Lists each node of the cluster, and which of them fail
     Nodes(nodes::NodesOptions),
     /// Shows the cluster as a page in a browser, live or as a file
@@ -80,7 +77,7 @@ enum Command {
     /// Shows what a node would program; needs no daemon or privileges
     Plan(plan::PlanOptions),
     /// Lists the differences between kernel and plan; changes nothing
-    Diff,
+    Diff(Watch),
     /// Shows what happens to a packet on this node, hop by hop
     Trace(trace::TraceOptions),
     /// Lists or removes the kernel entries and files of tweed
@@ -94,6 +91,10 @@ enum Command {
     Ipam(ipam::IpamCommand),
     /// Moves a live cluster to another backend in stages, and back
     Migrate(migrate::MigrateOptions),
+    /// Prints a script that completes command lines in a shell
+    Completions(manual::CompletionsOptions),
+    /// Writes the man pages of tweedctl and tweedd
+    Man(manual::ManOptions),
 }
 
 /// The result of a command, with its exit code.
@@ -135,18 +136,6 @@ pub enum Error {
     Output(#[from] io::Error),
 }
 
-/// The result of a command: text by `Display`, JSON by `Serialize`.
-trait Answer: Display + Serialize {
-    /// The text with more columns, if there are any.
-    fn wide(&self) -> String {
-        self.to_string()
-    }
-
-    fn exit_status(&self) -> ExitStatus {
-        ExitStatus::Done
-    }
-}
-
 /// Runs the command on this host, and writes its result to `out`. Commands that need a kernel get it
 /// from `open`.
 pub async fn run<K: Kernel>(
@@ -157,18 +146,31 @@ pub async fn run<K: Kernel>(
     let Arguments { command, output, files } = arguments;
     let socket = files.socket();
     match command {
-        Command::Status => write(out, output, &status::ask(&socket).await?),
-        Command::Peers => write(out, output, &PeerList(node::ask(&socket, "/peers").await?)),
+        Command::Status(options) => {
+            let ask = async || status::answer(&options, &socket).await;
+            options.watch.show(out, output, ask).await
+        }
+        Command::Peers(options) => {
+            let ask = async || peers::answer(&options, &socket).await;
+            options.watch.show(out, output, ask).await
+        }
         Command::Leases(options) => leases::run(options, &socket, output, out).await,
         Command::Events(options) => events::run(&socket, &options, output, out).await,
         Command::Sysdump(options) => sysdump::run(&files, &options, open, output, out).await,
-        Command::Nodes(options) => write(out, output, &nodes::answer(&options, &socket).await?),
+        Command::Nodes(options) => {
+            let ask = async || nodes::answer(&options, &socket).await;
+            options.watch.show(out, output, ask).await
+        }
         Command::Dashboard(options) => dashboard::run(&options, &socket, out).await,
         Command::Connectivity(ConnectivityCommand::Test(options)) => {
-            write(out, output, &connectivity::answer(&options, &socket).await?)
+            let ask = async || connectivity::answer(&options, &socket).await;
+            options.watch.show(out, output, ask).await
         }
         Command::Plan(options) => write(out, output, &plan::answer(&options)?),
-        Command::Diff => write(out, output, &diff::answer(&files, open()?).await?),
+        Command::Diff(watch) => {
+            let ask = async || diff::answer(&files, open()?).await;
+            watch.show(out, output, ask).await
+        }
         Command::Trace(options) => {
             write(out, output, &trace::answer(&files, &options, open).await?)
         }
@@ -183,20 +185,9 @@ pub async fn run<K: Kernel>(
         }
         Command::Ipam(command) => write(out, output, &ipam::answer(&command)?),
         Command::Migrate(options) => migrate::run(&options, &socket, output, out).await,
+        Command::Completions(options) => manual::write_completions(&options, out),
+        Command::Man(options) => manual::write_pages(&options),
     }
-}
-
-fn write(out: &mut impl Write, output: Output, answer: &impl Answer) -> Result<ExitStatus, Error> {
-    match output {
-        Output::Text => write!(out, "{answer}")?,
-        Output::Wide => write!(out, "{}", answer.wide())?,
-        Output::Json => {
-            let json = serde_json::to_string_pretty(answer).map_err(io::Error::from)?;
-            writeln!(out, "{}", excerpt::printable_json(json))?;
-        }
-    }
-    out.flush()?;
-    Ok(answer.exit_status())
 }
 
 impl From<ExitStatus> for ExitCode {
@@ -225,31 +216,11 @@ impl From<&Error> for ExitCode {
 
 #[cfg(test)]
 mod tests {
-    use std::fmt;
     use std::path::PathBuf;
 
     use clap::CommandFactory;
 
     use super::*;
-
-    /// A result that contains text of other nodes.
-    #[derive(Serialize)]
-    struct Written(&'static str);
-
-    impl fmt::Display for Written {
-        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str(self.0)
-        }
-    }
-
-    impl Answer for Written {}
-
-    #[test]
-    fn json_drives_no_terminal() {
-        let mut out = Vec::new();
-        write(&mut out, Output::Json, &Written("\u{9b}2J\u{202e}")).unwrap();
-        assert_eq!(String::from_utf8(out).unwrap(), "\"\\u009b2J\\u202e\"\n");
-    }
 
     #[test]
     fn every_help_fits_in_80_columns() {

@@ -1,25 +1,101 @@
 //! `tweedctl peers`: every peer with its path and whether it answers by it, or the reason why it has
 //! no path.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use clap::Args;
 use serde::Serialize;
 
-use super::layout::{Table, age, or_dash};
-use super::{Answer, ExitStatus};
+use super::layout::{Table, Tone, age, or_dash};
+use super::node;
+use super::output::{Selection, Watch, is_named, numeric};
+use super::{Answer, Error, ExitStatus};
+use crate::model::lease::LeaseId;
 use crate::model::path::{DegradedCause, Path, PeerReachability, UnknownCause};
 use crate::model::status::{PeerStatus, ProbeResults};
 
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub(super) struct PeersOptions {
+    /// Only peers that are unreachable, degraded, incomplete or without path
+    #[arg(long)]
+    failing: bool,
+    #[command(flatten)]
+    selection: Selection,
+    #[command(flatten)]
+    pub(super) watch: Watch,
+}
+
+const EXIT_CODES: &str = "\
+Exit codes, by the peers that are listed:
+  0  each one is programmed and answers, or is planned without a path
+  1  the path of a peer is not completely in the kernel
+  2  the command line is invalid, or --node names no peer
+  3  no daemon answers
+  5  a peer is degraded or unreachable, and nothing else is wrong";
+
+/// The peers, or some of them.
 #[derive(Serialize)]
 #[serde(transparent)]
-pub(super) struct PeerList(pub(super) Vec<PeerStatus>);
+pub(super) struct PeerList {
+    rows: Vec<PeerStatus>,
+    /// The number of all rows, also of those that are not listed.
+    #[serde(skip)]
+    total: usize,
+}
+
+pub(super) async fn answer(
+    options: &PeersOptions,
+    socket: &std::path::Path,
+) -> Result<PeerList, Error> {
+    PeerList::new(node::ask(socket, "/peers").await?).only(options)
+}
+
+impl PeerList {
+    /// In the order of subnets; the families of a peer one after the other.
+    fn new(mut rows: Vec<PeerStatus>) -> Self {
+        let mut first = BTreeMap::new();
+        for peer in &rows {
+            let subnet = first.entry(peer.lease.clone()).or_insert(peer.subnet);
+            *subnet = (*subnet).min(peer.subnet);
+        }
+        rows.sort_by_cached_key(|peer| {
+            let subnet = first.get(&peer.lease).copied().flatten();
+            (subnet.is_none(), subnet, numeric(peer.lease.as_str()), peer.family)
+        });
+        Self { total: rows.len(), rows }
+    }
+
+    fn only(mut self, options: &PeersOptions) -> Result<Self, Error> {
+        let PeersOptions { failing, selection: Selection { node, family }, .. } = options;
+        if let Some(name) = node {
+            let named =
+                self.rows.iter().filter(|it| is_named(name, &it.lease, it.public_ip, it.subnet));
+            let leases: BTreeSet<LeaseId> = named.map(|peer| peer.lease.clone()).collect();
+            if leases.is_empty() {
+                return Err(Error::Usage(format!("no peer is named {name}")));
+            }
+            self.rows.retain(|peer| leases.contains(&peer.lease));
+        }
+        self.rows.retain(|peer| family.is_none() || peer.family == *family);
+        self.rows.retain(|peer| !failing || is_failing(peer));
+        Ok(self)
+    }
+}
+
+/// Whether the operator should look at it.
+fn is_failing(peer: &PeerStatus) -> bool {
+    let fails = |reachability: PeerReachability| reachability.state().is_failing();
+    peer.path.is_none() || !peer.programmed || peer.reachability.is_some_and(fails)
+}
 
 impl Answer for PeerList {
     /// A peer that is planned without a path is no error; one whose path is not programmed is.
     fn exit_status(&self) -> ExitStatus {
-        let all_programmed = self.0.iter().all(|peer| peer.path.is_none() || peer.programmed);
+        let all_programmed = self.rows.iter().all(|peer| peer.path.is_none() || peer.programmed);
         let is_failing = |it: PeerReachability| it.state().is_failing();
-        let fails = self.0.iter().any(|peer| peer.reachability.is_some_and(is_failing));
+        let fails = self.rows.iter().any(|peer| peer.reachability.is_some_and(is_failing));
         match (all_programmed, fails) {
             (false, _) => ExitStatus::Problems,
             (true, false) => ExitStatus::Done,
@@ -30,12 +106,14 @@ impl Answer for PeerList {
 
 impl fmt::Display for PeerList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_empty() {
-            return writeln!(f, "there are no peers");
+        match (self.rows.len(), self.total) {
+            (0, 0) => return writeln!(f, "there are no peers"),
+            (0, total) => return writeln!(f, "none of {total} peers is listed"),
+            _ => {}
         }
         let mut table =
             Table::new(&["SUBNET", "PUBLIC IP", "BACKEND", "PATH", "LOSS", "RTT", "SEEN", "STATE"]);
-        for peer in &self.0 {
+        for peer in &self.rows {
             let subnet = peer.subnet.map_or_else(|| peer.lease.to_string(), |s| s.to_string());
             let backend = Some(&peer.backend).filter(|backend| !backend.is_empty());
             let (public_ip, backend) = (or_dash(peer.public_ip), or_dash(backend));
@@ -45,7 +123,7 @@ impl fmt::Display for PeerList {
             let seen = or_dash(results.and_then(|it| it.answered_ms_ago).map(age));
             let cells: [&dyn fmt::Display; 8] =
                 [&subnet, &public_ip, &backend, &path, &loss, &rtt, &seen, &state(peer)];
-            table.row(&cells, note(peer));
+            table.toned_row(tone(peer), &cells, note(peer));
         }
         table.fmt(f)
     }
@@ -61,6 +139,14 @@ const fn state(peer: &PeerStatus) -> &'static str {
         }
         (Some(_), true, None | Some(PeerReachability::Unknown { .. })) => "programmed",
         (Some(_), true, Some(reachability)) => reachability.state().as_str(),
+    }
+}
+
+fn tone(peer: &PeerStatus) -> Tone {
+    match (peer.path, peer.programmed) {
+        (None, _) => Tone::Warning,
+        (Some(_), false) => Tone::Bad,
+        (Some(_), true) => peer.reachability.map(|it| it.state()).into(),
     }
 }
 
@@ -108,13 +194,14 @@ fn rtt(results: &ProbeResults) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
     use expect_test::expect;
 
     use super::*;
-    use crate::model::lease::LeaseId;
     use crate::model::path::{ProbeVerdict, UnreachableCause};
     use crate::model::prefix::Prefix;
     use crate::model::status::PathStatus;
+    use crate::operator::{Arguments, Command};
 
     fn peer(subnet: &str, public_ip: &str, backend: &str) -> PeerStatus {
         let subnet: Prefix = subnet.parse().unwrap();
@@ -157,22 +244,22 @@ mod tests {
             PeerStatus { programmed: false, ..peer("10.244.7.0/24", "172.16.0.13", "vxlan") };
         let v6 = peer("fd00:10:244:3::/64", "fd00:172::9", "vxlan");
         let peers = [peer("10.244.3.0/24", "172.16.0.9", "vxlan"), v6, direct, skipped, rejected];
-        assert_eq!(PeerList(peers.to_vec()).exit_status(), ExitStatus::Done);
-        let peers = PeerList(peers.into_iter().chain([missing]).collect());
+        assert_eq!(PeerList::new(peers.to_vec()).exit_status(), ExitStatus::Done);
+        let peers = PeerList::new(peers.into_iter().chain([missing]).collect());
         assert_eq!(peers.exit_status(), ExitStatus::Problems);
         let text = peers.to_string();
         assert!(text.lines().all(|line| line.len() <= 80), "{text}");
         expect![[r"
             SUBNET              PUBLIC IP    BACKEND  PATH    LOSS  RTT  SEEN  STATE
             10.244.3.0/24       172.16.0.9   vxlan    tunnel  -     -    -     programmed
-            fd00:10:244:3::/64  fd00:172::9  vxlan    tunnel  -     -    -     programmed
             10.244.4.0/24       172.16.0.10  host-gw  direct  -     -    -     programmed
             10.244.5.0/24       172.16.0.11  host-gw  -       -     -    -     no path
                 skipped: its backend is host-gw, ours is vxlan, and Mixed is off
+            10.244.7.0/24       172.16.0.13  vxlan    tunnel  -     -    -     incomplete
+            fd00:10:244:3::/64  fd00:172::9  vxlan    tunnel  -     -    -     programmed
             10.244.6.0-24       -            -        -       -     -    -     no path
                 rejected: its record cannot be read: its value is no JSON object: expected
                   value at line 1 column 1
-            10.244.7.0/24       172.16.0.13  vxlan    tunnel  -     -    -     incomplete
         "]]
         .assert_eq(&text);
     }
@@ -203,7 +290,7 @@ mod tests {
             reachability: Some(PeerReachability::Unknown { cause }),
             ..peer("10.244.3.0/24", "172.16.0.9", "vxlan")
         };
-        let exit_status = |peer: &PeerStatus| PeerList(vec![peer.clone()]).exit_status();
+        let exit_status = |peer: &PeerStatus| PeerList::new(vec![peer.clone()]).exit_status();
         assert_eq!(exit_status(&reachable), ExitStatus::Done);
         assert_eq!(exit_status(&unknown), ExitStatus::Done);
         assert_eq!(exit_status(&degraded), ExitStatus::Failing);
@@ -214,7 +301,7 @@ mod tests {
         let silent = probed(100, 54, 49_870, PeerReachability::Unknown { cause });
         assert_eq!(exit_status(&silent), ExitStatus::Done);
         let peers = [reachable, degraded, unreachable, incomplete, unknown, silent];
-        let text = PeerList(peers.into()).to_string();
+        let text = PeerList::new(peers.into()).to_string();
         assert!(text.lines().all(|line| line.len() <= 80), "{text}");
         expect![[r"
             SUBNET         PUBLIC IP   BACKEND  PATH    LOSS  RTT     SEEN  STATE
@@ -238,7 +325,7 @@ mod tests {
     #[test]
     fn the_longest_addresses_still_fit() {
         let long = "2001:db8:1234:5678:9abc:def0:1234:5678";
-        let peers = PeerList(vec![
+        let peers = PeerList::new(vec![
             peer("2001:db8:1234:5678:9abc:def0::/96", long, "vxlan"),
             peer("10.244.3.0/24", "172.16.0.9", "vxlan"),
         ]);
@@ -246,16 +333,57 @@ mod tests {
         assert!(text.lines().all(|line| line.len() <= 80), "{text}");
         expect![[r"
             SUBNET            PUBLIC IP         BACKEND  PATH    LOSS  RTT  SEEN  STATE
+            10.244.3.0/24     172.16.0.9        vxlan    tunnel  -     -    -     programmed
             2001:db8:1234:5678:9abc:def0::/96
                               2001:db8:1234:5678:9abc:def0:1234:5678
                                                 vxlan    tunnel  -     -    -     programmed
-            10.244.3.0/24     172.16.0.9        vxlan    tunnel  -     -    -     programmed
         "]]
         .assert_eq(&text);
     }
 
+    /// The first columns of each row that `tweedctl peers` lists.
+    fn listed(line: &str) -> Result<Vec<String>, Error> {
+        let words = ["tweedctl", "peers"].into_iter().chain(line.split_whitespace());
+        let Command::Peers(options) = Arguments::try_parse_from(words).unwrap().command else {
+            panic!("another command")
+        };
+        let named = |lease: &str, subnet, public_ip| PeerStatus {
+            lease: LeaseId::new(lease),
+            ..peer(subnet, public_ip, "vxlan")
+        };
+        let mut peers = vec![
+            named("n10", "10.244.10.0/24", "172.16.0.10"),
+            named("n10", "fd00:10:244:a::/64", "fd00:172::a"),
+            named("n8", "10.244.8.0/24", "172.16.0.8"),
+            named("n9", "10.244.9.0/24", "172.16.0.9"),
+            PeerStatus { subnet: None, path: None, ..named("n7", "10.244.7.0/24", "172.16.0.7") },
+        ];
+        let (cause, since_ms) = (UnreachableCause::PeerSilent, None);
+        peers[1].reachability = Some(PeerReachability::Unreachable { cause, since_ms });
+        peers[2].programmed = false;
+        let text = PeerList::new(peers).only(&options)?.to_string();
+        let rows = text.lines().filter(|line| !line.starts_with([' ', 'S']));
+        Ok(rows.map(|row| row.split("  ").next().unwrap().to_owned()).collect())
+    }
+
+    #[test]
+    fn peers_are_sorted_by_number_and_filtered() {
+        let all = ["10.244.8.0/24", "10.244.9.0/24", "10.244.10.0/24", "fd00:10:244:a::/64", "n7"];
+        assert_eq!(listed("").unwrap(), all);
+        assert_eq!(listed("--failing").unwrap(), [all[0], all[3], all[4]]);
+        // Both families of the node are listed, whichever one names it.
+        for name in ["n10", "172.16.0.10", "fd00:172::a", "10.244.10.0/24", "fd00:10:244:a::/64"] {
+            assert_eq!(listed(&format!("--node {name}")).unwrap(), all[2..4], "{name}");
+        }
+        assert_eq!(listed("--node n10 --family v4").unwrap(), [all[2]]);
+        assert_eq!(listed("--family v6").unwrap(), [all[3]]);
+        let none = ["none of 5 peers is listed"];
+        assert_eq!(listed("--failing --node n10 --family v4").unwrap(), none);
+        assert_eq!(listed("--node n1").unwrap_err().to_string(), "no peer is named n1");
+    }
+
     #[test]
     fn without_peers_there_is_a_sentence() {
-        assert_eq!(PeerList(vec![]).to_string(), "there are no peers\n");
+        assert_eq!(PeerList::new(vec![]).to_string(), "there are no peers\n");
     }
 }

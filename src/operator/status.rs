@@ -2,11 +2,15 @@
 
 use std::fmt;
 use std::path::Path;
+use std::time::Duration;
 
+use clap::Args;
 use serde::Serialize;
+use tokio::time::{sleep, timeout};
 
-use super::layout::{counted, listed, wrap};
+use super::layout::{Tone, Toned, counted, listed, wrap};
 use super::node;
+use super::output::{Watch, duration};
 use super::{Answer, Error, ExitStatus};
 use crate::model::policy::{Conntrack, Pods, UnknownSources};
 use crate::model::status::{
@@ -18,7 +22,45 @@ use crate::model::status::{
 #[serde(transparent)]
 pub(super) struct Summary(Status);
 
-pub(super) async fn ask(socket: &Path) -> Result<Summary, Error> {
+#[derive(Debug, Args)]
+pub(super) struct StatusOptions {
+    /// Wait until the node is ready
+    #[arg(long, conflicts_with = "interval")]
+    wait: bool,
+    /// Maximum time to wait, as in 90s or 10m
+    #[arg(long, value_name = "TIME", default_value = "2m", value_parser = duration)]
+    #[arg(requires = "wait")]
+    timeout: Duration,
+    #[command(flatten)]
+    pub(super) watch: Watch,
+}
+
+/// How often a node that is not ready is asked again.
+const PAUSE: Duration = Duration::from_millis(500);
+
+pub(super) async fn answer(options: &StatusOptions, socket: &Path) -> Result<Summary, Error> {
+    if options.wait { wait(socket, options.timeout).await } else { ask(socket).await }
+}
+
+/// The status once the node is ready, else the last one before the timeout.
+async fn wait(socket: &Path, longest: Duration) -> Result<Summary, Error> {
+    let name = socket.display();
+    let mut last = Err(Error::Unavailable(format!("the daemon on {name} does not answer in time")));
+    let until_ready = async {
+        loop {
+            last = ask(socket).await;
+            if last.as_ref().is_ok_and(|summary| summary.0.ready) {
+                break;
+            }
+            sleep(PAUSE).await;
+        }
+    };
+    // At the end of the time, the last answer counts.
+    drop(timeout(longest, until_ready).await);
+    last
+}
+
+async fn ask(socket: &Path) -> Result<Summary, Error> {
     let status: Status = node::ask(socket, "/status").await?;
     // The main loop does not know whether the subnet file is up to date.
     let Readiness { ready, reasons } = node::ask(socket, "/readyz").await?;
@@ -40,7 +82,13 @@ impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let status = &self.0;
         let state = if status.ready { "ready" } else { "not ready" };
-        writeln!(f, "tweedd {}: {state}", status.version)?;
+        let tone = match self.exit_status() {
+            ExitStatus::Done => Tone::Good,
+            ExitStatus::Failing => Tone::Warning,
+            _ => Tone::Bad,
+        };
+        Toned(tone, format!("tweedd {}: {state}", status.version)).fmt(f)?;
+        writeln!(f)?;
         for reason in &status.reasons {
             writeln!(f, "{}", wrap(&format!("  {reason}"), 4))?;
         }

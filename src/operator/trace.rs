@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use clap::Args;
 use serde::Serialize;
 
-use super::layout::wrap;
+use super::layout::{Tone, Toned, wrap};
 use super::node::{self, Files};
 use super::{Answer, Error, ExitStatus};
 use crate::kernel::Kernel;
@@ -100,13 +100,15 @@ impl fmt::Display for Traced {
         let TracedPacket { source, destination, size } = packet;
         writeln!(f, "{source} to {destination}, {size} bytes\n")?;
         for Hop { hop, state, text } in hops {
-            let mark = match state {
-                HopState::Passed => "",
-                HopState::Planned => "planned, not seen: ",
-                HopState::Dropped => "dropped: ",
-                HopState::Unknown => "unknown: ",
+            let (tone, mark) = match state {
+                HopState::Passed => (Tone::Plain, ""),
+                HopState::Planned => (Tone::Plain, "planned, not seen: "),
+                HopState::Dropped => (Tone::Bad, "dropped: "),
+                HopState::Unknown => (Tone::Warning, "unknown: "),
             };
-            writeln!(f, "{}", wrap(&format!("{:12}{mark}{text}", hop.as_str()), 14))?;
+            let text = wrap(&format!("{:12}{mark}{text}", hop.as_str()), 14);
+            Toned(tone, text).fmt(f)?;
+            writeln!(f)?;
         }
         let is_planned = hops.iter().any(|hop| hop.state == HopState::Planned);
         let last = hops.last().map_or("", |hop| hop.hop.as_str());

@@ -87,6 +87,17 @@ fn every_program_that_manifests_start_is_in_the_image() {
     }
 }
 
+/// They are generated with each build, so that none can be out of date.
+#[test]
+fn man_pages_and_completions_come_with_the_binaries() {
+    let compile = read("config/image/compile");
+    assert!(compile.contains("\"$tweedctl\" man --dir \"$share/man\""));
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(compile.contains(&format!("\"$tweedctl\" completions {shell} $program >")));
+    }
+    assert!(compile.contains("for program in tweedctl tweedd; do"));
+}
+
 #[test]
 fn manifests_name_existing_tasks_of_the_plugin() {
     use tweed_cni::install::Task;

@@ -54,7 +54,7 @@ impl Host {
     /// The output of `tweedctl` on this host with these arguments.
     pub(crate) async fn run(&self, line: &str) -> Result<(ExitStatus, String), Error> {
         let subnet_file = self.subnet_file();
-        let files = ["--subnet-file", subnet_file.to_str().unwrap()];
+        let files = ["--color", "never", "--subnet-file", subnet_file.to_str().unwrap()];
         let line = ["tweedctl"].into_iter().chain(line.split(' ')).chain(files);
         let arguments = Arguments::try_parse_from(line).unwrap();
         let mut out = Vec::new();

@@ -232,6 +232,11 @@ fn removed_flag(flag: &str) -> Option<&'static str> {
 }
 
 fn help(flags: &[Flag]) -> String {
+    command(flags).render_help().to_string()
+}
+
+/// The flags as clap describes them.
+pub(super) fn command(flags: &[Flag]) -> Command {
     let arguments = flags.iter().map(|flag| {
         let argument = Arg::new(flag.name).long(flag.name).help(flag.help);
         let argument = argument.help_heading(flag.heading).value_name(flag.value_name);
@@ -240,5 +245,5 @@ fn help(flags: &[Flag]) -> String {
         if flag.is_boolean() { argument.num_args(0..=1).require_equals(true) } else { argument }
     });
     let command = Command::new("tweedd").about(ABOUT).after_help(SYNTAX).args(arguments);
-    command.override_usage("tweedd [--flag=value]...").render_help().to_string()
+    command.override_usage("tweedd [--flag=value]...")
 }

@@ -1,17 +1,62 @@
 //! `tweedctl leases list`: the leases in the store, and the reason for each rejected one.
 
 use std::fmt;
+use std::path::Path;
 
+use clap::Args;
 use serde::Serialize;
 
 use crate::model::lease::Endpoint;
 use crate::model::status::LeaseStatus;
-use crate::operator::Answer;
-use crate::operator::layout::{Table, or_dash};
+use crate::operator::layout::{Table, Tone, or_dash};
+use crate::operator::node;
+use crate::operator::output::{Watch, is_named, numeric};
+use crate::operator::{Answer, Error};
+
+#[derive(Debug, Default, Args)]
+pub(super) struct ListOptions {
+    /// Only leases with a reason: rejected ones, and reservations of no node
+    #[arg(long)]
+    failing: bool,
+    /// Only the lease of this node, by name, public IP, subnet or lease
+    #[arg(long, value_name = "NAME")]
+    node: Option<String>,
+    #[command(flatten)]
+    pub(super) watch: Watch,
+}
 
 #[derive(Serialize)]
 #[serde(transparent)]
-pub(super) struct LeaseList(pub(super) Vec<LeaseStatus>);
+pub(super) struct LeaseList(Vec<LeaseStatus>);
+
+pub(super) async fn answer(options: &ListOptions, socket: &Path) -> Result<LeaseList, Error> {
+    LeaseList::new(node::ask(socket, "/leases").await?).only(options)
+}
+
+impl LeaseList {
+    /// In the order of subnets; leases without a subnet last.
+    fn new(mut leases: Vec<LeaseStatus>) -> Self {
+        leases.sort_by_cached_key(|LeaseStatus { lease, .. }| {
+            let subnet = lease.subnets().min();
+            (subnet.is_none(), subnet, numeric(lease.id.as_str()))
+        });
+        Self(leases)
+    }
+
+    fn only(mut self, ListOptions { failing, node, .. }: &ListOptions) -> Result<Self, Error> {
+        if let Some(name) = node {
+            self.0.retain(|LeaseStatus { lease, .. }| {
+                let public_ips = lease.endpoints.iter().map(|endpoint| endpoint.public_ip);
+                is_named(name, &lease.id, public_ips, lease.subnets())
+            });
+            if self.0.is_empty() {
+                return Err(Error::Usage(format!("no lease is of a node {name}")));
+            }
+        }
+        self.0.retain(|status| !failing || status.reason.is_some());
+        Ok(self)
+    }
+}
 
 impl Answer for LeaseList {}
 
@@ -24,16 +69,18 @@ impl fmt::Display for LeaseList {
         for status in &self.0 {
             let LeaseStatus { lease, reason, .. } = status;
             let kind = kind(status);
+            let is_plain = reason.is_none() || status.reservation;
+            let tone = if is_plain { Tone::Plain } else { Tone::Warning };
             if lease.endpoints.is_empty() {
                 let kind = if status.reservation { kind } else { "-" };
-                table.row(&[&lease.id, &"-", &"-", &"-", &kind], reason.clone());
+                table.toned_row(tone, &[&lease.id, &"-", &"-", &"-", &kind], reason.clone());
             }
             for (rest, endpoint) in (0..lease.endpoints.len()).rev().zip(&lease.endpoints) {
                 let backend = Some(endpoint.backend.as_str()).filter(|name| !name.is_empty());
                 let (backend, vtep) = (or_dash(backend), or_dash(endpoint.vtep.map(|it| it.mac)));
                 let note = reason.clone().filter(|_| rest == 0);
                 let Endpoint { subnet, public_ip, .. } = endpoint;
-                table.row(&[subnet, public_ip, &backend, &vtep, &kind], note);
+                table.toned_row(tone, &[subnet, public_ip, &backend, &vtep, &kind], note);
             }
         }
         table.fmt(f)
@@ -110,21 +157,51 @@ mod tests {
             lease: Lease::unreadable(LeaseId::new("10.244.9.0-24")),
             ..lease(Vec::new())
         };
-        let text = LeaseList(vec![own, reserved, rejected, unreadable, vacant]).to_string();
+        let text = LeaseList::new(vec![own, reserved, rejected, unreadable, vacant]).to_string();
         assert!(text.lines().all(|line| line.len() <= 80), "{text}");
         expect![[r"
             SUBNET              PUBLIC IP    BACKEND  VTEP               KIND
             10.244.1.0/24       172.16.0.5   vxlan    c6:d2:32:6f:8f:44  own
             fd00:10:244:1::/64  fd00:172::5  vxlan    c6:d2:32:6f:8f:44  own
-            10.244.7.0/24       172.16.0.7   -        -                  reserved
             10.244.3.0/25       172.16.0.8   vxlan    c6:d2:32:6f:8f:44  peer
             fd00:10:244:8::/64  fd00:172::8  vxlan    c6:d2:32:6f:8f:44  peer
                 rejected: its subnet conflicts with lease 10.244.3.0-24&fd00:10:244:3::-64
-            hello               -            -        -                  -
-                rejected: its record cannot be read: the key names no subnet
+            10.244.7.0/24       172.16.0.7   -        -                  reserved
             10.244.9.0-24       -            -        -                  reserved
                 reserved: no node gets this subnet
+            hello               -            -        -                  -
+                rejected: its record cannot be read: the key names no subnet
         "]]
         .assert_eq(&text);
+    }
+
+    #[test]
+    fn leases_are_sorted_by_number_and_filtered() {
+        let numbered = |number: u8| LeaseStatus {
+            lease: Lease {
+                id: LeaseId::new(format!("10.244.{number}.0-24")),
+                ..lease(vec![endpoint(
+                    &format!("10.244.{number}.0/24"),
+                    &format!("172.16.0.{number}"),
+                )])
+                .lease
+            },
+            reason: (number == 9).then(|| "rejected: why".to_owned()),
+            ..lease(Vec::new())
+        };
+        let listed = |options: &ListOptions| {
+            let list = LeaseList::new([10, 100, 9].map(numbered).into()).only(options)?;
+            Ok(list.0.iter().map(|it| it.lease.id.to_string()).collect::<Vec<_>>())
+        };
+        let by_name = |name: &str| {
+            listed(&ListOptions { node: Some(name.to_owned()), ..ListOptions::default() })
+        };
+        let all = ["10.244.9.0-24", "10.244.10.0-24", "10.244.100.0-24"];
+        assert_eq!(listed(&ListOptions::default()).unwrap(), all);
+        let failing = ListOptions { failing: true, ..ListOptions::default() };
+        assert_eq!(listed(&failing).unwrap(), [all[0]]);
+        assert_eq!(by_name("172.16.0.10").unwrap(), [all[1]]);
+        let error: Error = by_name("172.16.0.1").unwrap_err();
+        assert_eq!(error.to_string(), "no lease is of a node 172.16.0.1");
     }
 }

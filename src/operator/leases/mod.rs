@@ -12,12 +12,12 @@ use std::path::Path;
 use clap::{Args, Subcommand};
 
 use self::change::{Decision, Reservation};
-use self::list::LeaseList;
+use self::list::ListOptions;
 use self::usage::Usage;
-use super::layout::Output;
 use super::nodes::NodeList;
+use super::output::{Output, Watch};
 use super::store::{StoreFlags, unavailable};
-use super::{Error, ExitStatus, node, write};
+use super::{Error, ExitStatus, write};
 use crate::model::config::NetworkConfig;
 use crate::model::prefix::Prefix;
 use crate::store::etcd::EtcdClusterStore;
@@ -41,11 +41,10 @@ pub(super) struct LeasesOptions {
     store: StoreFlags,
 }
 
-#[derive(Debug, Default, Subcommand)]
+#[derive(Debug, Subcommand)]
 enum LeasesCommand {
     /// Lists each lease, and why it is rejected, as without a subcommand
-    #[default]
-    List,
+    List(ListOptions),
     /// Keeps a subnet for a node, or free of nodes, until it is released
     ///
     /// The lease of a node becomes a reservation: it does not expire any more. With two address
@@ -68,7 +67,7 @@ enum LeasesCommand {
         force: bool,
     },
     /// Counts used, reserved and free subnets
-    Usage,
+    Usage(Watch),
 }
 
 /// How often a change is tried again after another client has changed leases.
@@ -80,9 +79,9 @@ pub(super) async fn run(
     output: Output,
     out: &mut impl Write,
 ) -> Result<ExitStatus, Error> {
-    let command = options.command.unwrap_or_default();
-    if matches!(command, LeasesCommand::List) {
-        return write(out, output, &LeaseList(node::ask(socket, "/leases").await?));
+    let command = options.command.unwrap_or_else(|| LeasesCommand::List(ListOptions::default()));
+    if let LeasesCommand::List(options) = &command {
+        return options.watch.show(out, output, async || list::answer(options, socket).await).await;
     }
     if options.store.kubernetes.kube_subnet_mgr {
         let why = "Kubernetes assigns the subnets of nodes (spec.podCIDRs), not tweed: \
@@ -91,7 +90,7 @@ pub(super) async fn run(
     }
     let store = EtcdClusterStore::new(options.store.etcd.near(socket).await?);
     match command {
-        LeasesCommand::List => Ok(ExitStatus::Done),
+        LeasesCommand::List(_) => Ok(ExitStatus::Done),
         LeasesCommand::Reserve { subnets, public_ips } => {
             let wanted = Reservation { subnets, public_ips };
             let decide =
@@ -105,7 +104,7 @@ pub(super) async fn run(
             };
             write(out, output, &carry_out(&store, decide).await?)
         }
-        LeasesCommand::Usage => write(out, output, &usage(&store).await?),
+        LeasesCommand::Usage(watch) => watch.show(out, output, async || usage(&store).await).await,
     }
 }
 

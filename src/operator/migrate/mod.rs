@@ -19,24 +19,19 @@ pub(super) use status::MigrationStatus;
 
 use std::io::{self, Write};
 use std::path::Path;
-use std::time::Duration;
 
 use jiff::Timestamp;
-use tokio::time::sleep;
 
 use self::carry_out::{Author, carry_out};
 use self::cluster::ClusterView;
 use self::options::MigrateCommand;
 use self::plan::{MigrationPlan, Shown};
 use self::state::MigrationState;
-use super::layout::Output;
 use super::nodes::evidence::ClusterNode;
+use super::output::{Format, Output};
 use super::{Error, ExitStatus, write};
 use crate::store::ClusterStore;
 use crate::store::operator::{StoreContents, Unavailable, Written};
-
-/// The interval of `status --watch`.
-const INTERVAL: Duration = Duration::from_secs(2);
 
 pub(super) async fn run(
     options: &MigrateOptions,
@@ -60,20 +55,17 @@ async fn answer(
             let shown = if *all { Shown::All } else { Shown::Special };
             write(out, output, &MigrationPlan::new(&view, *to, shown))
         }
-        MigrateCommand::Status { watch } => loop {
-            let status = MigrationStatus::new(&read(store).await?, author.now());
-            let exit_status = write(out, output, &status)?;
-            if !watch {
-                return Ok(exit_status);
-            }
-            sleep(INTERVAL).await;
-            writeln!(out)?;
-        },
+        MigrateCommand::Status(watch) => {
+            let ask = async || Ok(MigrationStatus::new(&read(store).await?, author.now()));
+            watch.show(out, output, ask).await
+        }
         MigrateCommand::Order(order) => {
-            let ended = match output {
-                Output::Text | Output::Wide => carry_out(store, author, order, out).await?,
+            let ended = match output.format {
+                Format::Text | Format::Wide => carry_out(store, author, order, out).await?,
                 // Programs read only the final answer.
-                Output::Json => carry_out(store, author, order, &mut io::sink()).await?,
+                Format::Json | Format::Yaml => {
+                    carry_out(store, author, order, &mut io::sink()).await?
+                }
             };
             write(out, output, &ended)
         }

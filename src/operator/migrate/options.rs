@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use clap::builder::PossibleValue;
 use clap::{Args, Subcommand, ValueEnum, value_parser};
-use jiff::SignedDuration;
 
 use crate::model::config::{BackendType, canonical};
+use crate::operator::output::{Watch, duration};
 use crate::operator::store::StoreFlags;
 
 const EXIT_CODES: &str = "\
@@ -48,11 +48,7 @@ pub(super) enum MigrateCommand {
     /// Shows the progress: nodes, pairs, stages; writes nothing
     // In the help, after `start`.
     #[command(display_order = 1)]
-    Status {
-        /// Repeat every 2 seconds, until interrupted
-        #[arg(long)]
-        watch: bool,
-    },
+    Status(Watch),
 }
 
 /// The commands that write. Each is idempotent.
@@ -147,11 +143,4 @@ impl ValueEnum for BackendType {
     fn to_possible_value(&self) -> Option<PossibleValue> {
         Some(PossibleValue::new(self.as_str()))
     }
-}
-
-/// A number needs a unit: otherwise minutes would be taken for seconds.
-fn duration(text: &str) -> Result<Duration, &'static str> {
-    let time = text.parse::<SignedDuration>().ok();
-    let time = time.and_then(|time| Duration::try_from(time).ok());
-    time.ok_or("expected a time with a unit, as in 90s, 10m or 1h")
 }

@@ -9,14 +9,15 @@ use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
 use super::evidence::ClusterNode;
-use super::{numeric, read};
+use super::read;
 use crate::model::lease::LeaseId;
 use crate::model::path::{PeerReachability, ReachabilityState};
 use crate::model::prefix::Family;
 use crate::model::report::{self, Exception, FailingPeer, PeerGroup};
 use crate::model::status::{LeaseStatus, PeerStatus};
-use crate::operator::layout::{Table, age, counted, or_dash, wrap};
+use crate::operator::layout::{Table, Tone, age, counted, or_dash, wrap};
 use crate::operator::node::{self, Unanswered};
+use crate::operator::output::{Selection, Watch, is_named, numeric};
 use crate::operator::store::StoreFlags;
 use crate::operator::{Answer, Error, ExitStatus};
 use crate::store::operator::StoreContents;
@@ -45,6 +46,10 @@ pub(in crate::operator) struct ConnectivityOptions {
     #[arg(long)]
     all: bool,
     #[command(flatten)]
+    selection: Selection,
+    #[command(flatten)]
+    pub(in crate::operator) watch: Watch,
+    #[command(flatten)]
     store: StoreFlags,
 }
 
@@ -55,6 +60,9 @@ pub(in crate::operator) struct Connectivity {
     /// The number of pairs in each state, also of those that are not listed.
     totals: BTreeMap<PairState, usize>,
     not_counted: Vec<NotCounted>,
+    /// The number of pairs that do not fail and are not named in reports: if only some pairs are
+    /// asked for, it is not known whether these are among them.
+    unnamed: usize,
     /// Why only the results of this node are listed.
     store_error: Option<String>,
     #[serde(skip)]
@@ -108,7 +116,7 @@ pub(in crate::operator) async fn answer(
     options: &ConnectivityOptions,
     socket: &Path,
 ) -> Result<Connectivity, Error> {
-    let ConnectivityOptions { all, store } = options;
+    let ConnectivityOptions { all, selection, store, .. } = options;
     let contents = read(&store.open(socket).await?).await;
     let own = OwnResults::ask(socket).await;
     let (nodes, store_error) = match (contents, &own) {
@@ -122,7 +130,37 @@ pub(in crate::operator) async fn answer(
     };
     let connectivity = Connectivity::of(&nodes, own.as_ref().ok(), Timestamp::now());
     let connectivity = Connectivity { store_error, ..connectivity };
+    let name = selection.node.as_ref().map(|name| {
+        let unknown = || Error::Usage(format!("no node {name} has a lease"));
+        known_as(name, &nodes, own.as_ref().ok()).ok_or_else(unknown)
+    });
+    let connectivity = match (name.transpose()?, selection.family) {
+        (None, None) => connectivity,
+        (name, family) => connectivity.only(name.as_deref(), family),
+    };
     Ok(if *all { connectivity } else { connectivity.failing_only() })
+}
+
+/// The name in pairs of the node that is named by name, public IP, subnet or lease.
+pub(super) fn known_as(
+    name: &str,
+    nodes: &[ClusterNode],
+    own: Option<&OwnResults>,
+) -> Option<String> {
+    let node = nodes.iter().find(|node| {
+        let public_ips = node.lease.endpoints.iter().map(|endpoint| endpoint.public_ip);
+        node.name() == name || is_named(name, &node.lease.id, public_ips, node.lease.subnets())
+    });
+    let peer = || {
+        let mut peers = own.into_iter().flat_map(|own| &own.peers);
+        peers.find(|peer| is_named(name, &peer.lease, peer.public_ip, peer.subnet))
+    };
+    node.map(ClusterNode::name).or_else(|| peer().map(peer_name))
+}
+
+/// Without a store, only the daemon has the addresses.
+fn peer_name(peer: &PeerStatus) -> String {
+    peer.public_ip.map_or_else(|| peer.lease.to_string(), |ip| ip.to_string())
 }
 
 impl OwnResults {
@@ -189,16 +227,14 @@ impl Connectivity {
             pairs: Vec::new(),
             totals: BTreeMap::new(),
             not_counted: Vec::new(),
+            unnamed: 0,
             store_error: None,
             now,
         };
         let mut names: BTreeMap<LeaseId, String> =
             nodes.iter().map(|node| (node.lease.id.clone(), node.name())).collect();
         for peer in own.iter().flat_map(|own| &own.peers) {
-            // Without a store, only the daemon has the addresses.
-            let name =
-                || peer.public_ip.map_or_else(|| peer.lease.to_string(), |ip| ip.to_string());
-            names.entry(peer.lease.clone()).or_insert_with(name);
+            names.entry(peer.lease.clone()).or_insert_with(|| peer_name(peer));
         }
         let this_node = own.and_then(|own| own.lease.clone());
         for node in nodes.iter().filter(|node| this_node.as_ref() != Some(&node.lease.id)) {
@@ -250,6 +286,23 @@ impl Connectivity {
         self.pairs.extend(others);
     }
 
+    /// The pairs of one node, of one family, or both. Only these are counted.
+    #[must_use]
+    pub(super) fn only(mut self, node: Option<&str>, family: Option<Family>) -> Self {
+        self.unnamed = self.totals.values().sum::<usize>().saturating_sub(self.pairs.len());
+        let is_about = |name: &str| node.is_none_or(|node| node == name);
+        self.pairs.retain(|pair| {
+            (is_about(&pair.from) || is_about(&pair.to))
+                && (family.is_none() || pair.family == family)
+        });
+        self.not_counted.retain(|it| is_about(&it.node));
+        self.totals.clear();
+        for pair in &self.pairs {
+            *self.totals.entry(pair.state).or_default() += 1;
+        }
+        self
+    }
+
     #[must_use]
     pub(super) fn failing_only(mut self) -> Self {
         self.pairs.retain(|pair| pair.state.is_failing());
@@ -272,6 +325,16 @@ impl PairState {
             Self::Degraded => "degraded",
             Self::Unreachable => "unreachable",
             Self::NoPath => "no path",
+        }
+    }
+}
+
+impl From<PairState> for Tone {
+    fn from(state: PairState) -> Self {
+        match state {
+            PairState::Reachable | PairState::Unknown => Self::Plain,
+            PairState::Degraded => Self::Warning,
+            PairState::Unreachable | PairState::NoPath => Self::Bad,
         }
     }
 }
@@ -304,9 +367,11 @@ impl fmt::Display for Connectivity {
                 let time = since.map(|since| self.now.duration_since(since).as_millis());
                 let time = time.and_then(|ms| u64::try_from(ms).ok()).map(age);
                 let (family, time) = (or_dash(*family), or_dash(time));
-                table.row(&[from, to, &family, &state.as_str(), &time], cause.clone());
+                let cells: [&dyn fmt::Display; 5] = [from, to, &family, &state.as_str(), &time];
+                table.toned_row((*state).into(), &cells, cause.clone());
             }
-            writeln!(f, "{table}")?;
+            table.fmt(f)?;
+            writeln!(f)?;
         }
         if let Some(error) = &self.store_error {
             let text = format!("only the results of this node are shown: {error}");
@@ -314,6 +379,11 @@ impl fmt::Display for Connectivity {
         }
         for NotCounted { node, reason } in &self.not_counted {
             writeln!(f, "{}", wrap(&format!("{node} is not counted: {reason}"), 2))?;
+        }
+        if self.unnamed > 0 {
+            let pairs = counted(self.unnamed, "pair");
+            let text = format!("{pairs} of the cluster do not fail, and reports do not name them");
+            writeln!(f, "{}", wrap(&text, 2))?;
         }
         let states = self.totals.iter().filter(|(_, count)| **count > 0);
         let states: Vec<String> =

@@ -6,7 +6,7 @@ pub(super) mod evidence;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
+use std::fmt::{self, Display};
 use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
@@ -16,7 +16,8 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use self::evidence::{ClusterNode, Evidence, NodeState};
-use super::layout::{Table, age, counted, listed, or_dash, wrap};
+use super::layout::{Table, Tone, age, counted, listed, or_dash, wrap};
+use super::output::{Watch, is_named, numeric};
 use super::store::{StoreFlags, unavailable};
 use super::{Answer, Error, ExitStatus};
 use crate::model::lease::LeaseId;
@@ -53,6 +54,8 @@ pub(super) struct NodesOptions {
     /// Only this node, by name, public IP, subnet or lease
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
+    #[command(flatten)]
+    pub(super) watch: Watch,
     #[command(flatten)]
     store: StoreFlags,
 }
@@ -179,18 +182,33 @@ impl NodeList {
         Self { rows, totals, now }
     }
 
-    fn table(&self, mut table: Table, cells: impl Fn(&NodeRow) -> Vec<String>) -> String {
-        let mut text = String::new();
+    fn write_table(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        mut table: Table,
+        cells: impl Fn(&NodeRow) -> Vec<String>,
+    ) -> fmt::Result {
         if !self.rows.is_empty() {
             for row in &self.rows {
                 let cells = cells(row);
                 let cells: Vec<&dyn fmt::Display> =
                     cells.iter().map(|cell| cell as &dyn fmt::Display).collect();
-                table.row(&cells, row.reason.clone());
+                table.toned_row(row.state.into(), &cells, row.reason.clone());
             }
-            text = format!("{table}\n");
+            table.fmt(f)?;
+            writeln!(f)?;
         }
-        format!("{text}{}\n", wrap(&self.totals.to_string(), 2))
+        writeln!(f, "{}", wrap(&self.totals.to_string(), 2))
+    }
+}
+
+impl From<NodeState> for Tone {
+    fn from(state: NodeState) -> Self {
+        match state {
+            NodeState::Ready | NodeState::NoReport => Self::Plain,
+            NodeState::Degraded | NodeState::Stale => Self::Warning,
+            NodeState::NotReady | NodeState::Unreachable | NodeState::Dead => Self::Bad,
+        }
     }
 }
 
@@ -206,7 +224,16 @@ impl Answer for NodeList {
         }
     }
 
-    fn wide(&self) -> String {
+    fn wide(&self) -> impl fmt::Display {
+        Wide(self)
+    }
+}
+
+/// All columns.
+struct Wide<'a>(&'a NodeList);
+
+impl fmt::Display for Wide<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let heading = &[
             "NODE",
             "SUBNETS",
@@ -220,9 +247,10 @@ impl Answer for NodeList {
             "AGE",
             "VERSION",
         ];
-        self.table(Table::wide(heading), |row| {
+        let Self(list) = self;
+        list.write_table(f, Table::wide(heading), |row| {
             let mixed = row.mixed.map(|mixed| if mixed { "on" } else { "off" });
-            let started = row.started.map(|started| self.now.duration_since(started).as_millis());
+            let started = row.started.map(|started| list.now.duration_since(started).as_millis());
             let started = started.and_then(|ms| u64::try_from(ms).ok());
             vec![
                 row.name.clone(),
@@ -244,7 +272,7 @@ impl Answer for NodeList {
 impl fmt::Display for NodeList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let heading = &["NODE", "SUBNET", "BACKEND", "MTU", "STATE", "UNREACHABLE", "SEEN"];
-        f.write_str(&self.table(Table::new(heading), |row| {
+        self.write_table(f, Table::new(heading), |row| {
             vec![
                 row.name.clone(),
                 or_dash(row.subnets.first()),
@@ -254,7 +282,7 @@ impl fmt::Display for NodeList {
                 row.unreachable_peers(),
                 row.seen(),
             ]
-        }))
+        })
     }
 }
 
@@ -301,10 +329,8 @@ fn row(node: &ClusterNode, evidence: &Evidence<'_>, most: usize) -> NodeRow {
 
 impl NodeRow {
     fn is_named(&self, name: &str) -> bool {
-        self.name == name
-            || self.lease.as_str() == name
-            || self.public_ips.iter().any(|ip| ip.to_string() == name)
-            || self.subnets.iter().any(|subnet| subnet.to_string() == name)
+        let (public_ips, subnets) = (self.public_ips.iter().copied(), self.subnets.iter().copied());
+        self.name == name || is_named(name, &self.lease, public_ips, subnets)
     }
 
     /// Unknown if none of its peers is probed.
@@ -334,22 +360,4 @@ impl fmt::Display for Totals {
         }
         Ok(())
     }
-}
-
-/// A key that sorts `n9` before `n10`: texts without digits, each with the number after it.
-fn numeric(name: &str) -> Vec<(String, u128)> {
-    let mut parts = Vec::new();
-    let mut rest = name;
-    while !rest.is_empty() {
-        let (text, from_digit) = rest.split_at(rest.find(is_digit).unwrap_or(rest.len()));
-        let after = from_digit.find(|c| !is_digit(c)).unwrap_or(from_digit.len());
-        let (number, next) = from_digit.split_at(after);
-        parts.push((text.to_owned(), number.parse().unwrap_or_default()));
-        rest = next;
-    }
-    parts
-}
-
-const fn is_digit(c: char) -> bool {
-    c.is_ascii_digit()
 }

@@ -5,7 +5,7 @@
 use expect_test::expect;
 use serde_json::{Value, json};
 
-use super::connectivity::{Connectivity, OwnResults};
+use super::connectivity::{Connectivity, OwnResults, known_as};
 use super::*;
 use crate::model::config::BackendType;
 use crate::model::lease::{Endpoint, Lease, Record};
@@ -265,7 +265,7 @@ fn the_wide_table_and_the_json_have_all_values() {
 
         3 nodes: 2 unreachable, 1 stale
     "]]
-    .assert_eq(&list.wide());
+    .assert_eq(&list.wide().to_string());
     list.rows.pop();
     let json = serde_json::to_string_pretty(&list).unwrap();
     expect![[r#"
@@ -411,6 +411,53 @@ fn all_pairs_are_listed_on_request() {
 }
 
 #[test]
+fn the_pairs_of_one_node_are_listed_and_counted() {
+    let of = |node, family| failing().connectivity(None).only(node, family);
+    let first = of(Some("172.16.0.1"), None);
+    expect![[r"
+        FROM        TO          FAMILY  STATE        FOR
+        172.16.0.1  172.16.0.2  IPv4    degraded     2 min
+            small probes are answered, large ones are not: check the MTU of the underlay
+        172.16.0.1  172.16.0.3  IPv4    reachable    -
+        172.16.0.2  172.16.0.1  IPv4    unreachable  2 min
+            its packets arrive here, and probes to it are not answered in time: packets
+              in one direction are lost or late
+
+        3 pairs: 1 reachable, 1 degraded, 1 unreachable
+    "]]
+    .assert_eq(&first.to_string());
+    let third = of(Some("172.16.0.3"), Some(Family::V4));
+    assert_eq!(third.exit_status(), ExitStatus::Done);
+    expect![[r"
+        172.16.0.3 is not counted: its report is stale, not refreshed for 12 min
+        2 pairs: 2 reachable
+    "]]
+    .assert_eq(&third.failing_only().to_string());
+    assert!(of(None, Some(Family::V6)).to_string().ends_with("\n0 pairs\n"));
+
+    let mut large = Cluster::of(2);
+    large.report(1)["groups"] = json!([
+        {"family": "v4", "backend": "vxlan", "path": "tunnel", "state": "reachable", "count": 300},
+    ]);
+    expect![[r"
+        300 pairs of the cluster do not fail, and reports do not name them
+        0 pairs
+    "]]
+    .assert_eq(&large.connectivity(None).only(Some("172.16.0.1"), None).to_string());
+}
+
+#[test]
+fn a_node_is_found_by_each_of_its_names() {
+    let nodes = cluster_nodes(failing().contents());
+    let own = OwnResults { lease: None, peers: vec![peer(7)] };
+    for name in ["172.16.0.2", "10.244.2.0/24", "10.244.2.0-24"] {
+        assert_eq!(known_as(name, &nodes, None).unwrap(), "172.16.0.2");
+    }
+    assert_eq!(known_as("172.16.0.7", &nodes, Some(&own)).unwrap(), "172.16.0.7");
+    assert_eq!(known_as("172.16.0.7", &nodes, None), None);
+}
+
+#[test]
 fn a_peer_without_a_path_fails() {
     let mut cluster = Cluster::of(2);
     let report = cluster.report(1);
@@ -432,19 +479,23 @@ fn a_peer_without_a_path_fails() {
     .assert_eq(&skipped.to_string());
 }
 
-#[test]
-fn the_daemon_of_this_node_knows_more_than_its_report() {
+/// A peer that this node does not reach.
+fn peer(number: usize) -> PeerStatus {
     let cause = UnreachableCause::PeerSilent;
-    let peer = PeerStatus {
-        lease: LeaseId::new(id(2)),
+    PeerStatus {
+        lease: LeaseId::new(id(number)),
         family: Some(Family::V4),
-        public_ip: Some("172.16.0.2".parse().unwrap()),
+        public_ip: Some(format!("172.16.0.{number}").parse().unwrap()),
         path: Some(Path::Tunnel),
         programmed: true,
         reachability: Some(PeerReachability::Unreachable { cause, since_ms: Some(48_000) }),
         ..PeerStatus::default()
-    };
-    let own = || OwnResults { lease: Some(LeaseId::new(id(1))), peers: vec![peer.clone()] };
+    }
+}
+
+#[test]
+fn the_daemon_of_this_node_knows_more_than_its_report() {
+    let own = || OwnResults { lease: Some(LeaseId::new(id(1))), peers: vec![peer(2)] };
     let cluster = Cluster::of(2).grouped(1, &[("reachable", &[2])]);
     let both = cluster.connectivity(Some(&own())).failing_only();
     assert_eq!(both.exit_status(), ExitStatus::Failing);

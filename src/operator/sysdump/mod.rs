@@ -15,8 +15,9 @@ use serde::Serialize;
 
 use self::parts::{Need, Part};
 use self::redact::Redactor;
-use super::layout::{Output, counted, wrap};
+use super::layout::{counted, wrap};
 use super::node::Files;
+use super::output::Output;
 use super::store::StoreFlags;
 use super::{Answer, Error, ExitStatus, write};
 use crate::kernel::{Kernel, host};
@@ -38,6 +39,7 @@ const CONTENT: &str = "\
 The archive has the state of the daemon, the kernel and the host, and no
 passwords, tokens and keys. Read it before you pass it on: it has the addresses
 of your network. An existing file is not replaced.
+
 Exit codes:
   0  all parts are in the archive
   2  the command line is invalid, or the file cannot be written
