@@ -13,6 +13,6 @@ pub mod state;
 mod daemon;
 mod deadline;
 pub mod disk;
-mod netns;
+pub mod netns;
 pub mod protocol;
 pub mod subnet_env;

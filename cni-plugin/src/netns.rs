@@ -4,9 +4,10 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process;
 
-use nix::sched::{CloneFlags, setns};
+use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::statfs::{FsType, PROC_SUPER_MAGIC, fstatfs};
 
 use crate::protocol::error::Error;
@@ -16,7 +17,7 @@ const NSFS_MAGIC: FsType = FsType(0x6e73_6673);
 
 /// A network namespace that stays as long as this lives.
 #[derive(Debug)]
-pub(crate) struct Netns(File);
+pub struct Netns(File);
 
 /// What is at the path that a runtime gives.
 #[derive(Debug)]
@@ -30,6 +31,21 @@ pub(crate) enum Found {
 }
 
 impl Netns {
+    /// A new one, without a name: it ends with this value, and with this process.
+    pub fn create() -> Result<Self, Error> {
+        let home = Self::own()?;
+        unshare(CloneFlags::CLONE_NEWNET)
+            .map_err(|errno| Error::failed(format!("creating a network namespace: {errno}")))?;
+        let created = Self::own();
+        home.enter()?;
+        created
+    }
+
+    /// Its path for other processes.
+    pub fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/fd/{}", process::id(), self.0.as_raw_fd()))
+    }
+
     /// The namespace of this process.
     pub(crate) fn own() -> Result<Self, Error> {
         let path = "/proc/thread-self/ns/net";
@@ -78,7 +94,7 @@ impl Netns {
     ///
     /// # Errors
     /// It cannot enter or leave: then nothing may use paths below /proc/sys any more.
-    pub(crate) fn within<T>(&self, work: impl FnOnce() -> T) -> Result<T, Error> {
+    pub fn within<T>(&self, work: impl FnOnce() -> T) -> Result<T, Error> {
         let home = Self::own()?;
         self.enter()?;
         let done = work();

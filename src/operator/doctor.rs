@@ -7,7 +7,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::layout::{Tone, Toned, counted, wrap};
-use super::node::{self, Files, Unanswered};
+use super::node::{self, CniFolders, Files, Unanswered};
 use super::{Answer, Error, ExitStatus};
 use crate::kernel::Kernel;
 use crate::kernel::host::{self, Places};
@@ -26,18 +26,13 @@ pub(super) struct DoctorOptions {
     /// Directory of the host's files, if this runs in a container
     #[arg(long, value_name = "PATH", default_value = "/")]
     root: PathBuf,
-    /// Directory of the CNI configs [default: /etc/cni/net.d below the root]
-    #[arg(long, value_name = "PATH")]
-    cni_conf_dir: Option<PathBuf>,
-    /// Directory of CNI plugins, repeatable [default: see docs/doctor.md]
-    #[arg(long, value_name = "PATH")]
-    cni_bin_dir: Vec<PathBuf>,
+    #[command(flatten)]
+    cni: CniFolders,
 }
 
 impl Default for DoctorOptions {
     fn default() -> Self {
-        let (networks, cni_bin_dir) = (Vec::new(), Vec::new());
-        Self { networks, root: "/".into(), cni_conf_dir: None, cni_bin_dir }
+        Self { networks: Vec::new(), root: "/".into(), cni: CniFolders::default() }
     }
 }
 
@@ -155,14 +150,7 @@ impl DoctorOptions {
     }
 
     fn places(&self, files: &Files) -> Places {
-        let usual = Places::below(&self.root);
-        let named = Some(self.cni_bin_dir.clone()).filter(|folders| !folders.is_empty());
-        Places {
-            control_socket: Some(files.socket()),
-            cni_configs: self.cni_conf_dir.clone().unwrap_or(usual.cni_configs),
-            cni_plugins: named.unwrap_or(usual.cni_plugins),
-            ..usual
-        }
+        Places { control_socket: Some(files.socket()), ..self.cni.places(&self.root) }
     }
 }
 

@@ -9,6 +9,7 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use super::Error;
 use crate::daemon::{checkpoint, http};
 use crate::kernel::Kernel;
+use crate::kernel::host::Places;
 use crate::model::checkpoint::Checkpoint;
 use crate::model::entry::KernelState;
 use crate::model::lease::Peers;
@@ -37,6 +38,30 @@ impl Files {
 
     pub(super) fn state_file(&self) -> PathBuf {
         self.state_file.clone().unwrap_or_else(|| self.subnet_file.with_extension("state.json"))
+    }
+}
+
+/// Where container runtimes find CNI configs and plugins.
+#[derive(Clone, Debug, Default, Args)]
+pub(super) struct CniFolders {
+    /// Directory of the CNI configs [default: /etc/cni/net.d]
+    #[arg(long, value_name = "PATH")]
+    cni_conf_dir: Option<PathBuf>,
+    /// Directory of CNI plugins, repeatable [default: see docs/doctor.md]
+    #[arg(long, value_name = "PATH")]
+    cni_bin_dir: Vec<PathBuf>,
+}
+
+impl CniFolders {
+    /// The places of a host with its files below `root`.
+    pub(super) fn places(&self, root: &Path) -> Places {
+        let usual = Places::below(root);
+        let named = Some(self.cni_bin_dir.clone()).filter(|folders| !folders.is_empty());
+        Places {
+            cni_configs: self.cni_conf_dir.clone().unwrap_or(usual.cni_configs),
+            cni_plugins: named.unwrap_or(usual.cni_plugins),
+            ..usual
+        }
     }
 }
 

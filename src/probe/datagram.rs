@@ -17,11 +17,15 @@ const DO_NOT_FRAGMENT: u16 = 0x4000;
 
 /// The length of the IP and UDP headers, in bytes.
 pub const fn headers(family: Family) -> usize {
-    UDP_HEADER
-        + match family {
-            Family::V4 => 20,
-            Family::V6 => 40,
-        }
+    UDP_HEADER + ip_header_length(family)
+}
+
+/// Without options.
+const fn ip_header_length(family: Family) -> usize {
+    match family {
+        Family::V4 => 20,
+        Family::V6 => 40,
+    }
 }
 
 /// `payload` from and to `port`, with fragmentation forbidden; none if the addresses are of
@@ -38,16 +42,19 @@ pub fn datagram(from: IpAddr, to: IpAddr, port: u16, payload: &[u8]) -> Option<V
     Some(packet)
 }
 
-/// An ICMP echo request with `nonce` as its data; none if the addresses are of different families.
-pub(super) fn echo_request(from: IpAddr, to: IpAddr, nonce: u64) -> Option<Vec<u8>> {
-    let (protocol, kind) = match Family::of(to) {
+/// An ICMP echo request whose data is `nonce`, then zeros up to `size` bytes with the IP header;
+/// none if the addresses are of different families.
+pub(super) fn echo_request(from: IpAddr, to: IpAddr, nonce: u64, size: u16) -> Option<Vec<u8>> {
+    let family = Family::of(to);
+    let (protocol, kind) = match family {
         Family::V4 => (ICMP, 8),
         Family::V6 => (ICMPV6, 128),
     };
-    let length = u16::try_from(ECHO_HEADER + NONCE).ok()?;
+    let padding = usize::from(size).saturating_sub(ip_header_length(family) + ECHO_HEADER + NONCE);
+    let length = u16::try_from(ECHO_HEADER + NONCE + padding).ok()?;
     let mut packet = ip_header(from, to, protocol, length)?;
     // Only ICMPv6 covers the addresses by its checksum.
-    let pseudo = match Family::of(to) {
+    let pseudo = match family {
         Family::V4 => Vec::new(),
         Family::V6 => pseudo_header(from, to, protocol, length),
     };
@@ -57,6 +64,7 @@ pub(super) fn echo_request(from: IpAddr, to: IpAddr, nonce: u64) -> Option<Vec<u
     packet.extend(sum.to_be_bytes());
     packet.extend([0; 4]);
     packet.extend(nonce);
+    packet.resize(packet.len() + padding, 0);
     Some(packet)
 }
 
@@ -67,8 +75,8 @@ pub(super) fn echo_reply(family: Family, bytes: &[u8]) -> Option<u64> {
         Family::V6 => (bytes, 129),
     };
     let is_reply = message.get(..2)? == [kind, 0];
-    let nonce = message.get(ECHO_HEADER..)?.try_into().ok()?;
-    is_reply.then(|| u64::from_be_bytes(nonce))
+    let nonce = message.get(ECHO_HEADER..)?.first_chunk()?;
+    is_reply.then(|| u64::from_be_bytes(*nonce))
 }
 
 /// The header of a packet of `length` bytes after it, with fragmentation forbidden.
@@ -145,7 +153,8 @@ mod tests {
     #[test]
     fn an_echo_request_has_the_checksum_of_its_family() {
         let shown = |from: &str, to: &str| {
-            let packet = echo_request(from.parse().unwrap(), to.parse().unwrap(), 0x0102).unwrap();
+            let [from, to] = [from, to].map(|text| text.parse().unwrap());
+            let packet = echo_request(from, to, 0x0102, 0).unwrap();
             packet.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
         };
         let ipv4 = "45000024000040004001".to_owned() + "0000" + "0af40100" + "0af40200";
@@ -156,6 +165,28 @@ mod tests {
     }
 
     #[test]
+    fn an_echo_request_has_the_size_that_is_asked_for() {
+        for (from, to, family) in
+            [("10.244.1.5", "10.244.2.0", Family::V4), ("fd44:1::5", "fd44:2::", Family::V6)]
+        {
+            let [from, to] = [from, to].map(|text| text.parse().unwrap());
+            let packet = echo_request(from, to, 0x0102, 1450).unwrap();
+            assert_eq!(packet.len(), 1450);
+            let header = ip_header_length(family);
+            let length = u16::from_be_bytes(match family {
+                Family::V4 => [packet[2], packet[3]],
+                Family::V6 => [packet[4], packet[5]],
+            });
+            let counted = if family == Family::V4 { 1450 } else { 1450 - 40 };
+            assert_eq!(length, counted);
+            // Zeros change no checksum; of IPv6, the length does.
+            let smallest = echo_request(from, to, 0x0102, 0).unwrap();
+            let sums = [&packet, &smallest].map(|it| [it[header + 2], it[header + 3]]);
+            assert_eq!(sums[0] == sums[1], family == Family::V4);
+        }
+    }
+
+    #[test]
     fn only_an_echo_reply_with_a_nonce_is_one() {
         let nonce = 0x0102_u64.to_be_bytes();
         let v4 = |kind| [&[0x46; 1][..], &[0; 23], &[kind, 0, 1, 2, 3, 4, 5, 6], &nonce].concat();
@@ -163,8 +194,8 @@ mod tests {
         assert_eq!(echo_reply(Family::V4, &v4(8)), None, "a request");
         assert_eq!(echo_reply(Family::V4, &v4(0)[..39]), None, "cut");
         assert_eq!(echo_reply(Family::V4, &[]), None);
-        let v6 = [&[129, 0, 1, 2, 3, 4, 5, 6][..], &nonce].concat();
-        assert_eq!(echo_reply(Family::V6, &v6), Some(0x0102));
+        let v6 = [&[129, 0, 1, 2, 3, 4, 5, 6][..], &nonce, &[0; 9]].concat();
+        assert_eq!(echo_reply(Family::V6, &v6), Some(0x0102), "with padding");
     }
 
     #[test]

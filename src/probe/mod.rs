@@ -16,7 +16,7 @@ pub use exchange::{Exchange, Pause};
 pub use keyring::Keyring;
 pub use packet::{Packet, PacketKind, SHORTEST};
 pub use replay::Stamp;
-pub use wire::{NoWire, Wire};
+pub use wire::{EchoWire, NoWire, Wire};
 
 use std::net::IpAddr;
 

@@ -27,6 +27,15 @@ pub struct Wire {
     echoes: Option<OwnedFd>,
 }
 
+/// Sends echo requests by the routes of the network namespace that it was opened in, and receives
+/// the replies.
+#[derive(Debug)]
+pub struct EchoWire {
+    family: Family,
+    raw: OwnedFd,
+    echoes: OwnedFd,
+}
+
 /// Why a [`Wire`] cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum NoWire {
@@ -44,15 +53,12 @@ pub enum NoWire {
 
 /// The size of send and receive buffers, in bytes; the kernel drops packets beyond it.
 const BACKLOG: usize = 1 << 20;
-/// The longest echo reply: an IPv4 header with options, and the nonce.
+/// What is read of an echo reply: an IPv4 header with options, and the nonce.
 const ECHO: usize = 60 + 16;
 
 impl Wire {
     pub fn open(family: Family, port: u16) -> Result<Self, NoWire> {
-        let raw = open_raw(family).map_err(|errno| match errno {
-            Errno::EPERM | Errno::EACCES => NoWire::NotAllowed(family),
-            other => NoWire::NoRawSocket(family, other),
-        })?;
+        let raw = open_raw(family).map_err(|errno| NoWire::raw(family, errno))?;
         let socket = listen(family, port).map_err(|error| match error.kind() {
             io::ErrorKind::AddrInUse => NoWire::InUse(family, port),
             _ => NoWire::NoPort(family, port, error),
@@ -88,7 +94,7 @@ impl Wire {
         gateway: IpAddr,
         payload: &[u8],
     ) -> io::Result<()> {
-        self.send_raw(gateway, datagram(from, to, self.port, payload))
+        send_raw(&self.raw, gateway, datagram(from, to, self.port, payload))
     }
 
     /// Sends an ICMP echo request to `to` with `next_hop` as in [`send_direct`](Self::send_direct);
@@ -103,34 +109,71 @@ impl Wire {
         if self.echoes.is_none() {
             self.echoes = Some(open_echoes(self.family)?);
         }
-        self.send_raw(next_hop, echo_request(from, to, nonce))
+        send_raw(&self.raw, next_hop, echo_request(from, to, nonce, 0))
     }
 
     /// The sources and nonces of the echo replies that have arrived, at most `most` messages.
     pub fn echoed(&self, most: usize) -> Vec<(IpAddr, u64)> {
-        let Some(echoes) = &self.echoes else { return Vec::new() };
-        let mut buffer = [0; ECHO];
-        let mut replies = Vec::new();
-        for _ in 0..most {
-            let received = recvfrom::<SockaddrStorage>(echoes.as_raw_fd(), &mut buffer);
-            let Ok((length, source)) = received else { break };
-            let nonce = buffer.get(..length).and_then(|bytes| echo_reply(self.family, bytes));
-            replies.extend(source.and_then(|it| address(&it)).zip(nonce));
-        }
-        replies
+        self.echoes.as_ref().map_or_else(Vec::new, |echoes| replies(echoes, self.family, most))
     }
 
     /// No reply is awaited any more.
     pub fn close_echoes(&mut self) {
         self.echoes = None;
     }
+}
 
-    fn send_raw(&self, next_hop: IpAddr, packet: Option<Vec<u8>>) -> io::Result<()> {
-        let packet = packet.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
-        let next_hop = SockaddrStorage::from(SocketAddr::new(next_hop, 0));
-        sendto(self.raw.as_raw_fd(), &packet, &next_hop, MsgFlags::MSG_DONTWAIT)?;
-        Ok(())
+impl EchoWire {
+    pub fn open(family: Family) -> Result<Self, NoWire> {
+        let raw = |errno| NoWire::raw(family, errno);
+        let echoes = open_echoes(family).map_err(raw)?;
+        enlarge(&echoes);
+        Ok(Self { family, raw: open_raw(family).map_err(raw)?, echoes })
     }
+
+    pub const fn family(&self) -> Family {
+        self.family
+    }
+
+    /// Sends an echo request of `size` bytes with the IP header, which is never fragmented.
+    pub fn send(&self, from: IpAddr, to: IpAddr, nonce: u64, size: u16) -> io::Result<()> {
+        send_raw(&self.raw, to, echo_request(from, to, nonce, size))
+    }
+
+    /// As [`Wire::echoed`].
+    pub fn echoed(&self, most: usize) -> Vec<(IpAddr, u64)> {
+        replies(&self.echoes, self.family, most)
+    }
+}
+
+impl NoWire {
+    const fn raw(family: Family, errno: Errno) -> Self {
+        match errno {
+            Errno::EPERM | Errno::EACCES => Self::NotAllowed(family),
+            other => Self::NoRawSocket(family, other),
+        }
+    }
+}
+
+fn send_raw(raw: &OwnedFd, next_hop: IpAddr, packet: Option<Vec<u8>>) -> io::Result<()> {
+    let packet = packet.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+    let next_hop = SockaddrStorage::from(SocketAddr::new(next_hop, 0));
+    sendto(raw.as_raw_fd(), &packet, &next_hop, MsgFlags::MSG_DONTWAIT)?;
+    Ok(())
+}
+
+/// The sources and nonces of the replies that have arrived, at most `most` messages.
+fn replies(echoes: &OwnedFd, family: Family, most: usize) -> Vec<(IpAddr, u64)> {
+    let mut buffer = [0; ECHO];
+    let mut replies = Vec::new();
+    for _ in 0..most {
+        // Only the start is needed: the rest of a longer reply is dropped.
+        let received = recvfrom::<SockaddrStorage>(echoes.as_raw_fd(), &mut buffer);
+        let Ok((length, source)) = received else { break };
+        let nonce = buffer.get(..length).and_then(|bytes| echo_reply(family, bytes));
+        replies.extend(source.and_then(|it| address(&it)).zip(nonce));
+    }
+    replies
 }
 
 fn address(source: &SockaddrStorage) -> Option<IpAddr> {

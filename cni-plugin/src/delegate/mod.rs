@@ -1,6 +1,7 @@
 //! The config that the delegate gets: flannel's rules over the operator's config and subnet.env.
 
 pub(crate) mod exec;
+pub mod list;
 
 use serde_json::{Value, json};
 use tweed_netlink::rtnl::route::Route;

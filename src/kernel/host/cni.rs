@@ -16,6 +16,13 @@ pub(super) const PLUGINS: [&str; 3] = ["opt/cni/bin", "usr/libexec/cni", "usr/li
 /// The endings of the files that runtimes read.
 const ENDINGS: [&str; 3] = ["conf", "conflist", "json"];
 
+/// The config that runtimes use, with its text; none if there is no config.
+pub fn cni_config(places: &Places) -> io::Result<Option<(CniConfig, String)>> {
+    let Some(path) = paths(&places.cni_configs).into_iter().next() else { return Ok(None) };
+    let text = fs::read_to_string(&path)?;
+    Ok(Some((CniConfig::parse(places.on_host(&path), &text), text)))
+}
+
 /// The configs and plugins, and what could not be read.
 pub(super) fn read(places: &Places) -> (Cni, Vec<Unread>) {
     let (configs, no_configs) = configs(places);

@@ -1,7 +1,9 @@
-//! `tweedctl connectivity test`: which nodes do not reach which, by the results of all probes.
+//! `tweedctl connectivity test`: which nodes do not reach which, by the results of all probes and,
+//! with `--pods`, by pings from a throw-away pod.
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::IpAddr;
 use std::path::Path;
 
 use clap::{Args, Subcommand};
@@ -9,6 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
 use super::evidence::ClusterNode;
+use super::pings::{PingedPeer, PodPings, ping_from_pod};
 use super::read;
 use crate::model::lease::LeaseId;
 use crate::model::path::{PeerReachability, ReachabilityState};
@@ -16,7 +19,7 @@ use crate::model::prefix::Family;
 use crate::model::report::{self, Exception, FailingPeer, PeerGroup};
 use crate::model::status::{LeaseStatus, PeerStatus};
 use crate::operator::layout::{Table, Tone, age, counted, or_dash, wrap};
-use crate::operator::node::{self, Unanswered};
+use crate::operator::node::{self, CniFolders, Unanswered};
 use crate::operator::output::{Selection, Watch, is_named, numeric};
 use crate::operator::store::StoreFlags;
 use crate::operator::{Answer, Error, ExitStatus};
@@ -27,11 +30,20 @@ Each node asks its peers by small and by full-size probes, in each address
 family. The results are read from the nodes' reports in the store; those of
 this node from its daemon, if it runs.
 
+With --pods, a network namespace on this node, joined by the CNI plugins as
+runtimes do, sends pings of 84 bytes and of its MTU to the host of each peer,
+each up to three times, and is removed again. It needs root and the daemon.
+
 Exit codes:
   0  no pair of nodes fails
+  1  something of the pod is left, or it cannot be created, or a signal came
   2  the command line is invalid
-  3  neither the store nor the daemon of this node can be read
+  3  neither the store nor the daemon of this node can be read; with --pods,
+     no daemon, no CNI config, or no permission
   5  a pair is degraded, unreachable or without a path";
+
+/// Before the name of the node, as the source of a pod's pairs.
+const POD: &str = "pod on ";
 
 #[derive(Debug, Subcommand)]
 pub(in crate::operator) enum ConnectivityCommand {
@@ -45,6 +57,11 @@ pub(in crate::operator) struct ConnectivityOptions {
     /// List all pairs, not only those that fail
     #[arg(long)]
     all: bool,
+    /// Also ping each peer from a throw-away pod on this node
+    #[arg(long, conflicts_with = "watch")]
+    pods: bool,
+    #[command(flatten)]
+    cni: CniFolders,
     #[command(flatten)]
     selection: Selection,
     #[command(flatten)]
@@ -63,10 +80,25 @@ pub(in crate::operator) struct Connectivity {
     /// The number of pairs that do not fail and are not named in reports: if only some pairs are
     /// asked for, it is not known whether these are among them.
     unnamed: usize,
+    /// None without `--pods`.
+    pub(super) pods: Option<PodResults>,
     /// Why only the results of this node are listed.
     store_error: Option<String>,
     #[serde(skip)]
     now: Timestamp,
+}
+
+/// How a throw-away pod of this node reaches the hosts of the peers.
+#[derive(Debug, Serialize)]
+pub(super) struct PodResults {
+    /// Of the pod.
+    addresses: Vec<IpAddr>,
+    /// Of the pings: small and full-size, in bytes with the IP header.
+    sizes: [u16; 2],
+    pairs: Vec<NodePair>,
+    totals: BTreeMap<PairState, usize>,
+    /// What could not be removed.
+    left: Vec<String>,
 }
 
 /// How a node reaches another one.
@@ -116,7 +148,7 @@ pub(in crate::operator) async fn answer(
     options: &ConnectivityOptions,
     socket: &Path,
 ) -> Result<Connectivity, Error> {
-    let ConnectivityOptions { all, selection, store, .. } = options;
+    let ConnectivityOptions { all, pods, cni, selection, store, .. } = options;
     let contents = read(&store.open(socket).await?).await;
     let own = OwnResults::ask(socket).await;
     let (nodes, store_error) = match (contents, &own) {
@@ -128,8 +160,19 @@ pub(in crate::operator) async fn answer(
             return Err(Error::Unavailable(format!("{error}; and {unanswered}")));
         }
     };
+    let pods = match &own {
+        _ if !pods => None,
+        Ok(own) => {
+            let pings = ping_from_pod(&cni.places(Path::new("/")), &own.peers).await?;
+            Some(PodResults::of(pings, own, &names(&nodes, Some(own))))
+        }
+        Err(unanswered) => {
+            let why = format!("--pods reads the peers from the daemon: {unanswered}");
+            return Err(Error::Unavailable(why));
+        }
+    };
     let connectivity = Connectivity::of(&nodes, own.as_ref().ok(), Timestamp::now());
-    let connectivity = Connectivity { store_error, ..connectivity };
+    let connectivity = Connectivity { pods, store_error, ..connectivity };
     let name = selection.node.as_ref().map(|name| {
         let unknown = || Error::Usage(format!("no node {name} has a lease"));
         known_as(name, &nodes, own.as_ref().ok()).ok_or_else(unknown)
@@ -169,6 +212,25 @@ impl OwnResults {
         let leases: Vec<LeaseStatus> = node::ask(socket, "/leases").await?;
         let own = leases.into_iter().find(|lease| lease.own);
         Ok(Self { lease: own.map(|status| status.lease.id), peers })
+    }
+
+    fn name<'a>(&self, names: &'a BTreeMap<LeaseId, String>) -> &'a str {
+        let name = self.lease.as_ref().and_then(|lease| names.get(lease));
+        name.map_or("this node", String::as_str)
+    }
+
+    /// What the probes of this node show about a peer that its pod does not reach.
+    fn probed(&self, peer: &PingedPeer) -> Option<String> {
+        let family = Some(peer.subnet.family());
+        let known = self.peers.iter().find(|it| it.lease == peer.lease && it.family == family)?;
+        match known.reachability? {
+            PeerReachability::Reachable => Some(
+                "the probes of this node are answered: find what drops packets of pods with \
+                 tweedctl trace and doctor"
+                    .to_owned(),
+            ),
+            failing => failing.cause().map(|cause| format!("probes of this node: {cause}")),
+        }
     }
 }
 
@@ -228,14 +290,11 @@ impl Connectivity {
             totals: BTreeMap::new(),
             not_counted: Vec::new(),
             unnamed: 0,
+            pods: None,
             store_error: None,
             now,
         };
-        let mut names: BTreeMap<LeaseId, String> =
-            nodes.iter().map(|node| (node.lease.id.clone(), node.name())).collect();
-        for peer in own.iter().flat_map(|own| &own.peers) {
-            names.entry(peer.lease.clone()).or_insert_with(|| peer_name(peer));
-        }
+        let names = names(nodes, own);
         let this_node = own.and_then(|own| own.lease.clone());
         for node in nodes.iter().filter(|node| this_node.as_ref() != Some(&node.lease.id)) {
             match Results::of_report(node) {
@@ -245,12 +304,10 @@ impl Connectivity {
                 }
             }
         }
-        if let Some(OwnResults { lease, peers }) = own {
-            let name = lease.as_ref().and_then(|lease| names.get(lease));
-            let name = name.map_or("this node", String::as_str);
-            connectivity.add(name, &Results::of_peers(peers, now), &names);
+        if let Some(own) = own {
+            connectivity.add(own.name(&names), &Results::of_peers(&own.peers, now), &names);
         }
-        connectivity.pairs.sort_by_cached_key(|it| (numeric(&it.from), numeric(&it.to), it.family));
+        sort(&mut connectivity.pairs);
         connectivity.not_counted.sort_by_cached_key(|it| numeric(&it.node));
         connectivity
     }
@@ -291,23 +348,104 @@ impl Connectivity {
     pub(super) fn only(mut self, node: Option<&str>, family: Option<Family>) -> Self {
         self.unnamed = self.totals.values().sum::<usize>().saturating_sub(self.pairs.len());
         let is_about = |name: &str| node.is_none_or(|node| node == name);
-        self.pairs.retain(|pair| {
-            (is_about(&pair.from) || is_about(&pair.to))
-                && (family.is_none() || pair.family == family)
-        });
-        self.not_counted.retain(|it| is_about(&it.node));
-        self.totals.clear();
-        for pair in &self.pairs {
-            *self.totals.entry(pair.state).or_default() += 1;
+        let pods = self.pods.iter_mut().map(|pods| (&mut pods.pairs, &mut pods.totals));
+        for (pairs, totals) in [(&mut self.pairs, &mut self.totals)].into_iter().chain(pods) {
+            pairs.retain(|pair| {
+                let from = pair.from.strip_prefix(POD).unwrap_or(&pair.from);
+                (is_about(from) || is_about(&pair.to))
+                    && (family.is_none() || pair.family == family)
+            });
+            *totals = BTreeMap::new();
+            for pair in pairs {
+                *totals.entry(pair.state).or_default() += 1;
+            }
         }
+        self.not_counted.retain(|it| is_about(&it.node));
         self
     }
 
     #[must_use]
     pub(super) fn failing_only(mut self) -> Self {
-        self.pairs.retain(|pair| pair.state.is_failing());
+        let pods = self.pods.iter_mut().map(|pods| &mut pods.pairs);
+        for pairs in [&mut self.pairs].into_iter().chain(pods) {
+            pairs.retain(|pair| pair.state.is_failing());
+        }
         self
     }
+}
+
+impl PodResults {
+    pub(super) fn of(pings: PodPings, own: &OwnResults, names: &BTreeMap<LeaseId, String>) -> Self {
+        let from = format!("{POD}{}", own.name(names));
+        let pair = |lease: &LeaseId, family, state, cause| NodePair {
+            from: from.clone(),
+            to: names.get(lease).map_or_else(|| lease.to_string(), Clone::clone),
+            family,
+            state,
+            cause,
+            since: None,
+        };
+        let pinged = pings.peers.iter().map(|peer| {
+            let (state, cause) = outcome(peer, pings.sizes);
+            let probed = own.probed(peer).filter(|_| state.is_failing());
+            let cause = cause.map(|cause| [Some(cause), probed]);
+            let cause = cause.map(|it| it.into_iter().flatten().collect::<Vec<_>>().join("; "));
+            pair(&peer.lease, Some(peer.subnet.family()), state, cause)
+        });
+        let without_path = own
+            .peers
+            .iter()
+            .filter(|peer| peer.path.is_none())
+            .map(|peer| pair(&peer.lease, peer.family, PairState::NoPath, peer.reason.clone()));
+        let mut pairs: Vec<NodePair> = pinged.chain(without_path).collect();
+        sort(&mut pairs);
+        let mut totals = BTreeMap::new();
+        for pair in &pairs {
+            *totals.entry(pair.state).or_default() += 1;
+        }
+        let PodPings { addresses, sizes, left, .. } = pings;
+        Self { addresses, sizes, pairs, totals, left }
+    }
+}
+
+/// The state of the pair of the pod and a peer, and the cause.
+fn outcome(peer: &PingedPeer, [small, large]: [u16; 2]) -> (PairState, Option<String>) {
+    let (state, cause) = match (peer.from, peer.answered) {
+        (None, _) => {
+            let family = peer.subnet.family();
+            (PairState::NoPath, format!("the CNI plugins gave the pod no {family} address"))
+        }
+        (Some(_), [true, true]) => return (PairState::Reachable, None),
+        (Some(_), [true, false]) => (
+            PairState::Degraded,
+            format!(
+                "pings of {small} bytes are answered, those of {large} bytes are not: check the \
+                 MTU of the underlay"
+            ),
+        ),
+        (Some(_), [false, true]) => (
+            PairState::Degraded,
+            format!("pings of {large} bytes are answered, those of {small} bytes are not"),
+        ),
+        (Some(_), [false, false]) => {
+            (PairState::Unreachable, format!("no ping of {small} or {large} bytes is answered"))
+        }
+    };
+    (state, Some(cause))
+}
+
+/// The names of all nodes. Without a store, only the daemon has the addresses of the peers.
+fn names(nodes: &[ClusterNode], own: Option<&OwnResults>) -> BTreeMap<LeaseId, String> {
+    let mut names: BTreeMap<LeaseId, String> =
+        nodes.iter().map(|node| (node.lease.id.clone(), node.name())).collect();
+    for peer in own.iter().flat_map(|own| &own.peers) {
+        names.entry(peer.lease.clone()).or_insert_with(|| peer_name(peer));
+    }
+    names
+}
+
+fn sort(pairs: &mut [NodePair]) {
+    pairs.sort_by_cached_key(|it| (numeric(&it.from), numeric(&it.to), it.family));
 }
 
 impl PairState {
@@ -353,17 +491,27 @@ impl From<Option<ReachabilityState>> for PairState {
 
 impl Answer for Connectivity {
     fn exit_status(&self) -> ExitStatus {
-        let is_failing = self.totals.keys().any(|state| state.is_failing())
+        let pods = self.pods.iter().flat_map(|pods| pods.totals.keys());
+        let is_failing = self.totals.keys().chain(pods).any(|state| state.is_failing())
             || self.pairs.iter().any(|pair| pair.state.is_failing());
-        if is_failing { ExitStatus::Failing } else { ExitStatus::Done }
+        let is_left = self.pods.as_ref().is_some_and(|pods| !pods.left.is_empty());
+        if is_failing {
+            ExitStatus::Failing
+        } else if is_left {
+            ExitStatus::Problems
+        } else {
+            ExitStatus::Done
+        }
     }
 }
 
 impl fmt::Display for Connectivity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.pairs.is_empty() {
+        let of_pods = self.pods.iter().flat_map(|pods| &pods.pairs);
+        let pairs: Vec<&NodePair> = self.pairs.iter().chain(of_pods).collect();
+        if !pairs.is_empty() {
             let mut table = Table::new(&["FROM", "TO", "FAMILY", "STATE", "FOR"]);
-            for NodePair { from, to, family, state, cause, since } in &self.pairs {
+            for NodePair { from, to, family, state, cause, since } in pairs {
                 let time = since.map(|since| self.now.duration_since(since).as_millis());
                 let time = time.and_then(|ms| u64::try_from(ms).ok()).map(age);
                 let (family, time) = (or_dash(*family), or_dash(time));
@@ -385,10 +533,23 @@ impl fmt::Display for Connectivity {
             let text = format!("{pairs} of the cluster do not fail, and reports do not name them");
             writeln!(f, "{}", wrap(&text, 2))?;
         }
-        let states = self.totals.iter().filter(|(_, count)| **count > 0);
-        let states: Vec<String> =
-            states.map(|(state, count)| format!("{count} {}", state.as_str())).collect();
-        write!(f, "{}", counted(self.totals.values().sum(), "pair"))?;
-        writeln!(f, "{}{}", if states.is_empty() { "" } else { ": " }, states.join(", "))
+        writeln!(f, "{}", summary("pair", &self.totals))?;
+        let Some(PodResults { sizes: [small, large], totals, left, .. }) = &self.pods else {
+            return Ok(());
+        };
+        let pods = summary("peer", totals);
+        let text =
+            format!("from a pod of this node, by pings of {small} and {large} bytes: {pods}");
+        writeln!(f, "{}", wrap(&text, 2))?;
+        left.iter().try_for_each(|left| writeln!(f, "{}", wrap(left, 2)))
     }
+}
+
+/// As in `6 pairs: 4 reachable, 2 unreachable`.
+fn summary(what: &str, totals: &BTreeMap<PairState, usize>) -> String {
+    let states = totals.iter().filter(|(_, count)| **count > 0);
+    let states: Vec<String> =
+        states.map(|(state, count)| format!("{count} {}", state.as_str())).collect();
+    let all = counted(totals.values().sum(), what);
+    format!("{all}{}{}", if states.is_empty() { "" } else { ": " }, states.join(", "))
 }

@@ -2,6 +2,8 @@
 
 pub(super) mod connectivity;
 pub(super) mod evidence;
+mod pings;
+mod pod;
 #[cfg(test)]
 mod tests;
 

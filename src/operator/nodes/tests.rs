@@ -5,7 +5,8 @@
 use expect_test::expect;
 use serde_json::{Value, json};
 
-use super::connectivity::{Connectivity, OwnResults, known_as};
+use super::connectivity::{Connectivity, OwnResults, PodResults, known_as};
+use super::pings::{PingedPeer, PodPings};
 use super::*;
 use crate::model::config::BackendType;
 use crate::model::lease::{Endpoint, Lease, Record};
@@ -518,4 +519,87 @@ fn the_daemon_of_this_node_knows_more_than_its_report() {
         1 pair: 1 unreachable
     "]]
     .assert_eq(&alone.to_string());
+}
+
+/// The peer number `number` of node 1, with this result of the probes.
+fn probed(number: usize, reachability: Option<PeerReachability>) -> PeerStatus {
+    PeerStatus {
+        lease: LeaseId::new(id(number)),
+        family: Some(Family::V4),
+        subnet: format!("10.244.{number}.0/24").parse().ok(),
+        public_ip: format!("172.16.0.{number}").parse().ok(),
+        path: Some(Path::Tunnel),
+        reachability,
+        ..PeerStatus::default()
+    }
+}
+
+/// The results of a pod on node 1: of each peer, whether small and full-size pings were answered.
+fn pinged(answered: &[[bool; 2]], left: &[&str]) -> Connectivity {
+    let from = "10.244.1.5".parse().unwrap();
+    let statuses = (2..).take(answered.len());
+    let mut peers: Vec<PeerStatus> =
+        statuses.map(|number| probed(number, Some(PeerReachability::Reachable))).collect();
+    let pinged = peers.iter().zip(answered).map(|(peer, answered)| PingedPeer {
+        lease: peer.lease.clone(),
+        subnet: peer.subnet.unwrap(),
+        from: Some(from),
+        answered: *answered,
+    });
+    let left = left.iter().map(ToString::to_string).collect();
+    let (addresses, sizes) = (vec![from], [84, 1450]);
+    let pings = PodPings { addresses, sizes, peers: pinged.collect(), left };
+    let skipped = PeerStatus {
+        path: None,
+        reason: Some("skipped: Mixed is off".to_owned()),
+        ..probed(9, None)
+    };
+    peers.extend(answered.iter().any(|it| !it[0]).then_some(skipped));
+    let own = OwnResults { lease: Some(LeaseId::new(id(1))), peers };
+    let names = (1..=9).map(|number| (LeaseId::new(id(number)), format!("n{number}"))).collect();
+    let mut connectivity = Connectivity::of(&[], None, now());
+    connectivity.pods = Some(PodResults::of(pings, &own, &names));
+    connectivity
+}
+
+#[test]
+fn the_peers_that_a_pod_does_not_reach_are_listed_with_the_cause() {
+    let answered = [[true, true], [true, false], [false, true], [false, false]];
+    let failing = pinged(&answered, &[]).failing_only();
+    assert_eq!(failing.exit_status(), ExitStatus::Failing);
+    expect![[r"
+        FROM       TO  FAMILY  STATE        FOR
+        pod on n1  n3  IPv4    degraded     -
+            pings of 84 bytes are answered, those of 1450 bytes are not: check the MTU
+              of the underlay; the probes of this node are answered: find what drops
+              packets of pods with tweedctl trace and doctor
+        pod on n1  n4  IPv4    degraded     -
+            pings of 1450 bytes are answered, those of 84 bytes are not; the probes of
+              this node are answered: find what drops packets of pods with tweedctl
+              trace and doctor
+        pod on n1  n5  IPv4    unreachable  -
+            no ping of 84 or 1450 bytes is answered; the probes of this node are
+              answered: find what drops packets of pods with tweedctl trace and doctor
+        pod on n1  n9  IPv4    no path      -
+            skipped: Mixed is off
+
+        0 pairs
+        from a pod of this node, by pings of 84 and 1450 bytes: 5 peers: 1 reachable, 2
+          degraded, 1 unreachable, 1 no path
+    "]]
+    .assert_eq(&failing.to_string());
+}
+
+#[test]
+fn what_is_left_of_a_pod_is_named() {
+    let all = pinged(&[[true, true]], &[]).failing_only();
+    assert_eq!(all.exit_status(), ExitStatus::Done);
+    let all = pinged(&[[true, true]], &["what the CNI plugins added may be left"]).failing_only();
+    assert_eq!(all.exit_status(), ExitStatus::Problems);
+    expect![[r"
+        0 pairs
+        from a pod of this node, by pings of 84 and 1450 bytes: 1 peer: 1 reachable
+        what the CNI plugins added may be left
+    "]]
+    .assert_eq(&all.to_string());
 }

@@ -56,7 +56,8 @@ impl CniConfig {
         self.plugins.as_deref().unwrap_or_default()
     }
 
-    fn is_own(&self) -> bool {
+    /// Whether it names the plugin of tweed, which has flannel's name.
+    pub fn is_own(&self) -> bool {
         self.plugins().iter().any(|plugin| plugin == OWN)
     }
 

@@ -8,6 +8,7 @@ mod health;
 mod leases;
 mod monitoring;
 mod nodes;
+mod pods;
 mod privileges;
 mod sysdump;
 mod trace;
