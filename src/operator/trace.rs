@@ -12,6 +12,7 @@ use super::node::{self, Files};
 use super::{Answer, Error, ExitStatus};
 use crate::kernel::Kernel;
 use crate::model::entry::KernelState;
+use crate::model::status::PeerStatus;
 use crate::plan::trace::{
     Delivery, Hop, HopState, HostState, Planned, Question, Trace, TracedPacket, Untraceable,
 };
@@ -19,13 +20,14 @@ use crate::plan::trace::{
 const STATES: &str = "\
 One of the two addresses must be a pod of this node, or this node itself. What
 happens on other hosts is computed from their leases: planned, not seen.
+Whether the peer answers probes by the path in use is asked from the daemon.
 Firewall rules of other programs are not examined: see tweedctl doctor.
 
 Exit codes:
   0  delivered, as far as this node sees
   2  the command line is invalid, or such a packet does not pass this node
-  3  unknown: no daemon and no checkpoint, no permission, or it depends on what
-     tweed does not read
+  3  unknown: no daemon and no checkpoint, no permission, it depends on what
+     tweed does not read, or probes of the peer are lost
   5  dropped; the last hop has the reason";
 
 #[derive(Debug, Args)]
@@ -70,8 +72,13 @@ pub(super) async fn answer<K: Kernel>(
     for address in question.lookups().filter(|address| *address != destination) {
         lookups.insert(address, kernel.facts(Some(address)).await.map_err(unread)?.reach);
     }
-    let interfaces = &facts.interfaces;
-    let trace = question.answer(&HostState { actual: &actual, interfaces, lookups: &lookups });
+    // Without a daemon, nothing is probed.
+    let peers: Vec<PeerStatus> = node::ask(&files.socket(), "/peers").await.unwrap_or_default();
+    let subnet = question.peer().map(|peer| peer.subnet);
+    let peer = peers.into_iter().find(|peer| subnet.is_some() && peer.subnet == subnet);
+    let probes = peer.and_then(|peer| peer.reachability);
+    let (actual, interfaces, lookups) = (&actual, &facts.interfaces, &lookups);
+    let trace = question.answer(&HostState { actual, interfaces, lookups, probes });
     Ok(Traced { trace, read_from: inputs.source })
 }
 

@@ -16,6 +16,7 @@ use tweed::model::node::{Facts, InterfaceOptions, Node};
 use tweed::model::node_inputs::NodeInputs;
 use tweed::model::policy::Policy;
 use tweed::model::prefix::Family;
+use tweed::model::status::PeerStatus;
 use tweed::operator::{self, Arguments, Error, ExitStatus};
 use tweed::plan::desired::Desired;
 use tweed::plan::diff::diff;
@@ -70,8 +71,20 @@ impl Host {
 
     /// Runs `work` next to a daemon that answers.
     pub(crate) async fn next_to_a_daemon(&self, work: impl AsyncFnOnce()) {
+        self.next_to_a_daemon_with(&[], work).await;
+    }
+
+    /// The same, with these peers.
+    pub(crate) async fn next_to_a_daemon_with(
+        &self,
+        peers: &[PeerStatus],
+        work: impl AsyncFnOnce(),
+    ) {
         let listener = http::bind_control(&self.folder.path().join("subnet.sock")).unwrap();
-        let daemon = http::serve(listener, async |_| http::json(200, &inputs()));
+        let daemon = http::serve(listener, async |path: String| match path.as_str() {
+            "/peers" => http::json(200, &peers),
+            _ => http::json(200, &inputs()),
+        });
         tokio::select! {
             () = daemon => {}
             () = work() => {}

@@ -3,7 +3,11 @@
 use expect_test::{Expect, expect};
 use serde_json::json;
 use tweed::model::entry::{Entry, Key, LinkName, Route};
+use tweed::model::lease::LeaseId;
 use tweed::model::node::{Interface, InterfaceAddress, Lifetime};
+use tweed::model::path::{DegradedCause, Path, PeerReachability, UnknownCause, UnreachableCause};
+use tweed::model::prefix::Family;
+use tweed::model::status::PeerStatus;
 use tweed::operator::{Error, ExitStatus};
 
 use crate::host::Host;
@@ -188,6 +192,64 @@ async fn the_hops_of_a_delivered_packet_are_listed() {
         "]],
     )
     .await;
+}
+
+/// The peer behind the tunnel, as the daemon reports it.
+fn peer(reachability: PeerReachability) -> PeerStatus {
+    let (subnet, public_ip) = ("10.244.3.0/24".parse().ok(), "172.17.0.9".parse().ok());
+    PeerStatus {
+        lease: LeaseId::new("10.244.3.0-24"),
+        family: Some(Family::V4),
+        subnet,
+        public_ip,
+        backend: "vxlan".to_owned(),
+        path: Some(Path::Tunnel),
+        reason: None,
+        programmed: true,
+        reachability: Some(reachability),
+        probes: None,
+    }
+}
+
+#[tokio::test]
+async fn a_packet_is_not_delivered_where_probes_are_lost() {
+    let (unreachable, lossy) = (UnreachableCause::TunnelSilent, DegradedCause::Loss);
+    let unreachable = PeerReachability::Unreachable { cause: unreachable, since_ms: Some(7000) };
+    let degraded = |cause| PeerReachability::Degraded { cause };
+    let unknown = PeerReachability::Unknown { cause: UnknownCause::NeverAnswered };
+    let large = "--size 1400";
+    let rows = [
+        (PeerReachability::Reachable, large, "delivered", "passed", "answers by this path"),
+        (unreachable, large, "unknown", "unknown", "is unreachable: direct probes are answered"),
+        (unreachable, "--size 60", "unknown", "unknown", "is unreachable"),
+        (degraded(lossy), large, "delivered", "passed", "is degraded: 5 %"),
+        (degraded(DegradedCause::LargeLost), large, "unknown", "unknown", "check the MTU"),
+        (degraded(DegradedCause::LargeLost), "--size 60", "delivered", "passed", "check the MTU"),
+        (unknown, large, "delivered", "planned", "is unknown: it has never answered"),
+    ];
+    let host = &host().await;
+    for (reachability, size, delivery, state, text) in rows {
+        let work = async || {
+            for line in ["trace 10.244.1.7 10.244.3.9", "trace 10.244.3.9 10.244.1.7"] {
+                let (found, trace) = host.json(&format!("{line} {size}")).await.unwrap();
+                let hops = trace["hops"].as_array().unwrap();
+                let probe = hops.iter().find(|hop| hop["hop"] == "probe").unwrap();
+                assert_eq!(
+                    (&trace["delivery"], &probe["state"]),
+                    (&json!(delivery), &json!(state))
+                );
+                assert!(probe["text"].as_str().unwrap().contains(text), "{probe}");
+                let is_delivered = delivery == "delivered";
+                assert_eq!(found == ExitStatus::Done, is_delivered, "{trace}");
+                assert_eq!(found == ExitStatus::Unexamined, !is_delivered, "{trace}");
+            }
+            // Nothing is probed on the way to another peer.
+            let (_, trace) = host.json("trace 10.244.1.7 10.244.4.9").await.unwrap();
+            assert!(!trace.to_string().contains("\"probe\""), "{trace}");
+        };
+        host.next_to_a_daemon_with(&[peer(reachability)], work).await;
+        std::fs::remove_file(host.folder.path().join("subnet.sock")).unwrap();
+    }
 }
 
 #[tokio::test]

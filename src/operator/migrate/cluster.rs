@@ -30,6 +30,8 @@ pub(super) struct Member {
     pub(super) report: Option<NodeReport>,
     /// None if its peers reach it, and if it does not report.
     pub(super) outage: Option<Outage>,
+    /// Why it is degraded, stale or not ready, as `tweedctl nodes` shows it.
+    pub(super) failure: Option<String>,
 }
 
 /// Peers do not reach a node.
@@ -58,10 +60,9 @@ pub(super) enum Subject {
 impl ClusterView {
     pub(super) fn new(state: MigrationState, nodes: Vec<ClusterNode>) -> Self {
         let evidence = Evidence::of(&nodes);
-        let outages: Vec<_> = nodes.iter().map(|node| Outage::of(node, &evidence)).collect();
-        let members = nodes.into_iter().zip(outages);
-        let mut members: Vec<Member> =
-            members.map(|(node, outage)| Member::new(node, outage)).collect();
+        let judge = |node| (Outage::of(node, &evidence), failure(node, &evidence));
+        let judged: Vec<_> = nodes.iter().map(judge).collect();
+        let mut members: Vec<Member> = nodes.into_iter().zip(judged).map(Member::new).collect();
         members.sort_by_key(|member| member.lease.subnets().next());
         let ids = members.iter().map(|member| member.lease.id.clone());
         let positions = ids.zip(0..).collect();
@@ -245,12 +246,12 @@ impl ClusterView {
 }
 
 impl Member {
-    fn new(node: ClusterNode, outage: Option<Outage>) -> Self {
+    fn new((node, (outage, failure)): (ClusterNode, (Option<Outage>, Option<String>))) -> Self {
         let name = node.name();
         // Views of large clusters are copied; these parts are evidence only.
         let light = |report| NodeReport { failing_peers: Vec::new(), groups: Vec::new(), ..report };
         let report = node.report.map(|stored| light(stored.report));
-        Self { name, lease: node.lease, report, outage }
+        Self { name, lease: node.lease, report, outage, failure }
     }
 
     pub(super) fn is_dead(&self) -> bool {
@@ -294,6 +295,14 @@ impl Outage {
         };
         Some(Self { state, reason, fix })
     }
+}
+
+/// As in `n7 is degraded: …`; none if it is ready, does not report, or has an outage.
+fn failure(node: &ClusterNode, evidence: &Evidence<'_>) -> Option<String> {
+    let (state, reason) = evidence.verdict(node);
+    let is_outage = matches!(state, NodeState::Dead | NodeState::Unreachable);
+    let reason = reason.filter(|_| state.is_failing() && !is_outage);
+    reason.map(|reason| format!("{} is {}: {reason}", node.name(), state.as_str()))
 }
 
 /// As in `dead: its report is not refreshed for 12 min, …`.

@@ -24,6 +24,8 @@ pub(in crate::operator) struct MigrationStatus {
     stages: Vec<Reached>,
     lags: Vec<String>,
     troubles: Vec<String>,
+    /// The nodes that are degraded, stale or not ready, as `tweedctl nodes` lists them.
+    failing_nodes: Vec<String>,
     silent: Vec<String>,
     /// Those with an MTU other than that of new pods, by node.
     pods: Vec<String>,
@@ -68,6 +70,7 @@ impl MigrationStatus {
             stages: under_way.map(|it| it.history.clone()).unwrap_or_default(),
             lags: view.lags(),
             troubles: troubles.iter().map(sentence).collect(),
+            failing_nodes: view.members.iter().filter_map(|it| it.failure.clone()).collect(),
             silent: view.silent().map(|member| member.name.clone()).collect(),
             pods: pods_of_other_mtu(view).collect(),
             direct: sum(|report| report.peers.direct),
@@ -112,7 +115,8 @@ fn worst(reaches: &Reaches, to: usize) -> Option<char> {
 
 impl Answer for MigrationStatus {
     fn exit_status(&self) -> ExitStatus {
-        if self.troubles.is_empty() { ExitStatus::Done } else { ExitStatus::Degraded }
+        let is_fine = self.troubles.is_empty() && self.failing_nodes.is_empty();
+        if is_fine { ExitStatus::Done } else { ExitStatus::Degraded }
     }
 }
 
@@ -152,6 +156,7 @@ impl MigrationStatus {
         for (name, lines) in [
             ("waiting", &self.lags),
             ("problem", &self.troubles),
+            ("failing", &self.failing_nodes),
             ("unknown", &silent),
             ("pods", &self.pods),
         ] {

@@ -58,7 +58,7 @@ pub(in crate::operator) struct ConnectivityOptions {
     #[arg(long)]
     all: bool,
     /// Also ping each peer from a throw-away pod on this node
-    #[arg(long, conflicts_with = "watch")]
+    #[arg(long, conflicts_with = "interval")]
     pods: bool,
     #[command(flatten)]
     cni: CniFolders,

@@ -112,7 +112,7 @@ impl NodeState {
     }
 
     /// Whether the operator should look at the node.
-    pub(super) const fn is_failing(self) -> bool {
+    pub(in crate::operator) const fn is_failing(self) -> bool {
         match self {
             Self::NotReady | Self::Degraded | Self::Unreachable | Self::Stale | Self::Dead => true,
             Self::Ready | Self::NoReport => false,
@@ -191,7 +191,7 @@ impl<'a> Evidence<'a> {
     }
 
     /// The state of `node`, and why it is in this state.
-    pub(super) fn verdict(&self, node: &ClusterNode) -> (NodeState, Option<String>) {
+    pub(in crate::operator) fn verdict(&self, node: &ClusterNode) -> (NodeState, Option<String>) {
         if let Some((state, reason)) = self.outage(node) {
             return (state, Some(reason));
         }

@@ -449,7 +449,7 @@ fn the_pairs_of_one_node_are_listed_and_counted() {
 
 #[test]
 fn a_node_is_found_by_each_of_its_names() {
-    let nodes = cluster_nodes(failing().contents());
+    let nodes = failing().nodes();
     let own = OwnResults { lease: None, peers: vec![peer(7)] };
     for name in ["172.16.0.2", "10.244.2.0/24", "10.244.2.0-24"] {
         assert_eq!(known_as(name, &nodes, None).unwrap(), "172.16.0.2");

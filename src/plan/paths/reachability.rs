@@ -127,6 +127,8 @@ mod tests {
             ("some lost probes are no outage", "+-x-x".to_owned(), REACHABLE),
             ("five in a row are", "+-x-x-l".to_owned(), silent(1)),
             ("of any size", "+xxlxxx".to_owned(), silent(1)),
+            ("five large ones are no share of losses", "+-----".to_owned(), REACHABLE),
+            ("but earlier losses still are", with_losses(5) + "-----", loss),
             ("without an echo, too", "+xxlxlxlxlxl".to_owned(), silent(1)),
             ("not before an echo is missing", "+xxxxxx".to_owned(), REACHABLE),
             ("a kernel answers without its daemon", "+xxexexex".to_owned(), daemon_silent),

@@ -165,9 +165,11 @@ impl Track {
         self.large_missed >= failures && self.small > self.failing_since
     }
 
-    /// Whether too many of the last large probes were lost, apart from outages.
-    pub(super) const fn is_lossy(&self) -> bool {
-        self.counted.count_ones() >= Self::LOSSES
+    /// Whether too many of the last large probes were lost, apart from outages: also from one that
+    /// has just begun, before an echo shows what is silent.
+    pub(super) fn is_lossy(&self) -> bool {
+        let outage = if self.is_silent() { self.large_missed.min(Self::WINDOW) } else { 0 };
+        (self.counted >> outage).count_ones() >= Self::LOSSES
     }
 
     /// The numbers of remembered large probes, and of lost ones among them.

@@ -16,7 +16,7 @@ use crate::model::entry::KernelState;
 use crate::model::lease::{Endpoint, Lease};
 use crate::model::node::{Interface, RouteLookup};
 use crate::model::node_inputs::NodeInputs;
-use crate::model::path::Path;
+use crate::model::path::{Path, PeerReachability};
 use crate::model::prefix::{Family, Prefix};
 use crate::plan::desired::Desired;
 use walk::Walk;
@@ -60,13 +60,15 @@ pub struct Planned<'a> {
     pub desired: &'a Desired,
 }
 
-/// What the host and its kernel hold.
+/// What the host and its kernel hold, and what its probes have shown.
 pub struct HostState<'a> {
     pub actual: &'a KernelState,
     pub interfaces: &'a [Interface],
     /// The kernel's response for each of [`Question::lookups`]; none if it has no route, or rejects
     /// such packets.
     pub lookups: &'a BTreeMap<IpAddr, Option<RouteLookup>>,
+    /// Whether the peer of [`Question::peer`] answers by the path in use; none without a daemon.
+    pub probes: Option<PeerReachability>,
 }
 
 /// A packet that passes this node.
@@ -164,6 +166,8 @@ pub enum HopKind {
     Neighbour,
     Fdb,
     Underlay,
+    /// The probes of the peer by the path in use.
+    Probe,
     Outside,
 }
 
@@ -266,13 +270,17 @@ impl<'a> Question<'a> {
 
     /// The addresses for which the kernel has to be asked for its route.
     pub fn lookups(&self) -> impl Iterator<Item = IpAddr> {
-        let peer = match (&self.origin, &self.target) {
-            (Origin::Peer(peer), _) | (_, Target::Peer(peer)) => Some(peer.endpoint.public_ip),
+        [self.packet.destination].into_iter().chain(self.peer().map(|peer| peer.public_ip))
+    }
+
+    /// The peer from which the packet comes, or to which it goes.
+    pub const fn peer(&self) -> Option<&'a Endpoint> {
+        match (&self.origin, &self.target) {
+            (Origin::Peer(peer), _) | (_, Target::Peer(peer)) => Some(peer.endpoint),
             (Origin::Pod(_) | Origin::Host, Target::Pod(_) | Target::Host | Target::Outside) => {
                 None
             }
-        };
-        [self.packet.destination].into_iter().chain(peer)
+        }
     }
 
     pub fn answer(&self, host: &HostState<'_>) -> Trace {
@@ -305,6 +313,7 @@ impl HopKind {
             Self::Neighbour => "neighbour",
             Self::Fdb => "fdb",
             Self::Underlay => "underlay",
+            Self::Probe => "probe",
             Self::Outside => "outside",
         }
     }

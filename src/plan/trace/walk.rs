@@ -11,9 +11,12 @@ use super::{
 use crate::mac::MacAddr;
 use crate::model::entry::{Entry, Hook, Key, LinkName, RouteKind, SettingKind, Verdict, Vxlan};
 use crate::model::node::RouteLookup;
-use crate::model::path::Path;
+use crate::model::path::{DegradedCause, Path, PeerReachability};
 use crate::model::prefix::{Family, Prefix};
 use crate::plan::backend;
+
+/// The size of small probes, in bytes: where large ones are lost, packets up to this size are not.
+const SMALL: u32 = 100;
 
 pub(super) struct Walk<'a> {
     question: &'a Question<'a>,
@@ -139,6 +142,7 @@ impl<'a> Walk<'a> {
                 let text =
                     format!("{public_ip} is resolved on {link}, when the packet is sent: not read");
                 self.passes(HopKind::Neighbour, text);
+                self.is_probed(peer)?;
                 self.is_planned(HopKind::Guard, "does not apply: it is no packet of the tunnel");
                 Ok(())
             }
@@ -177,6 +181,7 @@ impl<'a> Walk<'a> {
         let remote = fdb.destination;
         self.leads_to(peer, mac, remote, vxlan)?;
         self.crosses_underlay(peer, vxlan)?;
+        self.is_probed(peer)?;
         let text = format!("{peer} accepts packets of the tunnel from this node");
         self.is_planned(HopKind::Guard, text);
         Ok(())
@@ -247,6 +252,33 @@ impl<'a> Walk<'a> {
         }
     }
 
+    /// Entries on two hosts do not show whether the network between them passes packets.
+    fn is_probed(&mut self, peer: &PeerEnd<'_>) -> Step {
+        let Some(probes) = self.host.probes else { return Ok(()) };
+        let state = probes.state().as_str();
+        let text = match probes.cause() {
+            Some(cause) => format!("{peer} is {state}: {cause}"),
+            None => format!("{peer} answers by this path"),
+        };
+        match probes {
+            PeerReachability::Degraded { cause: DegradedCause::LargeLost }
+                if self.packet().size > SMALL =>
+            {
+                Err(self.cannot_follow(HopKind::Probe, text))
+            }
+            // In which direction packets are lost is not always known.
+            PeerReachability::Unreachable { .. } => Err(self.cannot_follow(HopKind::Probe, text)),
+            PeerReachability::Reachable | PeerReachability::Degraded { .. } => {
+                self.passes(HopKind::Probe, text);
+                Ok(())
+            }
+            PeerReachability::Unknown { .. } => {
+                self.is_planned(HopKind::Probe, text);
+                Ok(())
+            }
+        }
+    }
+
     fn leaves_the_network(&mut self) -> Step {
         let destination = self.packet().destination;
         if self.host.is_local(destination) {
@@ -285,6 +317,7 @@ impl<'a> Walk<'a> {
             Path::Tunnel => "through the tunnel",
         };
         self.is_planned(HopKind::Peer, format!("{peer} sends it {by}"));
+        self.is_probed(peer)?;
         let arrival = match path {
             Path::Direct => {
                 self.passes(HopKind::Guard, "does not apply: it is no packet of the tunnel");

@@ -22,7 +22,12 @@ const SENT: &str = "ipproto udp dport 8472";
 /// Three nodes that reach each other. A short interval results in enough probes for a share of
 /// losses.
 pub(super) fn start(stack: Stack, side: Side) -> Result<Cluster> {
-    let rest = format!(r#"{},"Probe":{{"Interval":"200ms"}}"#, side.config());
+    start_with("200ms", stack, side)
+}
+
+/// The same with another interval.
+pub(super) fn start_with(interval: &str, stack: Stack, side: Side) -> Result<Cluster> {
+    let rest = format!(r#"{},"Probe":{{"Interval":"{interval}"}}"#, side.config());
     let config = stack.config(&rest);
     let cluster = ClusterPlan::new(3, &config).stack(stack).start()?;
     wait_until_reachable(&cluster)?;
