@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::iter;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -17,6 +18,9 @@ use crate::protocol::error::Error;
 
 /// Shorter than the time after which any runtime gives up on a command.
 pub(crate) const LOCK_WAIT: Duration = Duration::from_secs(45);
+
+/// How often the kernel's list of locks is read to find a holder.
+const LISTS: usize = 5;
 
 /// Held until it is dropped, or the process ends in whatever way.
 #[derive(Debug)]
@@ -99,7 +103,10 @@ fn still_locked(path: &Path, timeout: Duration) -> Error {
 }
 
 fn holder(path: &Path) -> Option<String> {
-    let pid = holder_in(&fs::read_to_string("/proc/locks").ok()?, &key(path)?)?;
+    let key = key(path)?;
+    // The kernel lists locks in parts: while others are released, one may be missing.
+    let listed = || holder_in(&fs::read_to_string("/proc/locks").ok()?, &key);
+    let pid = iter::repeat_with(listed).take(LISTS).flatten().next()?;
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     Some(format!("process {pid} ({})", name.trim()))
 }
