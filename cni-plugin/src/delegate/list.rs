@@ -114,7 +114,7 @@ fn join(path: &[PathBuf]) -> Result<String, Error> {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::os::unix::fs::PermissionsExt;
+    use std::process::Command as Program;
 
     use super::*;
 
@@ -122,6 +122,8 @@ mod tests {
     struct Plugins(tempfile::TempDir);
 
     impl Plugins {
+        /// Another process writes the plugins: a child of another test would inherit a file that is
+        /// open for writing, and until it has executed its program, the kernel executes no such file.
         fn install(plugins: &[(&str, &str)]) -> Self {
             let folder = tempfile::tempdir().unwrap();
             let log = folder.path().join("log").display().to_string();
@@ -131,8 +133,10 @@ mod tests {
                     format!("{name} $CNI_COMMAND $CNI_CONTAINERID $CNI_IFNAME $CNI_NETNS");
                 let script =
                     format!("#!/bin/sh\n(echo \"{heading}\"; cat; echo) >>{log}\n{ending}\n");
-                fs::write(&file, script).unwrap();
-                fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+                let text = file.with_extension("sh");
+                fs::write(&text, script).unwrap();
+                let mut install = Program::new("install");
+                assert!(install.arg("-m755").args([&text, &file]).status().unwrap().success());
             }
             Self(folder)
         }
