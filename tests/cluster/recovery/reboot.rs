@@ -143,6 +143,9 @@ fn a_node_whose_subnet_was_taken_while_down_ends_and_names_the_holder() {
     scenario.cluster.etcd.stop().unwrap();
     scenario.daemon.start().unwrap();
     scenario.daemon.wait_ready().unwrap();
+    // The kernel may add its own route of the new device a moment later.
+    let own = || scenario.node.ip("-6 route show table local dev flannel.1");
+    eventually(PATIENCE, || own().is_ok_and(|it| it.contains("multicast ff00::/8"))).unwrap();
     let kernel = scenario.node.snapshot().unwrap();
     scenario.cluster.etcd.start().unwrap();
     assert_eq!(exit_code(&scenario.daemon, PATIENCE).unwrap(), 1);
