@@ -20,11 +20,11 @@ pub(super) fn reachability(
         let cause = if is_old { UnknownCause::NeverAnswered } else { UnknownCause::TooEarly };
         return PeerReachability::Unknown { cause };
     }
-    let silent_since = track.unanswered_since.filter(|_| track.is_silent());
-    if let (Some(_), Some(true)) = (silent_since, track.is_echoed()) {
+    let is_only_daemon_silent = track.is_only_daemon_silent();
+    if is_only_daemon_silent == Some(true) {
         return PeerReachability::Unknown { cause: UnknownCause::DaemonSilent };
     }
-    if let (Some(since), Some(false)) = (silent_since, track.is_echoed()) {
+    if let (Some(false), Some(since)) = (is_only_daemon_silent, track.unanswered_since) {
         let since_ms = u64::try_from(now.saturating_sub(since).as_millis()).ok();
         return PeerReachability::Unreachable { cause: cause(state, used.path, since), since_ms };
     }
@@ -134,7 +134,9 @@ mod tests {
             ("a kernel answers without its daemon", "+xxexexex".to_owned(), daemon_silent),
             ("which two lost echoes do not change", "+xxexxxll".to_owned(), daemon_silent),
             ("three do", "+xxexxxlll".to_owned(), silent(1)),
-            ("it answers again", "+xxexxxllle".to_owned(), daemon_silent),
+            ("the host may be back as a whole", "+xxexxxllle".to_owned(), silent(1)),
+            ("its daemon is not", "+xxexxxlllex".to_owned(), daemon_silent),
+            ("a peer that is back is reachable", "+xxexxxllle+".to_owned(), REACHABLE),
             ("an answer ends it", "+xxexexex+".to_owned(), REACHABLE),
             ("and what the kernel answered before", "+xxexexex+xxxxxl".to_owned(), silent(10)),
             ("one answer ends it", "+----l--+".to_owned(), REACHABLE),

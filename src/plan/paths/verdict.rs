@@ -39,6 +39,9 @@ pub struct Track {
     /// When the last answered echo request since then was sent, and the number of lost ones after it.
     echoed: Option<Duration>,
     echoes_missed: u32,
+    /// Whether the peer's kernel did not answer either and, if it does again, no later probe is lost:
+    /// the first answers of a peer that is back may be to echo requests.
+    is_host_silent: bool,
     /// As `lost`, without the losses of outages: they do not count as a bad path when it is over.
     pub(super) counted: u128,
     /// Consecutive large probes that were lost, since the last outage.
@@ -68,7 +71,7 @@ impl Track {
             (self.large_missed, self.watched) = (0, 0);
         }
         (self.unanswered, self.unanswered_since) = (0, None);
-        (self.echoed, self.echoes_missed) = (None, 0);
+        (self.echoed, self.echoes_missed, self.is_host_silent) = (None, 0, false);
         self.answered_at = Some(now);
         match kind {
             ProbeKind::Echo => {}
@@ -88,6 +91,7 @@ impl Track {
         if kind == ProbeKind::Echo {
             self.echoes_missed = self.echoes_missed.saturating_add(1);
             self.echoed = self.echoed.filter(|_| self.echoes_missed < Self::ECHOES);
+            self.is_host_silent |= self.echoed.is_none();
             return;
         }
         // A later probe may have been answered before this one was counted as lost.
@@ -95,6 +99,7 @@ impl Track {
             self.unanswered = self.unanswered.saturating_add(1);
             self.unheard = self.unheard.saturating_add(1);
             self.unanswered_since.get_or_insert(sent);
+            self.is_host_silent &= self.echoed.is_none_or(|echoed| sent <= echoed);
         }
         if kind == ProbeKind::Large {
             // An outage has ended if a later probe was answered already.
@@ -139,6 +144,15 @@ impl Track {
         match (self.echoed, self.echoes_missed) {
             (None, 0) => None,
             (echoed, _) => Some(echoed.is_some()),
+        }
+    }
+
+    /// Whether nothing gets through, and the peer's kernel shows whether only its daemon is silent; none
+    /// if that is not known yet.
+    pub(super) const fn is_only_daemon_silent(&self) -> Option<bool> {
+        match self.is_echoed() {
+            Some(_) if self.is_silent() => Some(!self.is_host_silent),
+            _ => None,
         }
     }
 

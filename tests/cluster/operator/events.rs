@@ -92,8 +92,7 @@ fn each_change_is_an_event_and_is_followed_once() {
     cluster.nodes[1].underlay().cut().unwrap();
     wait_for(&cluster, "peer-unreachable", other, "peer is unreachable: ");
     cluster.nodes[1].underlay().restore().unwrap();
-    // Its host may answer a ping before its daemon answers a probe.
-    wait_for(&cluster, "peer-reachable", other, " again after ");
+    wait_for(&cluster, "peer-reachable", other, "peer is reachable again after ");
     cluster.etcd.put(CONFIG, &config(HOST_GW, "")).unwrap();
     wait_for(&cluster, "backend-changed", None, "from vxlan to host-gw with Mixed");
     wait_for(&cluster, "path-changed", other, "path changed from tunnel to direct");

@@ -1,5 +1,7 @@
 //! How soon the board reports that peers became unreachable or reachable again.
 
+use std::cell::RefCell;
+
 use super::*;
 use crate::model::path::{DegradedCause, UnknownCause};
 
@@ -132,6 +134,25 @@ fn peers_whose_kernels_answer_are_not_unreachable() {
             world.answers = Box::new(ALL);
             let took = time_until(&mut world, ReachabilityState::Reachable, number.into());
             assert!(took <= round(number) * 2, "{number} {path:?} {mixed}: {took:?}");
+        }
+    }
+}
+
+#[test]
+fn a_peer_that_is_back_is_never_one_without_a_daemon() {
+    for (path, mixed) in CLUSTERS {
+        let mut world = cluster(3, path, mixed);
+        world.answers = Box::new(NONE);
+        time_until(&mut world, ReachabilityState::Unreachable, 3);
+        // Its host answers an echo request before its daemon is probed.
+        let echoed = RefCell::new(BTreeSet::new());
+        world.answers = Box::new(move |request| {
+            let mut echoed = echoed.borrow_mut();
+            echoed.contains(&request.peer) || (ECHO(request) && echoed.insert(request.peer))
+        });
+        while world.board.counts().reachable < 3 {
+            world.run(TICK);
+            assert_eq!(world.board.counts().unknown, 0, "{path:?} {mixed}");
         }
     }
 }
