@@ -30,8 +30,9 @@ pub struct Monitor {
 const MARKER: &str = "table 199";
 
 impl Node {
-    /// Records changes from this call on.
+    /// Records changes from this call on; begins once [settled](Self::settle).
     pub fn monitor(&self) -> Result<Monitor> {
+        self.settle()?;
         let mut command = Command::new("ip");
         command.args(["-timestamp", "-tshort", "monitor", "all"]);
         let name = format!("{}-monitor{}", self.name(), self.world().number());

@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 use std::fmt::{Display, Formatter};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use crate::node::Node;
+use crate::wait::{PATIENCE, eventually};
 
 /// Sorted lines in the format of `ip(8)` and `bridge(8)`, without ages and counters.
 ///
@@ -30,9 +31,34 @@ impl Display for Snapshot {
 }
 
 impl Node {
+    /// Waits until the kernel has checked every IPv6 address of a link with carrier.
+    ///
+    /// When it has, it adds a route and reports the address again; on a busy machine that comes
+    /// seconds after the link.
+    pub fn settle(&self) -> Result<()> {
+        eventually(PATIENCE, || {
+            let addresses = self.ip("-6 -oneline address show tentative")?;
+            if addresses.is_empty() {
+                return Ok(());
+            }
+            let links = self.ip("-oneline link show up")?;
+            let carrier = |link: &str| {
+                let mut links = links.lines().filter(|it| it.contains("LOWER_UP"));
+                links.any(|it| it.split([':', '@']).nth(1).map(str::trim) == Some(link))
+            };
+            let unchecked = addresses.lines().find(|line| {
+                !line.contains("dadfailed") && line.split_whitespace().nth(1).is_some_and(carrier)
+            });
+            ensure!(unchecked.is_none(), "not checked yet: {}", unchecked.unwrap_or_default());
+            Ok(())
+        })?;
+        Ok(())
+    }
+
     /// Links, addresses, routes of all tables, nexthop objects, rules, permanent neighbours and FDB
-    /// entries.
+    /// entries; once [settled](Self::settle).
     pub fn snapshot(&self) -> Result<Snapshot> {
+        self.settle()?;
         let mut lines = BTreeSet::new();
         let mut add = |kind: &str, text: &str| {
             lines.extend(text.lines().map(|line| format!("{kind} {}", without_timers(line))));
