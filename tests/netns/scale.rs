@@ -1,9 +1,11 @@
 //! Tests with thousands of peers.
 
+use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::sched::{CloneFlags, unshare};
+use tempfile::NamedTempFile;
 use tweed::kernel::{Kernel, NetlinkKernel, Observation};
 use tweed::model::entry::{Entry, KernelState, Key};
 use tweed::plan::diff::{Op, diff};
@@ -103,19 +105,18 @@ fn notifications_are_paused_and_resumed_around_a_large_change() {
 /// Fills and empties the kernel's table of neighbours, which all namespaces share, until `is_over`.
 fn change_neighbours_elsewhere(is_over: &AtomicBool) {
     unshare(CloneFlags::CLONE_NEWNET).unwrap();
-    let file = std::env::temp_dir().join(format!("tweed-neighbours-{}", std::process::id()));
+    let mut file = NamedTempFile::new().unwrap();
     let line = |number: u32| {
         let [_, _, high, low] = number.to_be_bytes();
         let mac = format!("02:00:00:00:{high:02x}:{low:02x}");
         format!("neigh add 10.2.{high}.{low} lladdr {mac} dev other nud permanent\n")
     };
-    std::fs::write(&file, (0..16_000).map(line).collect::<String>()).unwrap();
+    file.write_all((0..16_000).map(line).collect::<String>().as_bytes()).unwrap();
     while !is_over.load(Ordering::Relaxed) {
         ip("link add other up type bridge");
-        ip(&format!("-batch {}", file.display()));
+        ip(&format!("-batch {}", file.path().display()));
         ip("link del other");
     }
-    std::fs::remove_file(file).unwrap();
 }
 
 #[test]

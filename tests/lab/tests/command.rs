@@ -2,18 +2,25 @@
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use tempfile::TempDir;
 use tweed_lab::{PATIENCE, eventually};
 
 #[test]
 fn any_end_of_the_program_leaves_nothing_behind() -> Result<()> {
+    let folder = TempDir::new_in(env!("CARGO_TARGET_TMPDIR"))?;
+    // A daemon that never becomes ready, so that the demo waits.
+    let deaf = folder.path().join("never-ready");
+    std::fs::write(&deaf, "#!/bin/sh\nexec sleep 1000\n")?;
+    std::fs::set_permissions(&deaf, Permissions::from_mode(0o755))?;
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGKILL] {
         let mark = format!("{signal}-{}", std::process::id());
-        let mut demo = demo(&mark)?;
+        let mut demo = demo(&deaf, &mark)?;
         eventually(PATIENCE, || {
             let running = marked(&mark)?;
             Ok(["etcd", "sleep"].iter().all(|name| running.iter().any(|it| it == name)))
@@ -51,11 +58,10 @@ fn a_daemon_that_cannot_run_fails_the_demo_and_is_quoted() -> Result<()> {
 
 #[test]
 fn a_command_for_no_cluster_or_no_node_names_what_there_is() -> Result<()> {
-    let runtime = format!("{}/refusals-{}", env!("CARGO_TARGET_TMPDIR"), std::process::id());
-    std::fs::create_dir_all(&runtime)?;
+    let runtime = TempDir::new_in(env!("CARGO_TARGET_TMPDIR"))?;
     let refusal = |arguments: &[&str]| -> Result<String> {
         let mut lab = Command::new(env!("CARGO_BIN_EXE_tweed-lab"));
-        lab.args(arguments).env("XDG_RUNTIME_DIR", &runtime).env_remove("TWEED_SANDBOX");
+        lab.args(arguments).env("XDG_RUNTIME_DIR", runtime.path()).env_remove("TWEED_SANDBOX");
         let output = lab.output()?;
         ensure!(output.status.code() == Some(1), "{output:?}");
         Ok(String::from_utf8(output.stderr)?)
@@ -66,16 +72,13 @@ fn a_command_for_no_cluster_or_no_node_names_what_there_is() -> Result<()> {
     let empty = ["up", "--programs", "/nonexistent"];
     assert!(refusal(&empty)?.contains("/nonexistent"), "the folder is named");
     assert!(refusal(&["down"])?.contains("no cluster"), "nothing is left of a failed start");
-    Ok(std::fs::remove_dir_all(&runtime)?)
+    Ok(())
 }
 
-/// With a daemon that never becomes ready, so that the demo waits.
-fn demo(mark: &str) -> Result<Child> {
-    let deaf = concat!(env!("CARGO_TARGET_TMPDIR"), "/never-ready");
-    std::fs::write(deaf, "#!/bin/sh\nexec sleep 1000\n")?;
-    std::fs::set_permissions(deaf, Permissions::from_mode(0o755))?;
+fn demo(tweedd: &Path, mark: &str) -> Result<Child> {
     Command::new(env!("CARGO_BIN_EXE_tweed-lab"))
-        .args(["demo", "--tweedd", deaf, "--tweedctl", "/bin/true"])
+        .args(["demo", "--tweedctl", "/bin/true", "--tweedd"])
+        .arg(tweedd)
         .env_remove("TWEED_SANDBOX")
         .env("LAB_MARK", mark)
         .stdout(Stdio::null())

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, anyhow, ensure};
+use tempfile::TempDir;
 use tweed_lab::{PATIENCE, eventually};
 
 /// A command of a page, or a hidden step between two of them.
@@ -64,16 +65,14 @@ fn matches(shown: &str, output: &str) -> bool {
 /// The programs of this build, and clusters that others do not see.
 struct Shell {
     path: String,
-    runtime: String,
+    runtime: TempDir,
 }
 
 impl Shell {
-    fn new(name: &str) -> Result<Self> {
+    fn new() -> Result<Self> {
         let programs = Path::new(env!("CARGO_BIN_EXE_tweed-lab")).parent().context("no folder")?;
         let path = format!("{}:{}", programs.display(), std::env::var("PATH")?);
-        let runtime = format!("{}/{name}-{}", env!("CARGO_TARGET_TMPDIR"), std::process::id());
-        std::fs::create_dir_all(&runtime)?;
-        Ok(Self { path, runtime })
+        Ok(Self { path, runtime: TempDir::new_in(env!("CARGO_TARGET_TMPDIR"))? })
     }
 
     /// Everything that a command prints.
@@ -81,7 +80,7 @@ impl Shell {
         let all = ["-c", "exec 2>&1; exec \"$@\"", "sh", program];
         let mut shell = Command::new("sh");
         shell.args(all).args(arguments).env("PATH", &self.path);
-        let output = shell.env("XDG_RUNTIME_DIR", &self.runtime).env_remove("TWEED_SANDBOX");
+        let output = shell.env("XDG_RUNTIME_DIR", self.runtime.path()).env_remove("TWEED_SANDBOX");
         let printed = String::from_utf8(output.output()?.stdout)?;
         let lines: Vec<_> = printed.lines().map(str::trim_end).collect();
         Ok(lines.join("\n"))
@@ -130,13 +129,12 @@ impl Shell {
 impl Drop for Shell {
     fn drop(&mut self) {
         drop(self.run("tweed-lab", &["down"]));
-        drop(std::fs::remove_dir_all(&self.runtime));
     }
 }
 
 #[test]
 fn the_tutorial_works_as_written() -> Result<()> {
-    let shell = Shell::new("tutorial")?;
+    let shell = Shell::new()?;
     let steps = steps("/tutorial.md", "the_tutorial_works_as_written")?;
     assert!(steps.len() > 12, "{steps:?}");
     for step in &steps {
@@ -144,7 +142,7 @@ fn the_tutorial_works_as_written() -> Result<()> {
         let typed = |shell: &Shell| shell.run("sh", &["-c", command]);
         shell.expect(output, typed).with_context(|| format!("$ {command}"))?;
     }
-    let left: Vec<_> = std::fs::read_dir(format!("{}/tweed-lab", shell.runtime))?.collect();
+    let left: Vec<_> = std::fs::read_dir(shell.runtime.path().join("tweed-lab"))?.collect();
     assert!(left.is_empty(), "{left:?}");
     Ok(())
 }
@@ -156,13 +154,13 @@ fn the_commands_of_troubleshooting_print_what_it_shows() -> Result<()> {
     let steps = steps("/troubleshooting.md", test)?;
     let clusters: Vec<&[Step]> = steps.chunk_by(|_, next| !matches!(next, Step::Up(_))).collect();
     assert!(clusters.len() > 6, "{clusters:?}");
-    let follow = |(number, cluster): (usize, &[Step])| -> Result<()> {
-        let shell = Shell::new(&format!("trouble{number}"))?;
+    let follow = |cluster: &[Step]| -> Result<()> {
+        let shell = Shell::new()?;
         cluster.iter().try_for_each(|step| shell.follow(step))
     };
     let wrong: Vec<String> = std::thread::scope(|scope| {
         let start = |it| scope.spawn(move || follow(it));
-        let threads: Vec<_> = clusters.iter().copied().enumerate().map(start).collect();
+        let threads: Vec<_> = clusters.iter().copied().map(start).collect();
         let ended = threads.into_iter().map(|it| it.join().map_err(|_| anyhow!("a panic"))?);
         ended.filter_map(Result::err).map(|error| format!("{error:?}")).collect()
     });
