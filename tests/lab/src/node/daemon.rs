@@ -170,8 +170,12 @@ impl Daemon {
     }
 
     /// GET on the health port, from inside the node: `/healthz`, `/readyz`, `/metrics`.
+    ///
+    /// A daemon that repairs thousands of entries on a busy machine answers late.
     pub fn get(&self, path: &str) -> Result<Answer> {
-        self.plan.node.namespace().get(HEALTH, path)
+        let node = &self.plan.node;
+        let ask = || http::get_within(PATIENCE, HEALTH, path);
+        node.namespace().within(ask)?.with_context(|| format!("in {}", node.name()))
     }
 
     /// Resident memory at present.
