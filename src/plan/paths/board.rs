@@ -26,7 +26,8 @@ pub struct Board {
     interval: Duration,
     thresholds: Thresholds,
     /// Keyed by the first address of the peer's subnet.
-    states: BTreeMap<IpAddr, ProbeState>,
+    /// Boxed: a state is large, and nodes of the map are half empty.
+    states: BTreeMap<IpAddr, Box<ProbeState>>,
     schedule: BTreeSet<(Duration, IpAddr)>,
     number: u64,
     budget: Budget,
@@ -78,7 +79,7 @@ impl Board {
     /// Resets the state of these peers, and probes them again from the start.
     pub fn restart(&mut self, peers: &BTreeSet<IpAddr>, now: Duration) {
         for peer in peers {
-            if let Some(ProbeState { target, .. }) = self.states.get(peer).copied() {
+            if let Some(target) = self.states.get(peer).map(|state| state.target) {
                 self.start_over(*peer, target, now);
             }
         }
@@ -194,16 +195,17 @@ impl Board {
     }
 
     pub fn state(&self, peer: IpAddr) -> Option<&ProbeState> {
-        self.states.get(&peer)
+        self.states.get(&peer).map(Box::as_ref)
     }
 
     pub fn states(&self) -> impl Iterator<Item = &ProbeState> {
-        self.states.values()
+        self.states.values().map(Box::as_ref)
     }
 
     /// The peer of `request`, unless its target has changed since.
     fn state_of(&mut self, request: &ProbeRequest) -> Option<&mut ProbeState> {
-        self.states.get_mut(&request.peer).filter(|state| state.counts(request))
+        let state = self.states.get_mut(&request.peer)?;
+        state.counts(request).then_some(state)
     }
 
     fn start_over(&mut self, peer: IpAddr, target: Target, now: Duration) {
@@ -213,7 +215,7 @@ impl Board {
         if known.is_some_and(|known| known.verdict != state.verdict) {
             self.changed.insert(peer);
         }
-        self.states.insert(peer, state);
+        self.states.insert(peer, Box::new(state));
         self.schedule_at(peer, now);
         self.assess(peer, now);
     }

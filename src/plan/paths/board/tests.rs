@@ -349,7 +349,7 @@ fn a_probe_of_a_former_target_does_not_count_for_the_new_one() {
     board.update_targets(&[(address(1), Some(moved))].into(), SECOND);
     board.record_answer(&former, SECOND, SECOND, 0);
     board.record_loss(&former, SECOND, SECOND);
-    let state = |board: &Board| board.states[&address(1)];
+    let state = |board: &Board| *board.states[&address(1)];
     let mut unknown = ProbeState::new(moved, former.number + 1);
     unknown.turn = SECOND;
     assert_eq!(state(&board), unknown);
@@ -368,14 +368,14 @@ fn a_delayed_loop_counts_no_loss() {
         board.record_answer(&request, sent, sent + TICK, 0);
     }
     board.requests(applied, || 0);
-    let state = board.states[&address(1)];
+    let state = *board.states[&address(1)];
     assert_eq!((state.verdict, state.direct.missed), (ProbeVerdict::Good, 0));
     assert_eq!(state.direct.round_trip, Some(TICK));
 }
 
 #[test]
 fn losses_before_the_peer_probed_paths_are_not_counted() {
-    let state = |world: &World| world.board.states[&address(0)];
+    let state = |world: &World| *world.board.states[&address(0)];
     let mut world = World::new(1, NONE);
     world.run(SECOND * 80);
     assert_eq!(state(&world).window(Path::Direct), (0, 0));
@@ -393,7 +393,7 @@ fn losses_before_the_peer_probed_paths_are_not_counted() {
 
 #[test]
 fn a_direct_path_is_not_judged_by_probes_before_the_peer_probed_paths() {
-    let state = |world: &World| world.board.states[&address(0)];
+    let state = |world: &World| *world.board.states[&address(0)];
     let mut world = World::new(1, NONE);
     world.run(SECOND * 80);
     // Its first packet is the answer through the tunnel.
