@@ -8,4 +8,5 @@ pub(crate) mod latency;
 pub(crate) mod mass_flip;
 pub(crate) mod nodes;
 pub(crate) mod probe_cost;
+pub(crate) mod reports;
 pub(crate) mod storm;

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use tokio::runtime::Builder;
 use tweed_lab::{Binaries, Etcd, Lab, Node};
 
+use super::reports::{self, Reported};
 use crate::instruments::peer::{Backend, CONFIG, NETWORK, Peer, SUBNETS, UNDERLAY, peers};
 use crate::instruments::script::processor_time_of_children;
 use crate::report::goal::Goal;
@@ -38,8 +39,10 @@ pub(crate) fn run(binaries: &Binaries, rounds: usize, sheet: &mut Sheet) -> Resu
     let heading = ["`tweedctl`", "unreachable peers of each", "reports", "time", "CPU", "memory"];
     sheet.table(&format!("All of {} nodes, by `tweedctl`", thousands(NODES)), &heading)?;
     let mut goals = Vec::new();
+    let mut reported = Vec::new();
     for failing in [0, 100] {
-        let bytes = node.namespace().within(|| write(&etcd, failing))??;
+        let (nodes, bytes) = node.namespace().within(|| write(&etcd, failing))??;
+        reported = nodes;
         for words in COMMANDS {
             let Cost { times, processor, peak } = measure(words, binaries, &etcd, &node, rounds)?;
             let size = format!("{:.1} MB", megabytes(u64::try_from(bytes / 1024)?));
@@ -58,7 +61,8 @@ pub(crate) fn run(binaries: &Binaries, rounds: usize, sheet: &mut Sheet) -> Resu
             goals.push(Goal::at_most(format!("{what}, memory"), megabytes(peak), 100.0, "MB"));
         }
     }
-    sheet.goals(&goals)
+    sheet.goals(&goals)?;
+    node.namespace().within(|| reports::run(&etcd, &reported, sheet))?
 }
 
 /// What a command costs.
@@ -115,18 +119,19 @@ fn peak(child: &mut Child) -> Result<u64> {
     Ok(peak)
 }
 
-/// Writes the lease and the report of each node; returns the size of all reports.
-fn write(etcd: &Etcd, failing: u32) -> Result<usize> {
+/// Writes the lease and the report of each node; returns them and the size of all reports.
+fn write(etcd: &Etcd, failing: u32) -> Result<(Vec<Reported>, usize)> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let client = &Client::connect(etcd.endpoints(), None).await?;
         let written = stream::iter(peers(0..NODES)).map(|peer| write_one(client, peer, failing));
-        let sizes: Vec<usize> = written.buffer_unordered(AT_ONCE).try_collect().await?;
-        Ok(sizes.iter().sum())
+        let written: Vec<_> = written.buffer_unordered(AT_ONCE).try_collect().await?;
+        let (nodes, sizes): (_, Vec<usize>) = written.into_iter().unzip();
+        Ok((nodes, sizes.iter().sum()))
     })
 }
 
-async fn write_one(client: &Client, peer: Peer, failing: u32) -> Result<usize> {
+async fn write_one(client: &Client, peer: Peer, failing: u32) -> Result<(Reported, usize)> {
     let mut client = client.clone();
     let grant = client.lease_grant(TTL_SECONDS, None).await?.id();
     let options = || Some(PutOptions::new().with_lease(grant));
@@ -134,8 +139,10 @@ async fn write_one(client: &Client, peer: Peer, failing: u32) -> Result<usize> {
     let id = key.strip_prefix(SUBNETS).context("no lease")?.trim_start_matches('/').to_owned();
     let report = report(peer, &id, failing).to_string();
     client.put(key, value, options()).await?;
-    client.put(format!("{REPORTS}/{id}"), report.as_str(), options()).await?;
-    Ok(report.len())
+    let reported = format!("{REPORTS}/{id}");
+    client.put(reported.as_str(), report.as_str(), options()).await?;
+    let next = self::report(peer, &id, 1).to_string();
+    Ok((Reported { key: reported, grant, next }, report.len()))
 }
 
 /// As `tweedd` writes it; the last nodes do not answer.

@@ -14,6 +14,10 @@ impl<T: Copy + Default + Ord> Sample<T> {
         self.sorted.insert(place, figure);
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.sorted.len()
+    }
+
     pub(crate) fn median(&self) -> T {
         self.percentile(50)
     }
