@@ -49,8 +49,10 @@ impl Pace {
     }
 }
 
+/// The time after which a probe without an answer is lost. Not shorter than a busy host may take to
+/// schedule two daemons: a late answer would count as a loss of the path.
 pub fn answer_timeout(interval: Duration) -> Duration {
-    (interval / 4).max(Duration::from_millis(50))
+    (interval / 4).max(Duration::from_millis(200))
 }
 
 /// A rate limit for urgent probes.
