@@ -1,5 +1,6 @@
 //! Reads host facts and kernel entries from one listing.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use super::NetlinkKernel;
 use crate::kernel::codec::{self, Body, Links};
 use crate::kernel::iptables::HostChains;
 use crate::kernel::{Chains, Observation};
-use crate::model::entry::{Entry, KernelState, LinkName};
+use crate::model::entry::{Entry, KernelState, Key, LinkName};
 use crate::model::node::{Interface, NexthopSupport};
 use crate::model::prefix::Family;
 use crate::plan::scope::Scope;
@@ -92,12 +93,17 @@ impl NetlinkKernel {
             let forwarding = requests.list(&neighbour::list_fdb(*index), read).await?;
             entries.extend(forwarding.unwrap_or_default());
             let request = neighbour::list(*index);
-            let listed = requests.list(&request, read).await?.unwrap_or_default();
+            let mut listed = requests.list(&request, read).await?.unwrap_or_default();
+            let (expected, mut added) = (neighbours_on(links.name(*index), known), listed.len());
             // The kernel keeps the neighbours of all namespaces in one table, and lists it in parts.
-            // If another namespace removes some meanwhile, the list may lack one of this namespace,
-            // and the kernel does not report that. Missing is only what two lists lack.
-            if listed.len() < neighbours_on(links.name(*index), known) {
-                entries.extend(requests.list(&request, read).await?.unwrap_or_default());
+            // If another namespace changes it meanwhile, the list may lack some of this namespace,
+            // and the kernel does not report that. Missing is what a further list does not add.
+            while added > 0 && listed.len() < expected {
+                let found: BTreeSet<Key> = listed.iter().map(|entry| entry.key()).collect();
+                let mut again = requests.list(&request, read).await?.unwrap_or_default();
+                again.retain(|entry| !found.contains(&entry.key()));
+                added = again.len();
+                listed.extend(again);
             }
             entries.extend(listed);
         }
