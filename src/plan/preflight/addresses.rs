@@ -27,13 +27,10 @@ fn network_overlap(overlap: &Overlap) -> Finding {
         Overlapped::Service(service) => format!("service {service}"),
     };
     Finding {
-        id: "network-overlap",
-        level: Level::Warning,
         what: overlap.to_string(),
-        place,
         why: "pods cannot reach hosts or services with the same addresses".to_owned(),
         fix: "choose a Network that overlaps neither, before pods are created".to_owned(),
-        drop_in: None,
+        ..Finding::of(Level::Warning, "network-overlap", place)
     }
 }
 
@@ -46,15 +43,12 @@ pub(super) fn bridges(needs: &Needs, host: &Host) -> Vec<Finding> {
 fn bridge_of_another_subnet(bridge: &FormerBridge) -> Finding {
     let link = &bridge.link;
     Finding {
-        id: "bridge-of-another-subnet",
-        level: Level::Warning,
         what: bridge.to_string(),
-        place: format!("link {link}"),
         why: "its pods are unreachable, and new pods fail".to_owned(),
         fix: format!(
             "drain the node (kubectl drain), then ip link delete {link}: the next pod recreates it"
         ),
-        drop_in: None,
+        ..Finding::of(Level::Warning, "bridge-of-another-subnet", format!("link {link}"))
     }
 }
 
@@ -88,17 +82,15 @@ fn neighbour_table_small(family: Family, peers: usize, host: &Host) -> Option<Fi
     let limit = exceeded(&place)?;
     let set = |(name, value): (String, usize)| format!("{name} = {value}");
     Some(Finding {
-        id: "neighbour-table-small",
-        level,
         what: format!(
             "the {family} neighbour table is limited to {limit} entries, and {peers} peers are on the link"
         ),
         fix: format!("sysctl -w {place}={value}"),
-        place,
         why: why.to_owned(),
         drop_in: Some(DropIn::new(
             firewall::SYSCTLS,
             neighbour_sysctls(family).into_iter().zip(THRESHOLDS).map(set),
         )),
+        ..Finding::of(level, "neighbour-table-small", place)
     })
 }

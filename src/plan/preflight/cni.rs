@@ -90,13 +90,10 @@ pub(super) fn findings(cni: &Cni) -> Vec<Finding> {
 
 fn invalid(config: &CniConfig, reason: &str) -> Finding {
     Finding {
-        id: "cni-config-invalid",
-        level: Level::Warning,
         what: format!("{} is no valid CNI config", config.name()),
-        place: config.path.clone(),
         why: format!("containerd creates no pods as long as it is the first config: {reason}"),
         fix: format!("correct or remove {}", config.path),
-        drop_in: None,
+        ..Finding::of(Level::Warning, "cni-config-invalid", config.path.clone())
     }
 }
 
@@ -121,17 +118,14 @@ fn rival(config: &CniConfig, own: &CniConfig) -> Finding {
         )
     };
     Finding {
-        id: "other-cni-config",
-        level,
         what: format!(
             "runtimes use {} (plugins: {plugins}), because it sorts before {}",
             config.name(),
             own.name()
         ),
-        place: config.path.clone(),
         why: why.to_owned(),
         fix,
-        drop_in: None,
+        ..Finding::of(level, "other-cni-config", config.path.clone())
     }
 }
 

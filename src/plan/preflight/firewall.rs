@@ -36,13 +36,11 @@ pub(crate) const fn forwarding_sysctl(family: Family) -> &'static str {
 fn forwarding_off(family: Family) -> Finding {
     let sysctl = forwarding_sysctl(family);
     Finding {
-        id: "forwarding-off",
-        level: Level::Warning,
         what: format!("this host does not forward {family}"),
-        place: sysctl.to_owned(),
         why: "packets between pods of different nodes are dropped".to_owned(),
         fix: format!("sysctl -w {sysctl}=1"),
         drop_in: Some(DropIn::new(SYSCTLS, [format!("{sysctl} = 1")])),
+        ..Finding::of(Level::Warning, "forwarding-off", sysctl)
     }
 }
 
@@ -50,10 +48,7 @@ fn bridge_netfilter_off(host: &Host) -> Option<Finding> {
     let services = host.chains.iter().find(|chain| chain.name == SERVICES)?;
     let passed = host.number(BRIDGE_NETFILTER) == Some(1);
     (!passed).then(|| Finding {
-        id: "bridge-netfilter-off",
-        level: Level::Note,
         what: "iptables does not see packets between pods of this node".to_owned(),
-        place: BRIDGE_NETFILTER.to_owned(),
         why: format!(
             "services are translated (NAT) in table {}: if client and endpoint of a service are on \
              this node, the client may get answers from the wrong address",
@@ -61,6 +56,7 @@ fn bridge_netfilter_off(host: &Host) -> Option<Finding> {
         ),
         fix: format!("modprobe br_netfilter && sysctl -w {BRIDGE_NETFILTER}=1"),
         drop_in: Some(DropIn::new(MODULES, ["br_netfilter"])),
+        ..Finding::of(Level::Note, "bridge-netfilter-off", BRIDGE_NETFILTER)
     })
 }
 
@@ -113,15 +109,16 @@ fn dropped(chain: &FilterChain, network: Prefix, host: &Host) -> Option<Finding>
         [false, false, false] => return None,
     };
     Some(Finding {
-        id: "forward-drop",
-        level,
         what: format!(
             "packets {lost} {network} are dropped unless a more specific rule accepts them"
         ),
-        place: format!("chain {} of table {}", chain.name, full_table(chain)),
         why: why.to_owned(),
         fix: fix(chain, network),
-        drop_in: None,
+        ..Finding::of(
+            level,
+            "forward-drop",
+            format!("chain {} of table {}", chain.name, full_table(chain)),
+        )
     })
 }
 
@@ -188,14 +185,11 @@ fn matches(rule: &Rule, (source, destination): Traffic) -> bool {
 fn legacy(host: &Host) -> Option<Finding> {
     let filters = host.legacy_tables.iter().any(|table| table == "filter");
     filters.then(|| Finding {
-        id: "legacy-iptables",
-        level: Level::Note,
         what: "there are rules of iptables-legacy, which this check does not read".to_owned(),
-        place: "table filter of iptables-legacy".to_owned(),
         why: "if they drop forwarded packets, pods of different nodes cannot reach each other"
             .to_owned(),
         fix: "check iptables-legacy -S FORWARD and ip6tables-legacy -S FORWARD".to_owned(),
-        drop_in: None,
+        ..Finding::of(Level::Note, "legacy-iptables", "table filter of iptables-legacy")
     })
 }
 
@@ -230,12 +224,9 @@ fn strict_reverse_path(link: &LinkName, routing: Routing) -> Finding {
         ),
     };
     Finding {
-        id: "strict-reverse-path",
-        level,
         what: format!("the reverse-path filter of {link} is strict"),
-        place: filter_sysctl(link),
         why: why.to_owned(),
         fix: format!("sysctl -w {}={LOOSE}", filter_sysctl(link)),
-        drop_in: None,
+        ..Finding::of(level, "strict-reverse-path", filter_sysctl(link))
     }
 }

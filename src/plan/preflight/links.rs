@@ -19,10 +19,7 @@ pub(super) fn underlay_down(needs: &Needs, host: &Host) -> Vec<Finding> {
         None => Some((name, format!("there is no link {name}, which leads to the peers"))),
     });
     let finding = |(link, what): (&LinkName, String)| Finding {
-        id: "underlay-down",
-        level: Level::Warning,
         what,
-        place: format!("link {link}"),
         why:
             "it is turned off or has no carrier: no packet reaches a peer, nor does any of a peer \
               reach this node"
@@ -31,7 +28,7 @@ pub(super) fn underlay_down(needs: &Needs, host: &Host) -> Vec<Finding> {
             "ip link set {link} up; if ip link show {link} contains NO-CARRIER, check the cable and \
              the port of the switch"
         ),
-        drop_in: None,
+        ..Finding::of(Level::Warning, "underlay-down", format!("link {link}"))
     };
     down.map(finding).collect()
 }
@@ -46,31 +43,27 @@ pub(super) fn modules(needs: &Needs, host: &Host) -> Vec<Finding> {
 
 fn missing(device: &LinkName) -> Finding {
     Finding {
-        id: "vxlan-missing",
-        level: Level::Warning,
         what: "this kernel does not support VXLAN".to_owned(),
-        place: "module vxlan".to_owned(),
         why: format!("{device} cannot be created: peers behind the tunnel are unreachable"),
         fix: "install the kernel's extra modules (linux-modules-extra, kernel-modules), then \
                modprobe vxlan; or use host-gw"
             .to_owned(),
         drop_in: Some(DropIn::new(MODULES, ["vxlan"])),
+        ..Finding::of(Level::Warning, "vxlan-missing", "module vxlan")
     }
 }
 
 fn unguarded(device: &LinkName) -> Finding {
     let modules = ["nf_tables", "nft_fib_ipv4", "nft_fib_ipv6"];
     Finding {
-        id: "tunnel-unguarded",
-        level: Level::Warning,
         what: "this kernel does not support nftables".to_owned(),
-        place: "module nf_tables".to_owned(),
         why: format!(
             "any host that reaches the port of {device} can send to pods, and the node cannot \
              masquerade with nftables"
         ),
         fix: format!("modprobe -a {}", modules.join(" ")),
         drop_in: Some(DropIn::new(MODULES, modules)),
+        ..Finding::of(Level::Warning, "tunnel-unguarded", "module nf_tables")
     }
 }
 
@@ -90,57 +83,49 @@ fn underlay(link: &LinkName, mtu: u32, needs: &Needs, host: &Host) -> Option<Fin
     let carries = host.link(link)?.mtu;
     let wanted = mtu + headers;
     (carries < wanted).then(|| Finding {
-        id: "mtu-too-large",
-        level: Level::Warning,
         what: format!("{link} has MTU {carries}, but packets of pods need up to {wanted}"),
-        place: format!("link {link}"),
         why: "large packets are dropped or fragmented: connections hang".to_owned(),
         fix: format!(
             "remove Backend.MTU or set it to {carries}, or ip link set {link} mtu {wanted}"
         ),
-        drop_in: None,
+        ..Finding::of(Level::Warning, "mtu-too-large", format!("link {link}"))
     })
 }
 
 fn tunnel(link: &LinkName, mtu: u32, host: &Host) -> Option<Finding> {
     let carries = host.link(link)?.mtu;
     (carries < mtu).then(|| Finding {
-        id: "mtu-too-large",
-        level: Level::Warning,
         what: format!("{link} has MTU {carries}, but pods send up to {mtu} bytes"),
-        place: format!("link {link}"),
         why: "large packets are dropped: connections hang".to_owned(),
         fix: format!(
             "find the program that changes it; tweedd restores it, or ip link set {link} mtu {mtu}"
         ),
-        drop_in: None,
+        ..Finding::of(Level::Warning, "mtu-too-large", format!("link {link}"))
     })
 }
 
 fn least(mtu: u32, needs: &Needs) -> Option<Finding> {
     let speaks_v6 = needs.families.contains(&Family::V6);
     (speaks_v6 && mtu < MIN_IPV6_MTU).then(|| Finding {
-        id: "mtu-too-small",
-        level: Level::Warning,
         what: format!("pods may send {mtu} bytes, less than the {MIN_IPV6_MTU} that IPv6 needs"),
-        place: needs.underlay.as_ref().map_or_else(String::new, |link| format!("link {link}")),
         why: "the kernel disables IPv6 on links with a smaller MTU".to_owned(),
         fix: "give the link between the nodes a larger MTU, or use host-gw".to_owned(),
-        drop_in: None,
+        ..Finding::of(
+            Level::Warning,
+            "mtu-too-small",
+            needs.underlay.as_ref().map_or_else(String::new, |link| format!("link {link}")),
+        )
     })
 }
 
 fn bridge(mtu: u32, host: &Host) -> Option<Finding> {
     let carries = host.link(&LinkName::new(POD_BRIDGE))?.mtu;
     (carries > mtu).then(|| Finding {
-        id: "pods-of-another-mtu",
-        level: Level::Note,
         what: format!("{POD_BRIDGE} has MTU {carries}, but new pods send up to {mtu} bytes"),
-        place: format!("link {POD_BRIDGE}"),
         why: "pods that are older than the present MTU keep the larger one: their large packets \
               depend on path MTU discovery"
             .to_owned(),
         fix: "recreate the pods that tweedctl migrate status lists".to_owned(),
-        drop_in: None,
+        ..Finding::of(Level::Note, "pods-of-another-mtu", format!("link {POD_BRIDGE}"))
     })
 }

@@ -103,6 +103,14 @@ impl Level {
     }
 }
 
+impl Finding {
+    /// Of this kind and place, for the texts of a finding.
+    fn of(level: Level, id: &'static str, place: impl Into<String>) -> Self {
+        let (what, why, fix) = (String::new(), String::new(), String::new());
+        Self { id, level, what, place: place.into(), why, fix, drop_in: None }
+    }
+}
+
 impl DropIn {
     fn new(file: &'static str, lines: impl IntoIterator<Item: Into<String>>) -> Self {
         Self { file, lines: lines.into_iter().map(Into::into).collect() }

@@ -27,10 +27,7 @@ fn foreign(networkd: &Unit) -> Option<Finding> {
     let verb = if on.len() == 1 { "is" } else { "are" };
     let named = on.join(" and ");
     (!on.is_empty()).then(|| Finding {
-        id: "networkd-foreign-routes",
-        level: Level::Warning,
         what: format!("networkd removes entries that it did not create: {named} {verb} not off"),
-        place: networkd.path.clone(),
         why: "whenever it starts or brings a link up, it removes routes to peers; tweedd restores \
               them, but packets are lost"
             .to_owned(),
@@ -39,6 +36,7 @@ fn foreign(networkd: &Unit) -> Option<Finding> {
             "systemd/networkd.conf.d/tweed.conf",
             FOREIGN.map(|key| format!("{key}=no")),
         )),
+        ..Finding::of(Level::Warning, "networkd-foreign-routes", networkd.path.clone())
     })
 }
 
@@ -46,10 +44,7 @@ fn foreign(networkd: &Unit) -> Option<Finding> {
 fn managed(device: Device<'_>, networks: &[Unit]) -> Option<Finding> {
     let first = networks.iter().find(|unit| unit.fits(device))?;
     (!first.is_on("Link", "Unmanaged")).then(|| Finding {
-        id: "networkd-manages-link",
-        level: Level::Warning,
         what: format!("networkd {} {}", action(first), device.name),
-        place: first.path.clone(),
         why: "it removes addresses and routes there that it did not create".to_owned(),
         fix: format!(
             "install the file below, then networkctl reload; or narrow [Match] in {}",
@@ -59,6 +54,7 @@ fn managed(device: Device<'_>, networks: &[Unit]) -> Option<Finding> {
             "systemd/network/10-tweed.network",
             ["Name=flannel.* flannel-v6.* cni0", "Unmanaged=yes"],
         )),
+        ..Finding::of(Level::Warning, "networkd-manages-link", first.path.clone())
     })
 }
 
@@ -71,10 +67,7 @@ fn readdressed(device: Device<'_>, links: &[Unit]) -> Option<Finding> {
     let first = links.iter().find(|unit| unit.fits(device))?;
     let policy = first.get("Link", "MACAddressPolicy").filter(|policy| *policy != "none")?;
     Some(Finding {
-        id: "udev-mac-policy",
-        level: Level::Note,
         what: format!("udev gives {} another MAC address (MACAddressPolicy={policy})", device.name),
-        place: first.path.clone(),
         why: "a device that tweedd created keeps its address, which was set at creation; one that \
               flanneld created loses the address that peers know"
             .to_owned(),
@@ -83,5 +76,6 @@ fn readdressed(device: Device<'_>, links: &[Unit]) -> Option<Finding> {
             "systemd/network/10-tweed.link",
             ["OriginalName=flannel.* flannel-v6.*", "MACAddressPolicy=none"],
         )),
+        ..Finding::of(Level::Note, "udev-mac-policy", first.path.clone())
     })
 }

@@ -65,13 +65,10 @@ fn port_taken(port: Port, needs: &Needs, host: &Host) -> Option<Finding> {
         ),
     };
     Some(Finding {
-        id: "port-taken",
-        level: Level::Warning,
         what: format!("{place} is taken"),
-        place,
         why: why.to_owned(),
         fix: format!("stop {holder}, or set {key} of the network config on all nodes"),
-        drop_in: None,
+        ..Finding::of(Level::Warning, "port-taken", place)
     })
 }
 
@@ -104,12 +101,9 @@ pub(super) fn not_examined(unread: &Unread) -> Finding {
         }
     };
     Finding {
-        id: "not-examined",
-        level,
         what: format!("{what} were not examined"),
-        place: place.clone(),
         why: format!("{why}: packets of pods may be lost without a finding here"),
         fix: fix.to_owned(),
-        drop_in: None,
+        ..Finding::of(level, "not-examined", place.clone())
     }
 }
