@@ -77,24 +77,13 @@ struct PoolKeys {
 
 impl PoolKeys {
     const fn of(family: Family) -> Self {
-        match family {
-            Family::V4 => Self {
-                family,
-                enable: "EnableIPv4",
-                network: "Network",
-                subnet_len: "SubnetLen",
-                min: "SubnetMin",
-                max: "SubnetMax",
-            },
-            Family::V6 => Self {
-                family,
-                enable: "EnableIPv6",
-                network: "IPv6Network",
-                subnet_len: "IPv6SubnetLen",
-                min: "IPv6SubnetMin",
-                max: "IPv6SubnetMax",
-            },
-        }
+        let [enable, network, subnet_len, min, max] = match family {
+            Family::V4 => ["EnableIPv4", "Network", "SubnetLen", "SubnetMin", "SubnetMax"],
+            Family::V6 => {
+                ["EnableIPv6", "IPv6Network", "IPv6SubnetLen", "IPv6SubnetMin", "IPv6SubnetMax"]
+            }
+        };
+        Self { family, enable, network, subnet_len, min, max }
     }
 }
 
