@@ -86,13 +86,16 @@ impl EtcdClusterStore {
                 (unchanged(key.clone(), *seen), TxnOp::delete(key, None))
             }
         };
+        self.write(guard, write).await
+    }
+
+    /// Makes one change, unless `guard` forbids it.
+    async fn write(&self, guard: Compare, write: TxnOp) -> Result<Swap, Unavailable> {
+        let client = &self.store.client;
         let transaction = Txn::new().when([guard]).and_then([write]);
         let ask = |connection: Connection| async move { connection.kv().txn(transaction).await };
-        match self.store.client.once(ask).await {
-            Ok(answer) if answer.succeeded() => Ok(Swap::Done(revision(answer.header()))),
-            Ok(_) => Ok(Swap::Outdated),
-            Err(failure) => Err(self.store.client.explained(failure)),
-        }
+        let answer = client.once(ask).await.map_err(|failure| client.explained(failure))?;
+        Ok(if answer.succeeded() { Swap::Done(revision(answer.header())) } else { Swap::Outdated })
     }
 
     /// No lease was written after revision `seen`, under any key: leases of several lengths and
@@ -184,18 +187,9 @@ impl ClusterStore for EtcdClusterStore {
 
     async fn swap(&self, seen: i64, text: &str) -> Result<Swap, Unavailable> {
         let key = self.store.layout.config.as_str();
-        let ask = |connection: Connection| async move {
-            let unchanged = Compare::mod_revision(key, CompareOp::Equal, seen);
-            let write = TxnOp::put(key, text, None);
-            connection.kv().txn(Txn::new().when([unchanged]).and_then([write])).await
-        };
-        match self.store.client.once(ask).await {
-            Ok(answer) if answer.succeeded() => Ok(Swap::Done(revision(answer.header()))),
-            Ok(_) => Ok(Swap::Outdated),
-            Err(failure) => {
-                let failure = self.store.client.explained(failure);
-                Swap::after(failure, self.config().await?, seen, text)
-            }
+        match self.write(unchanged(key.to_owned(), seen), TxnOp::put(key, text, None)).await {
+            Err(failure) => Swap::after(failure, self.config().await?, seen, text),
+            written => written,
         }
     }
 }
