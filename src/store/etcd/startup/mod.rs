@@ -2,10 +2,64 @@
 
 mod codec;
 mod queue;
-mod reserve;
 mod snapshot;
 
 #[doc(hidden)]
 pub use codec::read_snapshot;
-pub(super) use reserve::{Reserved, Since, is_confirmed};
 pub(super) use snapshot::Proof;
+
+use crate::store::claim::{Allocation, Claim, Claimant, HeldLease};
+use crate::store::etcd::Shared;
+use crate::store::etcd::ours::Own;
+use crate::store::etcd::store::{Listing, Precondition, Stored};
+
+/// A subnet that must be confirmed before it is used.
+pub(super) struct Reserved {
+    pub(super) own: Own,
+    pub(super) since: Since,
+}
+
+/// Whether this request has created the lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Since {
+    /// This request has written it.
+    Now,
+    /// It may be from an earlier start, with pods on its subnet: it is never released.
+    Before,
+}
+
+impl Shared {
+    /// The subnet that this node would allocate in an empty network, if etcd is busy and no other
+    /// node holds it.
+    pub(super) async fn reserve(&self, claimant: &Claimant<'_>, value: &[u8]) -> Option<Reserved> {
+        if !self.store.client.is_busy().await {
+            return None;
+        }
+        let Allocation::New(request) = claimant.claim(&[]).ok()?.allocation else { return None };
+        let public_ip = *claimant.public_ips.first()?;
+        // The key reserves both subnets only if they are the same slot of their pools.
+        let subnets = request.allocate(Some(public_ip), rand::random()).ok();
+        let subnets = subnets.filter(|subnets| request.is_aligned(subnets))?;
+        let mut own = self.new_own(claimant, subnets, value).await;
+        let absent = Precondition::Absent(own.subnets.clone());
+        let since = self.write(&mut own, absent, Vec::new()).await.ok()?;
+        Some(Reserved { own, since })
+    }
+}
+
+/// Whether `listing` contains `own` as written and permits it: this node has no other lease, and no
+/// other key holds its subnets.
+pub(super) fn is_confirmed(claimant: &Claimant<'_>, own: &Own, listing: &Listing) -> bool {
+    let holdings = listing.stored.iter().filter_map(Stored::holding);
+    let others: Vec<HeldLease> = holdings.filter(|held| held.id != own.id).collect();
+    let is_there = listing
+        .stored
+        .iter()
+        .any(|stored| own.has_written(stored) && stored.mod_revision == own.mod_revision);
+    let is_free = !others.iter().any(|held| own.subnets.iter().any(|own| held.overlaps(*own)));
+    let is_chosen = |claim: &Claim<'_>| match &claim.allocation {
+        Allocation::New(request) => claim.obsolete.is_empty() && !request.avoids(&own.subnets),
+        Allocation::Existing(_) => false,
+    };
+    is_there && is_free && claimant.claim(&others).is_ok_and(|claim| is_chosen(&claim))
+}
