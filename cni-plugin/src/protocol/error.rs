@@ -17,55 +17,42 @@ pub struct Error {
     pub details: String,
 }
 
+/// Defines a constructor for each code of an error that a sentence explains.
+macro_rules! codes {
+    ($($(#[doc = $meaning:literal])+ $name:ident: $code:literal,)+) => {
+        impl Error {
+            $($(#[doc = $meaning])+ pub fn $name(msg: impl Into<String>) -> Self {
+                Self::of($code, msg)
+            })+
+        }
+    };
+}
+
+codes! {
+    /// A variable of the environment is missing or wrong; the sentence names it.
+    bad_environment: 4,
+    /// Standard input cannot be read.
+    io: 5,
+    /// Standard input is not what it should be.
+    decode: 6,
+    /// The config can be read and cannot be right.
+    invalid_config: 7,
+    /// The network namespace cannot be the container's.
+    invalid_namespace: 8,
+    /// The same call may succeed in a while.
+    try_again_later: 11,
+    /// Answer of STATUS: no container can be added.
+    not_available: 50,
+    /// Answer of STATUS: no container can be added, and those that exist may lack connectivity.
+    not_available_and_limited: 51,
+    /// Everything else.
+    failed: 999,
+}
+
 impl Error {
     /// The config is of a version that the plugin or the command does not know.
     pub fn incompatible_version(details: impl Into<String>) -> Self {
         Self { details: details.into(), ..Self::of(1, "incompatible CNI versions") }
-    }
-
-    /// A variable of the environment is missing or wrong; the sentence names it.
-    pub fn bad_environment(msg: impl Into<String>) -> Self {
-        Self::of(4, msg)
-    }
-
-    /// Standard input cannot be read.
-    pub fn io(msg: impl Into<String>) -> Self {
-        Self::of(5, msg)
-    }
-
-    /// Standard input is not what it should be.
-    pub fn decode(msg: impl Into<String>) -> Self {
-        Self::of(6, msg)
-    }
-
-    /// The config can be read and cannot be right.
-    pub fn invalid_config(msg: impl Into<String>) -> Self {
-        Self::of(7, msg)
-    }
-
-    /// The network namespace cannot be the container's.
-    pub fn invalid_namespace(msg: impl Into<String>) -> Self {
-        Self::of(8, msg)
-    }
-
-    /// The same call may succeed in a while.
-    pub fn try_again_later(msg: impl Into<String>) -> Self {
-        Self::of(11, msg)
-    }
-
-    /// Answer of STATUS: no container can be added.
-    pub fn not_available(msg: impl Into<String>) -> Self {
-        Self::of(50, msg)
-    }
-
-    /// Answer of STATUS: no container can be added, and those that exist may lack connectivity.
-    pub fn not_available_and_limited(msg: impl Into<String>) -> Self {
-        Self::of(51, msg)
-    }
-
-    /// Everything else.
-    pub fn failed(msg: impl Into<String>) -> Self {
-        Self::of(999, msg)
     }
 
     fn of(code: u32, msg: impl Into<String>) -> Self {
