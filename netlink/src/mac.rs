@@ -24,10 +24,7 @@ impl MacAddr {
 
     /// The locally administered unicast address that belongs to `identity`, today and after every reboot.
     pub fn derived_from(identity: &str) -> Self {
-        // FNV-1a: stable over versions and platforms, which the standard hasher does not promise.
-        let hash = identity.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        });
+        let hash = stable_hash(identity);
         let [_, _, octets @ ..] = (hash ^ (hash >> 48)).to_be_bytes();
         let [first, rest @ ..] = octets;
         let [second, third, fourth, fifth, sixth] = rest;
@@ -71,6 +68,14 @@ impl FromStr for MacAddr {
             .map(Self)
             .ok_or_else(|| NotAMac(excerpt::value(text)))
     }
+}
+
+/// The 64-bit FNV-1a hash: stable over versions and platforms, which the standard hasher does not
+/// promise.
+pub fn stable_hash(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }
 
 fn octet(text: &str) -> Option<u8> {

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
+use tweed_netlink::mac::stable_hash;
 
 use super::{BackendType, Invalid, parse_kind, wrong};
 use crate::model::json::Fields;
@@ -33,14 +34,8 @@ impl Rollout {
 /// The share of the node with this name, from 0 to 99: the 64-bit FNV-1a hash of the name, modulo
 /// 100. All versions must compute the same value.
 pub fn share(name: &str) -> u8 {
-    let hash = name
-        .bytes()
-        .fold(FNV_OFFSET, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(FNV_PRIME));
-    u8::try_from(hash % 100).unwrap_or_default()
+    u8::try_from(stable_hash(name) % 100).unwrap_or_default()
 }
-
-const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
-const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
 
 /// The rollout of a config; none means that all nodes follow.
 pub(super) fn parse(fields: &Fields) -> Result<Option<Rollout>, Invalid> {
