@@ -118,10 +118,7 @@ fn read(sysctl: &Sysctl, link: &str) -> Option<u8> {
 
 /// In the format of `sysctl(8)`, with slashes because link names may contain dots.
 fn name(sysctl: &Sysctl, link: &str) -> String {
-    let family = match sysctl.family {
-        Family::V4 => "ipv4",
-        Family::V6 => "ipv6",
-    };
+    let family = sysctl.family.to_string().to_lowercase();
     format!("net/{family}/conf/{link}/{}", sysctl.name)
 }
 

@@ -16,7 +16,7 @@ use super::nfta;
 use crate::Family;
 use crate::attributes::{Attributes, ip};
 use crate::frame::Frame;
-use crate::message::Message;
+use crate::message::{Message, octets};
 use crate::socket::Socket;
 
 /// How long an element stays that times out.
@@ -99,11 +99,12 @@ impl Batch {
 
     /// Refused if it is not there.
     pub fn delete_udp(self, name: &str) -> Self {
-        self.elements(NFT_MSG_DELSETELEM, 0, name, |list| udp(list, None))
+        self.elements(NFT_MSG_DELSETELEM, 0, name, |list| element(list, &UDP, None))
     }
 
     fn put_udp(self, name: &str, timeout: Duration) -> Self {
-        self.elements(NFT_MSG_NEWSETELEM, NLM_F_CREATE, name, |list| udp(list, Some(timeout)))
+        let fill = |list| element(list, &UDP, Some(timeout));
+        self.elements(NFT_MSG_NEWSETELEM, NLM_F_CREATE, name, fill)
     }
 
     fn elements(
@@ -181,18 +182,14 @@ fn timeout_of_udp(all: Attributes<'_>) -> Option<ElementTimeout> {
 }
 
 fn hosts(list: Message, addresses: impl IntoIterator<Item = IpAddr>) -> Message {
-    addresses.into_iter().fold(list, |list, address| {
-        list.nest(nfta::LIST_ELEM, |element| {
-            element.nest(nfta::SET_ELEM_KEY, |data| data.ip(nfta::DATA_VALUE, address))
-        })
-    })
+    addresses.into_iter().fold(list, |list, address| element(list, &octets(address), None))
 }
 
-fn udp(list: Message, timeout: Option<Duration>) -> Message {
+fn element(list: Message, key: &[u8], timeout: Option<Duration>) -> Message {
     let milliseconds = |timeout: Duration| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
     list.nest(nfta::LIST_ELEM, |element| {
         element
-            .nest(nfta::SET_ELEM_KEY, |data| data.bytes(nfta::DATA_VALUE, &UDP))
+            .nest(nfta::SET_ELEM_KEY, |data| data.bytes(nfta::DATA_VALUE, key))
             .with(timeout.map(milliseconds), |element, timeout| {
                 element.bytes(nfta::SET_ELEM_TIMEOUT, &timeout.to_be_bytes())
             })

@@ -139,11 +139,8 @@ impl fmt::Display for Table {
         }
         f.write_str(" {")?;
         if self.has_peers() {
-            let bits = match self.name.family {
-                Family::V4 => "ipv4",
-                Family::V6 => "ipv6",
-            };
-            write!(f, " set {PEERS} {{ type {bits}_addr; }};")?;
+            let family = self.name.family.to_string().to_lowercase();
+            write!(f, " set {PEERS} {{ type {family}_addr; }};")?;
         }
         if self.is_renewed() {
             write!(f, " set {RENEWED} {{ type inet_proto; flags timeout; }};")?;
