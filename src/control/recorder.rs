@@ -104,10 +104,10 @@ fn now() -> Timestamp {
 
 fn more(kind: EventKind, more: usize) -> NodeChange {
     let sentence = format!("{more} more changes of the kind {} at the same time", kind.as_str());
-    NodeChange::new(kind, EventSubject::default(), &sentence)
+    NodeChange { number: more, ..NodeChange::new(kind, EventSubject::default(), &sentence) }
 }
 
-fn log(NodeChange { kind, subject, message }: &NodeChange) {
+fn log(NodeChange { kind, subject, message, .. }: &NodeChange) {
     let (lease, peer) = (subject.lease.as_ref().map(LeaseId::as_str), subject.peer.as_deref());
     match kind {
         // The store logs its state itself, with the server and the time of the next attempt.

@@ -150,6 +150,8 @@ async fn run_tasks<S: Leases + Documents + 'static>(
     let leases =
         keep::forward_leases(manager.clone(), shared.clone(), acquired.subscribe(), read_again);
     tasks.spawn_local(leases);
+    let noted = reported.clone();
+    tasks.spawn_local(report::forward_events(manager.clone(), shared.clone(), noted));
     let triggers = (reported, acquired.subscribe());
     tasks.spawn_local(report::keep_report(manager.clone(), shared.clone(), triggers));
     tasks.spawn_local(keep::forward_state(manager.clone(), shared.clone()));

@@ -1,5 +1,7 @@
-//! The task that publishes the node's report when it changes, and refreshes it while it does not.
+//! The tasks that publish what happens on this node: its report, when it changes and from time to
+//! time, and the events that operators of Kubernetes read.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::Path;
 use std::rc::Rc;
@@ -15,6 +17,7 @@ use tweed_cni::bridge::pods;
 
 use super::Shared;
 use crate::control::Query;
+use crate::model::event::{EventDigest, EventKind, NodeEvent};
 use crate::model::prefix::Prefix;
 use crate::model::report::{DaemonState, NodeReport, OtherMtu, refresh_interval};
 use crate::store::Documents;
@@ -30,6 +33,14 @@ const PAUSE: Duration = Duration::from_secs(5);
 const REPUBLISH: Duration = Duration::from_secs(3600);
 /// The interval at which changed results of probes, and changed pods, are published.
 const MEASURED: Duration = Duration::from_secs(15);
+/// Changes within this time are one event: peers are found unreachable one after the other.
+const GATHER: Duration = Duration::from_secs(5);
+/// The number of events that may be sent at once.
+const BURST: u32 = 10;
+/// The time after which one more event may be sent.
+const EVENT_INTERVAL: Duration = Duration::from_secs(60);
+/// The maximum number of reasons that are logged.
+const REASONS: usize = 10;
 
 /// The last report that the store accepted.
 struct Published {
@@ -101,6 +112,76 @@ pub(super) async fn keep_report<S: Documents>(
                 reported.mark_changed();
             }
         }
+    }
+}
+
+/// Adds the changes of this node to the events of the store, at a limited rate: a change that must
+/// wait is reported together with later ones of its kind.
+pub(super) async fn forward_events<S: Documents>(
+    manager: Rc<S>,
+    shared: Shared,
+    mut noted: watch::Receiver<()>,
+) -> Result<()> {
+    let mut waiting: BTreeMap<EventKind, EventDigest> = BTreeMap::new();
+    let (mut allowance, mut sequence) = (Allowance::full(), 0);
+    // Why events were dropped, each logged once.
+    let mut reasons = BTreeSet::new();
+    loop {
+        let next = (!waiting.is_empty()).then(|| sleep(allowance.wait()));
+        tokio::select! {
+            changed = noted.changed() => changed.context("the loop has ended")?,
+            Some(()) = OptionFuture::from(next) => {}
+        }
+        sleep(GATHER).await;
+        noted.mark_unchanged();
+        let page = shared.wait_for(|reply| Query::Events(sequence, reply)).await?;
+        for event in page.events {
+            sequence = event.sequence;
+            gather(&mut waiting, &event);
+        }
+        while !waiting.is_empty() && allowance.take() {
+            let Some((_, event)) = waiting.pop_first() else { break };
+            if let Err(reason) = manager.publish_event(&event).await
+                && reasons.len() < REASONS
+                && reasons.insert(reason.clone())
+            {
+                tracing::warn!(%reason, "an event about this node is dropped");
+            }
+        }
+    }
+}
+
+fn gather(waiting: &mut BTreeMap<EventKind, EventDigest>, event: &NodeEvent) {
+    match waiting.get_mut(&event.change.kind) {
+        Some(digest) => digest.add(event),
+        None => waiting.extend(EventDigest::of(event).map(|digest| (digest.kind, digest))),
+    }
+}
+
+/// A token bucket that holds [`BURST`] events, and gets one per [`EVENT_INTERVAL`].
+struct Allowance {
+    /// When the bucket is full.
+    full: Instant,
+}
+
+impl Allowance {
+    fn full() -> Self {
+        Self { full: Instant::now() }
+    }
+
+    /// The time until an event may be sent.
+    fn wait(&self) -> Duration {
+        let used = self.full.saturating_duration_since(Instant::now());
+        (used + EVENT_INTERVAL).saturating_sub(EVENT_INTERVAL * BURST)
+    }
+
+    /// Takes the right to send an event, if there is one.
+    fn take(&mut self) -> bool {
+        let is_allowed = self.wait().is_zero();
+        if is_allowed {
+            self.full = self.full.max(Instant::now()) + EVENT_INTERVAL;
+        }
+        is_allowed
     }
 }
 
@@ -180,6 +261,20 @@ mod tests {
         assert_eq!(due(&published, &other), published.at + PAUSE);
         other.pending = Some("staying on vxlan".to_owned());
         assert_eq!(due(&published, &other), published.at);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_burst_of_events_is_followed_by_one_event_per_minute() {
+        let mut allowance = Allowance::full();
+        let mut sent = |count: u32| (0..count).filter(|_| allowance.take()).count();
+        assert_eq!(sent(20), 10);
+        tokio::time::advance(Duration::from_secs(59)).await;
+        assert_eq!(sent(20), 0);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(sent(20), 1);
+        tokio::time::advance(Duration::from_secs(3600)).await;
+        assert_eq!(sent(20), 10);
+        assert_eq!(allowance.wait(), EVENT_INTERVAL);
     }
 
     #[tokio::test(start_paused = true)]

@@ -27,6 +27,24 @@ pub struct NodeChange {
     pub subject: EventSubject,
     /// One sentence that names the subject.
     pub message: String,
+    /// The number of changes; more than one for those that are not recorded one by one.
+    #[serde(skip, default = "one")]
+    pub number: usize,
+}
+
+/// Changes of one kind, as one event of a store that keeps events of nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventDigest {
+    pub kind: EventKind,
+    /// The kind in the notation of Kubernetes.
+    pub reason: &'static str,
+    /// The times of the first and the last change.
+    pub first: Timestamp,
+    pub last: Timestamp,
+    /// The number of changes.
+    pub number: usize,
+    /// The first changes: subject and sentence.
+    named: Vec<String>,
 }
 
 /// What a change concerns; nothing if it concerns this node.
@@ -117,7 +135,57 @@ impl NodeEvent {
 impl NodeChange {
     /// Other programs and nodes write parts of a sentence, so it is cut and escaped.
     pub fn new(kind: EventKind, subject: EventSubject, sentence: &str) -> Self {
-        Self { kind, subject, message: excerpt::sentence(sentence) }
+        Self { kind, subject, message: excerpt::sentence(sentence), number: one() }
+    }
+}
+
+const fn one() -> usize {
+    1
+}
+
+impl EventDigest {
+    /// The longest message in Kubernetes, in bytes.
+    pub const LONGEST: usize = 1024;
+    /// The maximum number of changes that the message names.
+    const NAMED: usize = 3;
+    const CUT: char = '…';
+
+    /// None if the kind of `event` is not reported to a store.
+    pub fn of(event: &NodeEvent) -> Option<Self> {
+        let NodeEvent { time, change, .. } = event;
+        let reason = change.kind.reason()?;
+        let (first, last, named) = (*time, *time, Vec::new());
+        let mut digest = Self { kind: change.kind, reason, first, last, number: 0, named };
+        digest.add(event);
+        Some(digest)
+    }
+
+    /// Adds a later change of the same kind.
+    pub fn add(&mut self, NodeEvent { time, change, .. }: &NodeEvent) {
+        self.last = *time;
+        self.number += change.number;
+        if change.number == one() && self.named.len() < Self::NAMED {
+            let NodeChange { subject, message, .. } = change;
+            let is_own = *subject == EventSubject::default();
+            let named = if is_own { message.clone() } else { format!("{subject}: {message}") };
+            self.named.push(named);
+        }
+    }
+
+    /// The number of changes and the first of them, in at most [`Self::LONGEST`] bytes.
+    pub fn message(&self) -> String {
+        let named = self.named.join("; ");
+        let text = match self.number.saturating_sub(self.named.len()) {
+            0 if self.named.len() == 1 => named,
+            0 => format!("{} changes: {named}", self.number),
+            more => format!("{} changes: {named}; {more} more", self.number),
+        };
+        if text.len() <= Self::LONGEST {
+            return text;
+        }
+        let longest = Self::LONGEST - Self::CUT.len_utf8();
+        let end = (0..=longest).rev().find(|at| text.is_char_boundary(*at)).unwrap_or_default();
+        format!("{}{}", text.get(..end).unwrap_or_default(), Self::CUT)
     }
 }
 
@@ -169,6 +237,28 @@ impl EventKind {
             Self::ProbesOff => "probes-off",
             Self::StoreUnreachable => "store-unreachable",
             Self::StoreReachable => "store-reachable",
+        }
+    }
+
+    /// The reason in events of Kubernetes; none if a change of this kind makes none.
+    pub const fn reason(self) -> Option<&'static str> {
+        match self {
+            Self::BackendChanged => Some("BackendChanged"),
+            Self::PeerRejected => Some("LeaseRejected"),
+            Self::PeerUnreachable => Some("PeerUnreachable"),
+            Self::PeerReachable => Some("PeerReachable"),
+            Self::PeerAdded
+            | Self::PeerRemoved
+            | Self::LeaseChanged
+            | Self::PathChanged
+            | Self::ConfigApplied
+            | Self::EntryRestored
+            | Self::PeerDegraded
+            | Self::PeerUnknown
+            | Self::ProbesOn
+            | Self::ProbesOff
+            | Self::StoreUnreachable
+            | Self::StoreReachable => None,
         }
     }
 
@@ -268,6 +358,48 @@ mod tests {
         for kind in kinds {
             assert_eq!(serde_json::to_value(kind).unwrap(), kind.as_str());
         }
+    }
+
+    fn unreachable(number: usize, message: &str) -> NodeEvent {
+        let subject = EventSubject { lease: Some(LeaseId::new(format!("n{number}"))), peer: None };
+        let time = Timestamp::from_second(i64::try_from(number).unwrap()).unwrap();
+        let change = NodeChange::new(EventKind::PeerUnreachable, subject, message);
+        NodeEvent { sequence: 1, time, change }
+    }
+
+    #[test]
+    fn a_digest_of_one_change_is_its_subject_and_sentence() {
+        let digest = EventDigest::of(&unreachable(7, "peer is unreachable")).unwrap();
+        assert_eq!(digest.message(), "n7: peer is unreachable");
+        assert_eq!((digest.reason, digest.number), ("PeerUnreachable", 1));
+        let own = NodeChange::new(EventKind::BackendChanged, EventSubject::default(), "changed");
+        let own = NodeEvent { sequence: 1, time: Timestamp::UNIX_EPOCH, change: own };
+        assert_eq!(EventDigest::of(&own).unwrap().message(), "changed");
+        let added = NodeEvent { change: change("peer added"), ..own };
+        assert_eq!(EventDigest::of(&added), None);
+    }
+
+    #[test]
+    fn a_digest_of_many_changes_has_their_number_and_names_the_first() {
+        let mut digest = EventDigest::of(&unreachable(1, "gone")).unwrap();
+        (2..=5).for_each(|number| digest.add(&unreachable(number, "gone")));
+        assert_eq!(digest.message(), "5 changes: n1: gone; n2: gone; n3: gone; 2 more");
+        assert_eq!((digest.first.as_second(), digest.last.as_second()), (1, 5));
+        let mut more = unreachable(6, "4900 more");
+        more.change.number = 4900;
+        digest.add(&more);
+        assert_eq!(digest.message(), "4905 changes: n1: gone; n2: gone; n3: gone; 4902 more");
+    }
+
+    #[test]
+    fn the_message_of_a_digest_is_cut_to_whole_characters() {
+        let mut digest = EventDigest::of(&unreachable(1, &"节".repeat(1000))).unwrap();
+        for number in 2..=3 {
+            digest.add(&unreachable(number, &"节".repeat(1000)));
+        }
+        let message = digest.message();
+        assert!(message.len() <= 1024 && message.len() > 1000, "{}", message.len());
+        assert!(message.starts_with("3 changes: n1: 节") && message.ends_with('…'), "{message}");
     }
 
     #[test]

@@ -177,7 +177,7 @@ impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Event(event) => {
-                let NodeEvent { time, change: NodeChange { kind, subject, message }, .. } =
+                let NodeEvent { time, change: NodeChange { kind, subject, message, .. }, .. } =
                     &**event;
                 let (time, kind) = (time.strftime("%FT%TZ"), kind.as_str());
                 write!(f, "{time}  {kind:<17}  {subject}: {message}")

@@ -108,6 +108,11 @@ impl<S: Servers> Failover<S> {
         }
     }
 
+    /// The connection in use; none is opened.
+    pub(super) async fn open_connection(&self) -> Option<Arc<S::Client>> {
+        self.current.lock().await.connection.clone()
+    }
+
     /// The number of changes of the server in use.
     pub(super) async fn changes(&self) -> u64 {
         self.current.lock().await.changes

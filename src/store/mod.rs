@@ -25,6 +25,7 @@ use tokio::time::Instant;
 use self::operator::{StoreContents, Swap, Unavailable};
 use crate::mac::MacAddr;
 use crate::model::config::{ConfigUpdate, NetworkConfig};
+use crate::model::event::EventDigest;
 use crate::model::lease::{Endpoint, Lease, LeaseAttributes, LeaseUpdate};
 use crate::model::measurements::Histogram;
 use crate::model::prefix::Prefix;
@@ -100,6 +101,15 @@ pub trait Documents {
     /// # Errors
     /// A sentence with the reason; the report must be published again.
     fn refresh_report(&self, report: &NodeReport) -> impl Future<Output = Result<(), String>>;
+
+    /// Adds changes of this node to the events that the store keeps of it, if it keeps any. Sent
+    /// once; nothing depends on it.
+    ///
+    /// # Errors
+    /// A sentence with the reason.
+    fn publish_event(&self, _event: &EventDigest) -> impl Future<Output = Result<(), String>> {
+        ready(Ok(()))
+    }
 
     /// The secret with which the daemons of this network seal their probes. The first node that
     /// reads it creates it.

@@ -19,6 +19,7 @@ check_policies() {
         case $request in
             *nodes/*) set -- PATCH "$path" merge-patch+json ;;
             *APPLY*) set -- PATCH "namespaces/kube-flannel/$path?fieldManager=tweedd&force=true" apply-patch+yaml ;;
+            *POST\ events) set -- POST "namespaces/default/$path" json ;;
             *POST*) set -- POST "namespaces/kube-flannel/$path" json ;;
         esac
         [ "$verdict" != allowed ] || verdict='status 20'
@@ -43,6 +44,8 @@ check_rights() {
     may_not "overwrite the secret of probes" ask "$one" PATCH "$ours/secrets/tweed-probes" merge-patch+json '{}'
     may_not "read configmaps" ask "$one" GET "$ours/configmaps/kube-flannel-cfg" json
     may_not "write in other namespaces" ask "$one" POST /api/v1/namespaces/default/secrets json "$secret"
+    may_not "create events in other namespaces" ask "$one" POST "$ours/events" json '{}'
+    may_not "change events" ask "$one" PATCH /api/v1/namespaces/default/events/tweedd.1 merge-patch+json '{}'
     may_not "list pods" ask "$one" GET "$ours/pods" json
 }
 

@@ -10,6 +10,7 @@
 )]
 
 mod announce;
+mod events;
 mod failover;
 mod hold;
 mod net_config;

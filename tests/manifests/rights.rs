@@ -19,6 +19,7 @@ fn rights_are_those_that_the_requests_of_the_daemon_need() {
     let with_policies = expect![[r"
         Role: create secrets
         Role: create, patch configmaps
+        Role: create events
     "]];
     with_policies.assert_eq(&shown(RIGHTS_WITH_POLICIES));
 }

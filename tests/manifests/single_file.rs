@@ -49,9 +49,11 @@ fn a_new_cluster_gets_objects_with_flannels_names() {
     let names = expect![[r"
         Namespace kube-flannel
         ServiceAccount kube-flannel/flannel
+        Role default/flannel-own-objects
         Role kube-flannel/flannel
         Role kube-flannel/flannel-own-objects
         ClusterRole flannel
+        RoleBinding default/flannel-own-objects
         RoleBinding kube-flannel/flannel
         RoleBinding kube-flannel/flannel-own-objects
         ClusterRoleBinding flannel

@@ -366,7 +366,7 @@ impl Stage {
         let events = self.ask(|reply| Query::Events(self.last_event, reply)).await.events;
         self.last_event = events.last().map_or(self.last_event, |event| event.sequence);
         let show = |event: &Arc<NodeEvent>| {
-            let NodeChange { kind, subject, message } = &event.change;
+            let NodeChange { kind, subject, message, .. } = &event.change;
             format!("{} {subject}: {message}", kind.as_str())
         };
         headed("events", events.iter().map(show).collect())

@@ -149,6 +149,26 @@ impl Client {
         Err(self.drop_connection(&connection, &reason).await)
     }
 
+    /// Sends a request on which nothing depends, if there is a connection. Its failure neither
+    /// changes the server nor makes the store unreachable, and delays no other request.
+    pub(super) async fn send_unnoticed(&self, ask: &ApiRequest) -> Result<(), String> {
+        if self.servers.quiet_until.lock().await.is_some_and(|until| until > Instant::now()) {
+            return Err("the API server requested a pause".to_owned());
+        }
+        let connection = self.open_connection().await.ok_or("the API server is unreachable")?;
+        let request = ask.clone().map(Body::from);
+        let answer = timeout(ANSWER, Box::pin(connection.send(request))).await;
+        let response = answer.map_err(|_| no_answer(ANSWER))?.map_err(|error| failure(&error))?;
+        let status = response.status();
+        let message = excerpt::sentence(&read_status(response).await.message);
+        match status {
+            _ if status.is_success() => Ok(()),
+            StatusCode::FORBIDDEN => Err(denied(ask, &message)),
+            _ if message.is_empty() => Err(status.to_string()),
+            _ => Err(message),
+        }
+    }
+
     async fn classify(
         &self,
         connection: &Connection,
@@ -157,13 +177,10 @@ impl Client {
     ) -> Failure {
         let status = response.status();
         let pause = pause(status, response.headers());
-        let body = Limited::new(response.into_body(), LONGEST).collect();
-        let body = timeout(ANSWER, body).await.ok().and_then(Result::ok);
-        let body = body.map(Collected::to_bytes).unwrap_or_default();
+        let answer = read_status(response).await;
         if let Some(pause) = pause {
             *self.servers.quiet_until.lock().await = Some(Instant::now() + pause);
         }
-        let answer: Status = serde_json::from_slice(&body).unwrap_or_default();
         let message = excerpt::sentence(&answer.message);
         let text = if message.is_empty() { status.to_string() } else { message.clone() };
         let refusal = match status {
@@ -183,6 +200,14 @@ impl Client {
         self.succeeded().await;
         Failure::Refused(refusal)
     }
+}
+
+/// The body of an answer; empty if it cannot be read.
+async fn read_status(response: Response<Body>) -> Status {
+    let body = Limited::new(response.into_body(), LONGEST).collect();
+    let body = timeout(ANSWER, body).await.ok().and_then(Result::ok);
+    let body = body.map(Collected::to_bytes).unwrap_or_default();
+    serde_json::from_slice(&body).unwrap_or_default()
 }
 
 /// The pause that the server requests, if any.

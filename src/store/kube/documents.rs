@@ -21,6 +21,7 @@ use super::request;
 use super::{KubeSubnetManager, NetworkCondition, NodeRef, PodRef, Shared};
 use crate::excerpt;
 use crate::model::config::{ConfigUpdate, NetworkConfig, Unusable};
+use crate::model::event::EventDigest;
 use crate::model::measurements::Histogram;
 use crate::model::probe_secret::Secret;
 use crate::model::report::NodeReport;
@@ -78,6 +79,16 @@ impl Documents for KubeSubnetManager {
     /// The report is written with the time of the write.
     async fn refresh_report(&self, report: &NodeReport) -> Result<(), String> {
         self.publish_report(report).await
+    }
+
+    async fn publish_event(&self, event: &EventDigest) -> Result<(), String> {
+        let shared = &self.shared;
+        let ours = shared.ours.borrow().clone();
+        let node = ours.name.as_deref().ok_or("the Node of this host is not known yet")?;
+        // A kubelet uses the name if it does not know the uid, and kubectl searches for both.
+        let uid = ours.node().map_or(node, |known| known.uid.as_str());
+        let ask = request::create_event((node, uid), event, rand::random());
+        shared.client.send_unnoticed(&ask).await
     }
 
     async fn probe_secret(&self) -> Result<Secret, String> {

@@ -8,6 +8,8 @@ use kube::core::Request as Resource;
 use kube::core::params::{GetParams, ListParams, Patch, PatchParams, PostParams, WatchParams};
 use serde_json::{Value, json};
 
+use crate::model::event::EventDigest;
+
 /// What is sent.
 pub(super) type ApiRequest = Request<Vec<u8>>;
 
@@ -17,7 +19,9 @@ pub(super) const PAGE: u32 = 200;
 const SECRET: &str = "tweed-probes";
 /// The format of a time in Kubernetes.
 pub(super) const SECONDS: &str = "%Y-%m-%dT%H:%M:%SZ";
-/// The field manager of server-side apply.
+/// The namespace of events about Nodes.
+const EVENTS: &str = "default";
+/// The field manager of server-side apply, and the author of events.
 const MANAGER: &str = "tweedd";
 /// The labels of all reports.
 const REPORTS: &str = "app.kubernetes.io/name=tweed,app.kubernetes.io/component=node-report";
@@ -111,6 +115,32 @@ pub(super) fn publish_report(
     });
     let params = PatchParams::apply(MANAGER).force();
     built(namespaced(namespace, "configmaps").patch(&name, &params, &Patch::Apply(object)))
+}
+
+/// Creates an event about `node`: its name and uid. `kubectl describe node` reads those in the
+/// namespace `default`.
+pub(super) fn create_event(
+    (node, uid): (&str, &str),
+    event: &EventDigest,
+    suffix: u64,
+) -> ApiRequest {
+    let object = json!({
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": { "name": format!("{MANAGER}.{suffix:016x}"), "namespace": EVENTS },
+        "involvedObject": { "apiVersion": "v1", "kind": "Node", "name": node, "uid": uid },
+        "type": if event.kind.is_warning() { "Warning" } else { "Normal" },
+        "reason": event.reason,
+        "message": event.message(),
+        "source": { "component": MANAGER, "host": node },
+        "reportingComponent": MANAGER,
+        "reportingInstance": node,
+        "firstTimestamp": event.first.strftime(SECONDS).to_string(),
+        "lastTimestamp": event.last.strftime(SECONDS).to_string(),
+        "count": i32::try_from(event.number).unwrap_or(i32::MAX),
+    });
+    let body = object.to_string().into_bytes();
+    built(namespaced(EVENTS, "events").create(&PostParams::default(), body))
 }
 
 /// The page of reports after `token`, which is empty for the first page; at most `limit` reports.

@@ -1,17 +1,19 @@
 //! Nodes whose store is Kubernetes: the same paths, and changes of backend without packet loss.
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use serde_json::json;
-use tweed_lab::{ApiServer, Daemon, Family, Lab, Node, Path, eventually};
+use serde_json::{Value, json};
+use tweed_lab::{ApiServer, Asked, Daemon, Family, Lab, Node, Path, eventually};
 
 use crate::fixture::ask::{self, has_saved, is_ready_with, readiness};
 use crate::fixture::cluster::{PATIENCE, Stack, binaries, wait_for_paths};
 use crate::fixture::table::{Distance, HOST_GW_MIXED, Side, VXLAN_MIXED, expected, path};
 
+const EVENTS: &str = "/api/v1/namespaces/default/events";
 const CONFIG_MAPS: &str = "/api/v1/namespaces/kube-flannel/configmaps";
 /// Packets per second and ordered pair of pods.
 const RATE: u32 = 1000;
@@ -153,7 +155,44 @@ fn flips_node_by_node(stack: Stack) -> Result<()> {
     flip(&mut cluster, &[VXLAN_MIXED; 3], &VXLAN_MIXED.config())?;
     let report = probe.finish()?;
     ensure!(report.total().lost == 0, "lost packets:\n{report}");
-    Ok(())
+    wait_for_flips(&cluster, &names)
+}
+
+/// Waits until each of these nodes has sent an event about a change of its backend.
+fn wait_for_flips(cluster: &Kubernetes, names: &[&str]) -> Result<()> {
+    let mut sent = BTreeSet::new();
+    let are_sent = || {
+        sent.extend(cluster.server.take_asked().iter().filter_map(flipped_node));
+        ensure!(names.iter().all(|name| sent.contains(*name)), "events of {sent:?}");
+        Ok(())
+    };
+    eventually(PATIENCE, are_sent).map(drop)
+}
+
+/// The node whose change of backend this request adds to its events.
+fn flipped_node(asked: &Asked) -> Option<String> {
+    let event: Value = serde_json::from_str(&asked.body).ok()?;
+    let is_flip = asked.what == format!("POST {EVENTS}") && event["reason"] == "BackendChanged";
+    event["involvedObject"]["name"].as_str().filter(|_| is_flip).map(str::to_owned)
+}
+
+#[test]
+fn forbidden_events_are_reported_once_and_change_nothing() {
+    let mut cluster = Kubernetes::start(2, Stack::V4, &VXLAN_MIXED.config()).unwrap();
+    cluster.wait_for(&[VXLAN_MIXED; 2]).unwrap();
+    cluster.server.fail(|faults| faults.forbidden = vec![format!("POST {EVENTS}")]);
+    for side in [HOST_GW_MIXED, VXLAN_MIXED, HOST_GW_MIXED] {
+        cluster.edit(&side.config()).unwrap();
+        cluster.wait_for(&[side; 2]).unwrap();
+        wait_for_flips(&cluster, &["n1", "n2"]).unwrap();
+    }
+    for daemon in &cluster.daemons {
+        let log = daemon.log().unwrap();
+        let dropped = log.lines().filter(|line| line.contains("an event about this node"));
+        let [line] = dropped.collect::<Vec<_>>().try_into().unwrap();
+        assert!(line.contains("forbids POST /api/v1/namespaces/default/events"), "{line}");
+        assert_eq!(daemon.get("/readyz").unwrap().status, 200);
+    }
 }
 
 #[test]
