@@ -109,6 +109,11 @@ impl Control {
         !is_table_of_nat || self.settings.policy.masquerade.is_some()
     }
 
+    /// Whether peers send their probes to an address that only the loopback has.
+    fn is_probed_there(&self) -> bool {
+        self.is_probing() && !self.inputs.config.as_ref().is_some_and(NetworkConfig::has_tunnel)
+    }
+
     /// What may happen because the entry of this key was refused, although this node is ready.
     fn risk(&self, key: &Key, why: &str) -> Option<String> {
         let is_wanted = self.derived.desired.state().get(key).is_some();
@@ -117,6 +122,9 @@ impl Control {
                 // The operation that was refused (create or replace) is omitted.
                 let why = why.trim_start_matches(['+', '~', ' ']);
                 return Some(format!("{}: {why}", kind.policy().risk?));
+            }
+            Key::Address(link, ..) if link.is_loopback() && self.is_probed_there() => {
+                "peers may get no answer to their probes"
             }
             Key::Address(link, ..) if link.is_loopback() => {
                 "connections of this host may break when the tunnel device is removed"

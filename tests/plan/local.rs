@@ -21,12 +21,20 @@ fn a_vxlan_node_has_a_device_per_family_with_its_address() {
 }
 
 #[test]
-fn a_host_gw_node_has_none() {
+fn a_host_gw_node_has_none_and_keeps_the_address_for_probes_on_the_loopback() {
     check_local(
         &node(HOST_GW, ""),
         expect![[r"
-        pods' mtu 1500
-    "]],
+            addr 10.244.1.0/32 dev lo
+            addr fd00:244:0:1::/128 dev lo
+            pods' mtu 1500
+        "]],
+    );
+    check_local(
+        &node(HOST_GW, r#","Probe":{"Enabled":false}"#),
+        expect![[r"
+            pods' mtu 1500
+        "]],
     );
 }
 
@@ -63,11 +71,13 @@ fn mixed_turned_off_restores_the_filters() {
     host_gw.strict = ["eth0", "flannel.1"].map(tweed::model::entry::LinkName::new).into();
     check_local(
         &host_gw,
-        expect![[r"
-        rp_filter strict dev eth0
-        rp_filter strict dev flannel.1
-        pods' mtu 1500
-    "]],
+        expect![[r#"
+            rp_filter strict dev eth0
+            rp_filter strict dev flannel.1
+            addr 10.244.1.0/32 dev lo
+            addr fd00:244:0:1::/128 dev lo
+            pods' mtu 1500
+        "#]],
     );
 }
 

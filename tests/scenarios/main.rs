@@ -205,6 +205,7 @@ scenarios! {
         a_silent_peer_is_probed_again_after_an_edit
         an_unreachable_peer_is_reported_until_it_answers
         without_mixed_an_unreachable_peer_is_only_reported
+        without_a_tunnel_an_unreachable_peer_is_reported
         a_subnet_that_moves_to_another_lease_is_still_probed
     }
     refusal {

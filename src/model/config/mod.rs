@@ -27,7 +27,6 @@ pub struct NetworkConfig {
     pub backend: BackendConfig,
     /// Whether nodes route to peers of another backend.
     pub mixed: bool,
-    /// Used only with `Mixed`.
     #[serde(default)]
     pub probe: Probe,
     /// `EnableNFTables`: which firewall masquerades.
@@ -169,10 +168,9 @@ impl NetworkConfig {
         self
     }
 
-    /// The probe settings, if paths are probed. Without a tunnel, the address to which probes are
-    /// sent is none of the host.
+    /// The probe settings, if paths are probed.
     pub fn probing(&self) -> Option<&Probe> {
-        Some(&self.probe).filter(|probe| self.has_tunnel() && probe.enabled)
+        Some(&self.probe).filter(|probe| probe.enabled)
     }
 
     /// The same, if probes decide between the direct path and the tunnel.

@@ -248,6 +248,7 @@ fn a_node_that_masquerades_has_a_table() {
             backend   host-gw; pod MTU 1500
             on link   172.16.0.0/24 (assumed; set it with --on-link)
             lease     10.244.1.0-24
+            + addr 10.244.1.0/32 dev lo
             + table ip tweed.1 { chain fixed-source { type nat hook postrouting priority
                 srcnat - 1;
                 policy accept;

@@ -192,8 +192,9 @@ fn plan_family(local: &NodeInputs, uplink: &Uplink) -> Vec<Entry> {
     let mut entries: Vec<Entry> = tunnel.into_iter().flatten().collect();
     // Connections of this host that began in the tunnel have its address as their source. On the
     // loopback, the address outlives the device, which is removed once `Mixed` is off and no peer
-    // needs it.
-    if config.mixed || (!has_tunnel && leaving.contains(&family)) {
+    // needs it. Without a device, probes need it.
+    let is_only_there = || config.probing().is_some() || leaving.contains(&family);
+    if config.mixed || (!has_tunnel && is_only_there()) {
         entries.extend(own_address(local, family, LinkName::loopback()));
     }
     // While two nodes change paths one after the other, packets arrive by one path and the answers

@@ -218,8 +218,15 @@ fn hand_over(node: &Node, store: &Store) -> Result<()> {
     Ok(())
 }
 
+/// Whether `text` is about the loopback: with host-gw, it has the address for probes until the next
+/// boot.
+fn is_of_loopback(text: &str) -> bool {
+    text.split_whitespace().any(|word| word == "lo")
+}
+
 /// Each route gets its mark and nexthop object, in place, and nothing else changes.
-fn ensure_only_marks(changes: &[Change], peers: usize) -> Result<()> {
+fn ensure_only_marks(mut changes: Vec<Change>, backend: Backend, peers: usize) -> Result<()> {
+    changes.retain(|it| backend != Backend::HostGw || !is_of_loopback(&it.text));
     let listed = || changes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
     let is_mark = |it: &Change| it.text.contains("proto 241") && !it.text.starts_with("Deleted");
     let count = |kind| changes.iter().filter(|it| it.kind == kind).count();
@@ -246,7 +253,7 @@ fn goes_there_and_back(kept: Kept, stack: Stack, backend: Backend, order: Order)
     for index in 0..SIZE {
         probe.mark(&format!("n{} to tweedd", index + 1));
         let changes = legacy.take_over()?;
-        ensure_only_marks(&changes, (SIZE - 1) * stack.families().len())?;
+        ensure_only_marks(changes, backend, (SIZE - 1) * stack.families().len())?;
         legacy.is_adopted(index)?;
         step(&legacy, index)?;
     }
@@ -262,7 +269,8 @@ fn goes_there_and_back(kept: Kept, stack: Stack, backend: Backend, order: Order)
     let Tally { broken, failed, .. } = tally;
     ensure!(broken == 0 && failed == 0 && tally.echoes > 0 && tally.pages > 0, "{tally:?}");
     for (node, before) in legacy.nodes.iter().zip(&before) {
-        let changes = before.changes(&node.snapshot()?);
+        let mut changes = before.changes(&node.snapshot()?);
+        changes.retain(|it| backend != Backend::HostGw || !is_of_loopback(it));
         ensure!(changes.is_empty(), "{} is not as it was: {changes:#?}", node.name());
     }
     legacy.is_flannels_again()

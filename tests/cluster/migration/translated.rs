@@ -327,8 +327,12 @@ fn the_address_of_the_tunnel_stays_on_the_loopback_until_cleanup() {
 }
 
 #[test]
-fn a_node_that_never_had_a_tunnel_has_nothing_on_the_loopback() {
+fn a_node_that_never_had_a_tunnel_has_only_the_address_for_probes_on_the_loopback() {
     let scenario = Scenario::start(HOST_GW, BY_NFTABLES).unwrap();
     eventually(PATIENCE, || is_ready(&scenario.scene.cluster.daemons[0])).unwrap();
-    assert_eq!(scenario.loopback().unwrap(), ["127.0.0.1/8", "::1/128"]);
+    let cluster = &scenario.scene.cluster;
+    let [v4, v6] = [Family::V4, Family::V6].map(|it| cluster.subnet(0, it).unwrap().network());
+    let expected = ["127.0.0.1/8".to_owned(), format!("{v4}/32"), format!("{v6}/128")];
+    let expected = [&expected[..], &["::1/128".to_owned()]].concat();
+    assert_eq!(scenario.loopback().unwrap(), expected);
 }

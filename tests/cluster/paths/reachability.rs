@@ -6,7 +6,7 @@ use tweed_lab::eventually;
 use super::probe::reported;
 use crate::fixture::ask::{tweedctl, wait_until_reachable};
 use crate::fixture::cluster::{Cluster, ClusterPlan, PATIENCE, Stack};
-use crate::fixture::table::{HOST_GW_MIXED, Side, VXLAN, VXLAN_MIXED};
+use crate::fixture::table::{HOST_GW, HOST_GW_MIXED, Side, VXLAN, VXLAN_MIXED};
 
 /// All packets of the tunnel, to a filter of the segment.
 const TUNNEL: &str = "udp dport 8472";
@@ -74,7 +74,7 @@ fn wait_for_log(cluster: &Cluster, words: &str) {
 
 #[test]
 fn a_peer_whose_daemon_does_not_run_is_not_unreachable() {
-    for side in [VXLAN, VXLAN_MIXED, HOST_GW_MIXED] {
+    for side in [VXLAN, HOST_GW, VXLAN_MIXED, HOST_GW_MIXED] {
         let mut cluster = start(Stack::V4, side).unwrap();
         cluster.daemons[1].freeze().unwrap();
         wait_for(&cluster, "unknown", Some("daemon-silent")).unwrap();
@@ -108,15 +108,17 @@ fn a_firewall_that_drops_only_probes_is_no_outage() {
 
 #[test]
 fn a_peer_that_is_cut_off_is_unreachable_with_and_without_a_carrier() {
-    let cluster = start(Stack::V4, VXLAN_MIXED).unwrap();
-    cluster.nodes[1].underlay().cut().unwrap();
-    wait_for(&cluster, "unreachable", Some("peer-silent")).unwrap();
-    cluster.nodes[1].underlay().restore().unwrap();
-    wait_for(&cluster, "reachable", None).unwrap();
-    cluster.nodes[1].underlay().unplug().unwrap();
-    wait_for(&cluster, "unreachable", Some("peer-silent")).unwrap();
-    cluster.nodes[1].underlay().restore().unwrap();
-    wait_for(&cluster, "reachable", None).unwrap();
+    for (stack, side) in [(Stack::V4, VXLAN_MIXED), (Stack::V4, HOST_GW), (Stack::V6, HOST_GW)] {
+        let cluster = start(stack, side).unwrap();
+        cluster.nodes[1].underlay().cut().unwrap();
+        wait_for(&cluster, "unreachable", Some("peer-silent")).unwrap();
+        cluster.nodes[1].underlay().restore().unwrap();
+        wait_for(&cluster, "reachable", None).unwrap();
+        cluster.nodes[1].underlay().unplug().unwrap();
+        wait_for(&cluster, "unreachable", Some("peer-silent")).unwrap();
+        cluster.nodes[1].underlay().restore().unwrap();
+        wait_for(&cluster, "reachable", None).unwrap();
+    }
 }
 
 #[test]

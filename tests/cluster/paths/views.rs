@@ -12,8 +12,8 @@ use super::reachability::{is_in_every_view, start_with};
 use crate::fixture::ask::tweedctl;
 use crate::fixture::cluster::{Cluster, PATIENCE, Stack};
 use crate::fixture::delay::Delay;
-use crate::fixture::peer::{Peer, key};
-use crate::fixture::table::{HOST_GW_MIXED, Side, VXLAN, VXLAN_MIXED};
+use crate::fixture::peer::{Peer, host_gw, key};
+use crate::fixture::table::{HOST_GW, HOST_GW_MIXED, Side, VXLAN, VXLAN_MIXED};
 
 /// Packets of the tunnel, and the direct ones of pods, to a filter of the segment.
 const TUNNEL: &str = "udp dport 8472";
@@ -504,6 +504,19 @@ fn the_lease_of_a_dead_node_and_a_flannel_peer_are_unknown_and_no_fault() {
     let [network, subnet] = ["10.244.0.0/16", "10.244.250.0/24"].map(|it| it.parse().unwrap());
     Flannel::join(&other, &cluster.etcd, network, subnet).unwrap();
     let public_ip = other.address(Family::V4).unwrap();
+    eventually(PATIENCE, || is_unknown(&cluster, subnet, public_ip)).unwrap();
+    cluster.etcd.delete(&key(subnet)).unwrap();
+    wait_for(&cluster, &HEALTHY, Instant::now()).unwrap();
+}
+
+/// A host-gw peer of flannel has no address to which probes could be sent.
+#[test]
+fn a_flannel_peer_on_host_gw_is_unknown_and_no_fault() {
+    let cluster = start_with(SHORT_INTERVAL, Stack::V4, HOST_GW).unwrap();
+    let other = cluster.lab.node("other", &cluster.segment).unwrap();
+    let (subnet, public_ip) = ("10.244.250.0/24".parse().unwrap(), other.address(Family::V4));
+    let public_ip = public_ip.unwrap();
+    cluster.etcd.put(&key(subnet), &host_gw(public_ip)).unwrap();
     eventually(PATIENCE, || is_unknown(&cluster, subnet, public_ip)).unwrap();
     cluster.etcd.delete(&key(subnet)).unwrap();
     wait_for(&cluster, &HEALTHY, Instant::now()).unwrap();
