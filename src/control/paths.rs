@@ -8,13 +8,15 @@ use tokio::time::Instant;
 
 use super::Control;
 use super::changes::Changes;
+use super::derived::Derived;
 use super::reachability::LoggedPeers;
 use crate::model::entry::{Entry, Key, Route};
 use crate::model::event::EventKind;
-use crate::model::lease::{Endpoint, LeaseId, Peer};
+use crate::model::lease::{Endpoint, Lease, LeaseId, Peer};
+use crate::model::node_inputs::NodeInputs;
 use crate::model::path::{Fallback, Path, ProbeVerdict};
 use crate::model::status::{PathStatus, ProbeResults, ProbeStatus};
-use crate::plan::backend::{self, PathPlan};
+use crate::plan::backend::{self, PathPlan, PeerPlan};
 use crate::plan::desired::LeasePlan;
 use crate::plan::paths::{Board, LocalProber, ProbeRequest, ProbeState, Target, UsedPath};
 use crate::probe::{ProbeChannels, ProbeEvent};
@@ -28,8 +30,6 @@ pub(super) struct Paths {
     board: Option<Board>,
     /// The zero point of the board's timestamps.
     epoch: Instant,
-    /// The lease of each peer, by the base address of its subnet.
-    pub(super) leases: BTreeMap<IpAddr, LeaseId>,
     /// What was last recorded about the peers.
     pub(super) logged: LoggedPeers,
 }
@@ -51,7 +51,6 @@ impl Paths {
             state: Probing::default(),
             board: None,
             epoch: Instant::now(),
-            leases: BTreeMap::new(),
             logged: LoggedPeers::default(),
         }
     }
@@ -68,11 +67,6 @@ impl Paths {
     /// The present time of the board.
     pub(super) fn now(&self) -> Duration {
         self.epoch.elapsed()
-    }
-
-    fn use_paths(&mut self, used: &BTreeMap<IpAddr, Option<UsedPath>>) {
-        let now = self.now();
-        self.revise(|board| used.iter().for_each(|(peer, used)| board.use_path(*peer, *used, now)));
     }
 
     fn verdict(&self, endpoint: &Endpoint) -> ProbeVerdict {
@@ -104,22 +98,35 @@ impl Paths {
         }
     }
 
-    /// Starts or stops probing these peers; without `local`, all probing stops.
-    fn update_targets(
+    /// Probes the peers of these plans, after `changes`.
+    fn probe<'a>(
         &mut self,
-        local: Option<&LocalProber>,
-        changes: &BTreeMap<IpAddr, Option<Target>>,
+        local: &NodeInputs,
+        derived: &Derived,
+        mut changes: ProbedPeers,
+        plans: impl Iterator<Item = &'a LeasePlan>,
     ) {
+        let mtu = backend::pod_mtu(&derived.backends).unwrap_or_default();
+        let prober = LocalProber::of(local, mtu);
+        let plans = plans.filter(|_| prober.is_some()).flatten();
+        let mut probed = plans.flat_map(|(lease, plan)| probed(local, lease, plan)).collect();
+        changes.append(&mut probed);
+        self.update_targets(prober.as_ref(), &changes);
+    }
+
+    /// Starts or stops probing these peers; without `local`, all probing stops.
+    fn update_targets(&mut self, local: Option<&LocalProber>, changes: &ProbedPeers) {
         if let Some(channels) = &self.channels {
             channels.targets.send_if_modified(|targets| {
                 let mut is_changed = targets.local.as_ref() != local;
                 targets.local = local.cloned();
-                for (peer, target) in changes {
+                for (peer, probed) in changes {
+                    let target = probed.map(|(target, _)| target);
                     let before = match target {
-                        Some(target) => targets.peers.insert(*peer, *target),
+                        Some(target) => targets.peers.insert(*peer, target),
                         None => targets.peers.remove(peer),
                     };
-                    is_changed |= before != *target;
+                    is_changed |= before != target;
                 }
                 is_changed
             });
@@ -129,18 +136,27 @@ impl Paths {
                 self.board.get_or_insert_with(|| Board::new(&local.probe));
             }
             let now = self.now();
-            self.revise(|board| board.update_targets(changes, now));
+            self.revise(|board| {
+                for (peer, probed) in changes {
+                    board.update_target(*peer, probed.map(|(target, _)| target), now);
+                    board.use_path(*peer, probed.and_then(|(_, used)| used), now);
+                }
+            });
         }
     }
 }
+
+/// The peers to probe by the first address of their subnets, and the paths that packets to them take
+/// now; none for a peer that is not probed any more.
+type ProbedPeers = BTreeMap<IpAddr, Option<(Target, Option<UsedPath>)>>;
 
 impl Control {
     pub(super) fn probes_reported(&mut self, event: ProbeEvent) -> Changes {
         let paths = &mut self.paths;
         let epoch = paths.epoch;
         let since = |at: Instant| at.saturating_duration_since(epoch);
-        // The plan determines which peers to probe.
-        let plan = matches!(event, ProbeEvent::Channels(_) | ProbeEvent::On | ProbeEvent::Off(_));
+        let is_switch =
+            matches!(event, ProbeEvent::Channels(_) | ProbeEvent::On | ProbeEvent::Off(_));
         match event {
             ProbeEvent::Channels(channels) => paths.channels = Some(channels),
             ProbeEvent::Off(reason) => {
@@ -151,7 +167,7 @@ impl Control {
                 }
                 paths.state = Probing::Off(reason);
             }
-            // Earlier results are discarded: the plan creates a new board.
+            // Earlier results are discarded.
             ProbeEvent::On => {
                 if paths.state != Probing::On {
                     self.recorder.note_own(EventKind::ProbesOn, "paths are probed".to_owned());
@@ -173,8 +189,15 @@ impl Control {
             }
             ProbeEvent::Due { at } => paths.ask(since(at)),
         }
+        // With `Mixed`, the paths of peers without a verdict depend on whether probing is on.
+        let plan = is_switch && self.inputs.is_mixed();
+        // A new plan determines which peers to probe, and knows which leases are gone.
+        if is_switch && !plan && !self.changes.plan {
+            self.probe_all();
+        }
         let judged = self.paths.board.as_mut().map(Board::take_changed).unwrap_or_default();
-        let mut changes = Changes { plan, ..self.note_reachability() };
+        let mut changes = self.note_reachability();
+        changes |= Changes { plan, report: is_switch, ..Changes::default() };
         if !judged.is_empty() {
             changes |= self.apply_verdicts(&judged);
         }
@@ -187,8 +210,7 @@ impl Control {
         let is_affected = |endpoint: &Endpoint| {
             self.fallback(endpoint) != self.inputs.fallbacks.get(&endpoint.subnet.base()).copied()
         };
-        let leases = judged.iter().filter_map(|peer| self.paths.leases.get(peer));
-        let leases = leases.filter_map(|id| self.inputs.peers.lease(id));
+        let leases = judged.iter().filter_map(|peer| self.lease_at(*peer));
         let affected = leases.filter(|lease| lease.endpoints.iter().any(is_affected));
         let affected: BTreeSet<LeaseId> = affected.map(|lease| lease.id.clone()).collect();
         if !affected.is_empty() {
@@ -252,7 +274,7 @@ impl Control {
         if gone.is_empty() {
             return;
         }
-        let peers: Vec<IpAddr> = gone.iter().flat_map(|(id, _)| self.probed(id)).collect();
+        let peers: Vec<IpAddr> = gone.iter().flat_map(|(id, _)| self.peers_of(id)).collect();
         for peer in peers {
             self.inputs.fallbacks.remove(&peer);
         }
@@ -286,37 +308,35 @@ impl Control {
         Some(if is_tunnel { Path::Tunnel } else { Path::Direct })
     }
 
-    /// The probed peers of the lease `id`.
-    fn probed(&self, id: &LeaseId) -> impl Iterator<Item = IpAddr> {
+    /// The peers of the lease `id`, as planned.
+    fn peers_of(&self, id: &LeaseId) -> impl Iterator<Item = IpAddr> {
         let accepted = self.derived.desired.peers().get(id).into_iter().flatten();
         let peers = accepted.flat_map(|(lease, _)| &lease.endpoints);
-        let peers = peers.map(|endpoint| endpoint.subnet.base());
-        peers.filter(move |peer| self.paths.leases.get(peer) == Some(id))
+        peers.map(|endpoint| endpoint.subnet.base())
     }
 
+    /// The accepted lease of a peer, by the first address of its subnet.
+    pub(super) fn lease_at(&self, peer: IpAddr) -> Option<&Lease> {
+        let mut ids = self.inputs.peers.starting_at(peer);
+        let accepted = ids.find_map(|id| self.derived.desired.peers().get(id)?.as_ref().ok());
+        accepted.map(|(lease, _)| lease.as_ref())
+    }
+
+    /// Probes the peers of these leases as their new plans require.
     pub(super) fn follow_targets(&mut self, lease_plans: &[(LeaseId, Option<LeasePlan>)]) {
-        let Some(local) = self.inputs.local() else { return };
-        let mtu = backend::pod_mtu(&self.derived.backends).unwrap_or_default();
-        let probed = LocalProber::of(&local, mtu);
         // Old targets are removed first: one change may move a subnet from one lease to another.
-        let old = lease_plans.iter().flat_map(|(id, _)| self.probed(id));
-        let mut changes: BTreeMap<_, _> = old.map(|peer| (peer, None)).collect();
-        for peer in changes.keys() {
-            self.paths.leases.remove(peer);
-        }
-        let mut used = BTreeMap::new();
-        for (id, lease_plan) in lease_plans.iter().filter(|_| probed.is_some()) {
-            let Some(Ok((lease, plan))) = lease_plan else { continue };
-            let is_possible = |it: &&Endpoint| local.node.uplink(it.subnet.family()).is_some();
-            for it in lease.endpoints.iter().filter(is_possible) {
-                let (peer, path) = (it.subnet.base(), plan.path(it.subnet.family()).map(used_path));
-                self.paths.leases.insert(peer, id.clone());
-                changes.insert(peer, Some(Target::of(&local, it, path.map(|used| used.path))));
-                used.insert(peer, path);
-            }
-        }
-        self.paths.update_targets(probed.as_ref(), &changes);
-        self.paths.use_paths(&used);
+        let old = lease_plans.iter().flat_map(|(id, _)| self.peers_of(id));
+        let changes: ProbedPeers = old.map(|peer| (peer, None)).collect();
+        let Some(local) = self.inputs.local() else { return };
+        let new = lease_plans.iter().filter_map(|(_, lease_plan)| lease_plan.as_ref());
+        self.paths.probe(&local, &self.derived, changes, new);
+    }
+
+    /// Probes the peers of the present plan.
+    fn probe_all(&mut self) {
+        let Some(local) = self.inputs.local() else { return };
+        let plans = self.derived.desired.peers().values();
+        self.paths.probe(&local, &self.derived, ProbedPeers::new(), plans);
     }
 
     /// The board, while peers are probed.
@@ -371,6 +391,20 @@ impl Control {
             tunnel: tunnel.then(|| results(Path::Tunnel)),
         })
     }
+}
+
+/// The peers of `lease` that can be probed: one for each address family of this node.
+fn probed<'a>(
+    local: &'a NodeInputs,
+    lease: &'a Lease,
+    plan: &'a PeerPlan,
+) -> impl Iterator<Item = (IpAddr, Option<(Target, Option<UsedPath>)>)> {
+    let is_possible = |it: &&Endpoint| local.node.uplink(it.subnet.family()).is_some();
+    lease.endpoints.iter().filter(is_possible).map(|endpoint| {
+        let used = plan.path(endpoint.subnet.family()).map(used_path);
+        let target = Target::of(local, endpoint, used.map(|used| used.path));
+        (endpoint.subnet.base(), Some((target, used)))
+    })
 }
 
 fn used_path(planned: &PathPlan) -> UsedPath {

@@ -99,7 +99,7 @@ impl Control {
     fn once_per_lease(&self, peers: impl IntoIterator<Item = IpAddr>) -> Vec<IpAddr> {
         let mut leases = BTreeSet::new();
         let is_first =
-            |peer: &IpAddr| self.paths.leases.get(peer).is_none_or(|lease| leases.insert(lease));
+            |peer: &IpAddr| self.lease_at(*peer).is_none_or(|lease| leases.insert(&lease.id));
         peers.into_iter().filter(is_first).collect()
     }
 
@@ -168,12 +168,9 @@ impl Control {
                 (EventKind::PeerReachable, format!("peer {what} after {seconds} s"))
             }
         };
-        let Self { recorder, inputs, paths, .. } = self;
-        recorder.note(kind, || {
-            let lease = paths.leases.get(&peer).and_then(|id| inputs.peers.lease(id));
-            let subject = lease.and_then(|it| Some(EventSubject::at(it, endpoint(it, peer)?)));
-            (subject.unwrap_or_default(), sentence)
-        });
+        let lease = self.lease_at(peer);
+        let subject = lease.and_then(|it| Some(EventSubject::at(it, endpoint(it, peer)?)));
+        self.recorder.note(kind, || (subject.unwrap_or_default(), sentence));
     }
 
     /// The degraded and unreachable peers.
@@ -188,8 +185,7 @@ impl Control {
 
     /// As in `10.244.7.0/24 (172.16.0.7)`.
     fn peer_name(&self, peer: IpAddr) -> Option<String> {
-        let lease = self.inputs.peers.lease(self.paths.leases.get(&peer)?)?;
-        endpoint(lease, peer).map(ToString::to_string)
+        endpoint(self.lease_at(peer)?, peer).map(ToString::to_string)
     }
 }
 

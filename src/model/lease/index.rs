@@ -1,6 +1,7 @@
 //! An index of the subnets and VTEP MACs that leases claim, and of the lease that holds each.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use super::LeaseId;
 use crate::mac::MacAddr;
@@ -85,6 +86,16 @@ impl Index {
         };
         let overlapping = subnet.into_iter().flat_map(|subnet| self.overlapping(subnet));
         self.claimants(claimed).chain(overlapping).map(|rank| &rank.id)
+    }
+
+    /// The holders of the subnets that start with the address `base`.
+    pub(super) fn starting_at(&self, base: IpAddr) -> impl Iterator<Item = &LeaseId> {
+        let family = Family::of(base);
+        let lengths = self.lengths.range((family, 0)..=(family, u8::MAX));
+        let subnets = lengths.filter_map(move |((_, len), _)| Prefix::holding(base, *len));
+        let subnets = subnets.filter(move |subnet| subnet.base() == base);
+        let holders = subnets.filter_map(|subnet| self.holder(Claimed::Subnet(subnet)));
+        holders.map(|holder| &holder.id)
     }
 
     fn claimants(&self, claimed: Claimed) -> impl Iterator<Item = &Rank> {

@@ -1,6 +1,7 @@
 //! The leases of all other nodes: accepted, rejected, and missing from the store.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::index::{Claimed, Index, Rank};
@@ -216,6 +217,11 @@ impl Peers {
     /// The last lease that was read from the record `id`, accepted or not.
     pub fn lease(&self, id: &LeaseId) -> Option<&Lease> {
         self.records.get(id)?.lease.as_deref()
+    }
+
+    /// The leases with a subnet that starts with the address `base`, as far as they may be accepted.
+    pub fn starting_at(&self, base: IpAddr) -> impl Iterator<Item = &LeaseId> {
+        self.claims.starting_at(base)
     }
 
     /// What is wrong with the record `id`, although its previous lease may still be accepted.

@@ -31,8 +31,8 @@ pub struct Board {
     schedule: BTreeSet<(Duration, IpAddr)>,
     number: u64,
     budget: Budget,
-    /// The peers whose next probe is counted in the budget already.
-    reserved: BTreeSet<IpAddr>,
+    /// While the budget is spent, when the next probes may be sent.
+    resumes: Duration,
     changed: BTreeSet<IpAddr>,
     /// The peers by the path in use.
     counts: BTreeMap<Family, ReachabilityCounts>,
@@ -55,16 +55,13 @@ impl Board {
         }
     }
 
-    /// Applies changes of the peers to probe; `None` removes a peer. The state of a peer whose
-    /// target changed is reset.
-    pub fn update_targets(&mut self, changes: &BTreeMap<IpAddr, Option<Target>>, now: Duration) {
-        for (peer, target) in changes {
-            let known = self.states.get(peer).map(|state| state.target);
-            match target {
-                _ if known == *target => {}
-                Some(target) => self.start_over(*peer, *target, now),
-                None => self.remove(*peer),
-            }
+    /// Probes `peer`, or not any more. The state of a peer whose target changed is reset.
+    pub fn update_target(&mut self, peer: IpAddr, target: Option<Target>, now: Duration) {
+        let known = self.states.get(&peer).map(|state| state.target);
+        match target {
+            _ if known == target => {}
+            Some(target) => self.start_over(peer, target, now),
+            None => self.remove(peer),
         }
     }
 
@@ -85,21 +82,21 @@ impl Board {
         }
     }
 
-    /// When the next probe is due; none while no peer is probed.
+    /// When the next probe may be sent; none while no peer is probed.
     pub fn next(&self) -> Option<Duration> {
-        self.schedule.first().map(|(at, _)| *at)
+        self.schedule.first().map(|(at, _)| self.resumes.max(*at))
     }
 
-    /// The probes that are due. `random` returns any number.
+    /// The probes that are due, as far as the budget allows. `random` returns any number.
     pub fn requests(
         &mut self,
         now: Duration,
         mut random: impl FnMut() -> u64,
     ) -> Vec<ProbeRequest> {
         let mut requests = Vec::new();
-        while let Some((at, peer)) = self.schedule.first().copied().filter(|(at, _)| *at <= now) {
-            self.schedule.remove(&(at, peer));
-            requests.extend(self.turn(peer, now, &mut random));
+        while let Some((_, peer)) = self.schedule.first().copied().filter(|(at, _)| *at <= now) {
+            let Some(more) = self.turn(peer, now, &mut random) else { break };
+            requests.extend(more);
         }
         requests
     }
@@ -224,25 +221,25 @@ impl Board {
         let Some(state) = self.states.remove(&peer) else { return };
         self.schedule.remove(&(state.turn, peer));
         self.changed.remove(&peer);
-        self.reserved.remove(&peer);
         self.count(peer, state.reachability, None);
     }
 
+    /// The next probes of `peer`; none if the budget is spent.
     fn turn(
         &mut self,
         peer: IpAddr,
         now: Duration,
         random: &mut impl FnMut() -> u64,
-    ) -> Vec<ProbeRequest> {
-        let Some(state) = self.states.get_mut(&peer) else { return Vec::new() };
+    ) -> Option<Vec<ProbeRequest>> {
+        let state = self.states.get_mut(&peer)?;
         let (pace, asks) = (state.pace(self.thresholds), state.requests(self.thresholds));
-        if pace.is_limited() && !self.reserved.remove(&peer) {
-            let slot = self.budget.reserve(asks.len(), now);
-            if slot > now {
-                self.reserved.insert(peer);
-                self.schedule_at(peer, slot);
-                return Vec::new();
+        if pace.is_limited() {
+            let mut budget = self.budget;
+            self.resumes = budget.reserve(asks.len(), now);
+            if self.resumes > now {
+                return None;
             }
+            self.budget = budget;
         }
         state.take_turn(now);
         let public_ip = state.target.public_ip;
@@ -254,7 +251,7 @@ impl Board {
             self.number += 1;
             ProbeRequest { number: self.number, peer, public_ip, path, kind }
         };
-        asks.into_iter().map(request).collect()
+        Some(asks.into_iter().map(request).collect())
     }
 
     /// Moves the next probe of a peer whose path is known now to a random time in the usual

@@ -43,9 +43,10 @@ pub(super) fn reachability(
 /// Why nothing gets through by `path` since `since`.
 fn cause(state: &ProbeState, path: Path, since: Duration) -> UnreachableCause {
     let (other, silent) = match path {
-        Path::Direct => (&state.tunnel, UnreachableCause::DirectSilent),
-        Path::Tunnel => (&state.direct, UnreachableCause::TunnelSilent),
+        Path::Direct => (Path::Tunnel, UnreachableCause::DirectSilent),
+        Path::Tunnel => (Path::Direct, UnreachableCause::TunnelSilent),
     };
+    let other = state.track(other);
     if other.answered_at.is_some_and(|answered| answered > since) && !other.is_silent() {
         silent
     } else if state.track(path).is_heard() {
@@ -91,7 +92,8 @@ mod tests {
         let public_ip = IpAddr::from([172, 16, 0, 9]);
         let target = Target { public_ip, direct: true, tunnel: true };
         let mut state = ProbeState::new(target, 0);
-        (state.direct, state.tunnel) = (direct, tunnel);
+        *state.track_mut(Path::Direct) = direct;
+        *state.track_mut(Path::Tunnel) = tunnel;
         (state.first_packet, state.first_probe) = (Some(START), Some(START));
         state
     }
@@ -185,7 +187,8 @@ mod tests {
         // Then it stops.
         for seconds in 7..12 {
             assert_eq!(cause(&peer), UnreachableCause::OneDirection);
-            peer.direct.take_loss(ProbeKind::Large, START + SECOND * seconds);
+            let sent = START + SECOND * seconds;
+            peer.track_mut(Path::Direct).take_loss(ProbeKind::Large, sent);
         }
         assert_eq!(cause(&peer), UnreachableCause::PeerSilent);
     }
@@ -194,9 +197,10 @@ mod tests {
     fn a_packet_that_was_under_way_when_a_peer_stopped_shows_no_direction() {
         let mut peer = state(results("+-l"), Track::default());
         peer.record_packet(START + SECOND * 2);
-        peer.direct.take_loss(ProbeKind::Large, START + SECOND * 2);
+        let direct = peer.track_mut(Path::Direct);
+        direct.take_loss(ProbeKind::Large, START + SECOND * 2);
         for seconds in 3..7 {
-            peer.direct.take_loss(ProbeKind::Small, START + SECOND * seconds);
+            direct.take_loss(ProbeKind::Small, START + SECOND * seconds);
         }
         assert_eq!(by(&peer, Path::Direct), unreachable(UnreachableCause::PeerSilent, 1));
     }

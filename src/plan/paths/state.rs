@@ -87,11 +87,13 @@ pub struct ProbeRequest {
     pub kind: ProbeKind,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProbeState {
     pub target: Target,
-    pub direct: Track,
-    pub tunnel: Track,
+    /// The results of each path, from the first one on: of thousands of peers, many wait for their
+    /// first probe, and without `Mixed` only one path is probed.
+    direct: Option<Box<Track>>,
+    tunnel: Option<Box<Track>>,
     pub verdict: ProbeVerdict,
     /// None if no packets are sent to the peer.
     pub(super) used: Option<UsedPath>,
@@ -129,8 +131,8 @@ impl ProbeState {
     pub(super) fn new(target: Target, last: u64) -> Self {
         Self {
             target,
-            direct: Track::default(),
-            tunnel: Track::default(),
+            direct: None,
+            tunnel: None,
             verdict: ProbeVerdict::Pending,
             used: None,
             reachability: None,
@@ -162,11 +164,12 @@ impl ProbeState {
         request.number > self.ignored_until
     }
 
-    pub const fn track(&self, path: Path) -> &Track {
-        match path {
+    pub fn track(&self, path: Path) -> &Track {
+        let track = match path {
             Path::Direct => &self.direct,
             Path::Tunnel => &self.tunnel,
-        }
+        };
+        track.as_deref().unwrap_or(&Track::WITHOUT_RESULT)
     }
 
     /// The numbers of large probes by `path` and of lost ones among them, within the window and
@@ -203,12 +206,13 @@ impl ProbeState {
     fn direct_pace(&self, thresholds: Thresholds) -> Pace {
         let fails = |track: &Track| track.missed >= thresholds.failures;
         // If both paths fail, or there is no tunnel to compare with, faster probes would not help.
-        let is_dead = fails(&self.direct) && (fails(&self.tunnel) || !self.target.tunnel);
+        let [direct, tunnel] = Path::ALL.map(|path| self.track(path));
+        let is_dead = fails(direct) && (fails(tunnel) || !self.target.tunnel);
         match self.verdict {
             ProbeVerdict::Pending if is_dead && self.first_packet.is_some() => Pace::Steady,
             ProbeVerdict::Pending if self.refused_direct.is_some() => Pace::Steady,
             ProbeVerdict::Pending => Pace::Unjudged,
-            ProbeVerdict::Good if self.direct.missed > 0 && !is_dead => Pace::Doubtful,
+            ProbeVerdict::Good if direct.missed > 0 && !is_dead => Pace::Doubtful,
             ProbeVerdict::Silent => Pace::Silent,
             ProbeVerdict::Good | ProbeVerdict::Bad(_) => Pace::Steady,
         }
@@ -216,7 +220,7 @@ impl ProbeState {
 
     /// How urgent the first answer through the tunnel is, if no other path is probed.
     fn tunnel_pace(&self) -> Pace {
-        let has_result = self.first_packet.is_some() && self.tunnel.known > 0;
+        let has_result = self.first_packet.is_some() && self.track(Path::Tunnel).known > 0;
         match self.verdict {
             _ if !self.target.tunnel || has_result => Pace::Steady,
             ProbeVerdict::Silent => Pace::Silent,
@@ -273,11 +277,10 @@ impl ProbeState {
     /// Records that a packet of the peer arrived. Losses before its first packet are ignored: the
     /// peer may not have answered probes yet.
     pub(super) fn record_packet(&mut self, now: Duration) {
-        self.direct.take_packet();
-        self.tunnel.take_packet();
+        [&mut self.direct, &mut self.tunnel].into_iter().flatten().for_each(|it| it.take_packet());
         if self.first_packet.is_none() {
             self.first_packet = Some(now);
-            (self.direct, self.tunnel) = (Track::default(), Track::default());
+            (self.direct, self.tunnel) = (None, None);
         }
     }
 
@@ -285,7 +288,7 @@ impl ProbeState {
     /// it reported that are no evidence: it has not applied `Mixed` yet, or no longer applies it.
     pub(super) fn take_direct(&mut self, takes_direct: bool, now: Duration) {
         if !takes_direct {
-            self.direct = Track::default();
+            self.direct = None;
         }
         self.refused_direct = (!takes_direct).then_some(now);
     }
@@ -313,7 +316,8 @@ impl ProbeState {
             thresholds.successes << self.recent_failures.saturating_sub(1).min(MOST_DOUBLINGS);
         let thresholds = Thresholds { successes, ..thresholds };
         let last = self.verdict;
-        self.verdict = judge(last, &self.direct, &self.tunnel, thresholds, silent_for);
+        let [direct, tunnel] = Path::ALL.map(|path| self.track(path));
+        self.verdict = judge(last, direct, tunnel, thresholds, silent_for);
         if matches!(self.verdict, ProbeVerdict::Bad(_)) && !matches!(last, ProbeVerdict::Bad(_)) {
             let is_first = now.saturating_sub(self.failed) > RECENT;
             self.recent_failures = if is_first { 1 } else { self.recent_failures + 1 };
@@ -322,10 +326,11 @@ impl ProbeState {
         last != self.verdict
     }
 
-    const fn track_mut(&mut self, path: Path) -> &mut Track {
-        match path {
+    pub(super) fn track_mut(&mut self, path: Path) -> &mut Track {
+        let track = match path {
             Path::Direct => &mut self.direct,
             Path::Tunnel => &mut self.tunnel,
-        }
+        };
+        track.get_or_insert_default()
     }
 }

@@ -51,6 +51,26 @@ pub struct Track {
 }
 
 impl Track {
+    pub(super) const WITHOUT_RESULT: Self = Self {
+        lost: 0,
+        known: 0,
+        missed: 0,
+        answered: 0,
+        failing_since: None,
+        large: None,
+        small: None,
+        answered_at: None,
+        round_trip: None,
+        unanswered: 0,
+        unanswered_since: None,
+        unheard: 0,
+        echoed: None,
+        echoes_missed: 0,
+        is_host_silent: false,
+        counted: 0,
+        large_missed: 0,
+        watched: 0,
+    };
     /// How many large probes are remembered.
     pub const WINDOW: u32 = 100;
     /// Consecutive unanswered probes after which nothing gets through.

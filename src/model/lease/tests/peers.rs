@@ -25,6 +25,21 @@ fn the_older_of_two_overlapping_leases_is_accepted_in_any_order() {
     }
 }
 
+#[test]
+fn a_lease_is_found_by_the_first_address_of_its_subnet() {
+    let mut peers = validity();
+    let inner = "10.5.6.0/25@172.16.0.6";
+    for text in [A, "10.5.6.0/24@172.16.0.9", inner] {
+        peers.apply(put(lease(text, 10)));
+    }
+    let at = |base: &str| -> Vec<&str> {
+        peers.starting_at(base.parse().unwrap()).map(LeaseId::as_str).collect()
+    };
+    assert_eq!(at("10.5.3.0"), [A]);
+    assert_eq!(at("10.5.6.0"), ["10.5.6.0/24@172.16.0.9", inner]);
+    assert_eq!(at("10.5.3.1"), [""; 0]);
+}
+
 /// A lease of another node that claims the VTEP MAC of `A`.
 const RIVAL: &str = "10.5.9.0/24@172.17.0.3";
 const OTHER_RIVAL: &str = "10.5.10.0/24@172.18.0.3";

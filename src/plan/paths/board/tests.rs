@@ -51,8 +51,9 @@ impl World {
             lost: VecDeque::new(),
             verdicts: BTreeMap::new(),
         };
-        let peers = peers.map(|(peer, target)| (peer, Some(target)));
-        world.board.update_targets(&peers.collect(), SECOND);
+        for (peer, target) in peers {
+            world.board.update_target(peer, Some(target), SECOND);
+        }
         world
     }
 
@@ -330,10 +331,10 @@ fn a_peer_at_another_address_is_pending_again() {
     world.run(SECOND);
     let moved = Target { public_ip: IpAddr::from([172, 16, 9, 9]), ..target(0) };
     world.answers = Box::new(NONE);
-    world.board.update_targets(&[(address(0), Some(moved))].into(), world.now);
+    world.board.update_target(address(0), Some(moved), world.now);
     world.run(TICK);
     assert_eq!(world.verdict(), ProbeVerdict::Pending);
-    world.board.update_targets(&[(address(0), None)].into(), world.now);
+    world.board.update_target(address(0), None, world.now);
     world.run(SECOND * 10);
     world.sent.clear();
     world.run(SECOND * 10);
@@ -343,16 +344,16 @@ fn a_peer_at_another_address_is_pending_again() {
 #[test]
 fn a_probe_of_a_former_target_does_not_count_for_the_new_one() {
     let mut board = Board::new(&Probe::default());
-    board.update_targets(&[(address(1), Some(target(1)))].into(), SECOND);
+    board.update_target(address(1), Some(target(1)), SECOND);
     let former = board.requests(SECOND, || 0)[0];
     let moved = Target { public_ip: IpAddr::from([172, 16, 9, 9]), ..target(1) };
-    board.update_targets(&[(address(1), Some(moved))].into(), SECOND);
+    board.update_target(address(1), Some(moved), SECOND);
     board.record_answer(&former, SECOND, SECOND, 0);
     board.record_loss(&former, SECOND, SECOND);
-    let state = |board: &Board| *board.states[&address(1)];
+    let state = |board: &Board| board.states[&address(1)].clone();
     let mut unknown = ProbeState::new(moved, former.number + 1);
     unknown.turn = SECOND;
-    assert_eq!(state(&board), unknown);
+    assert_eq!(*state(&board), unknown);
     let request = board.requests(SECOND, || 0)[0];
     board.record_answer(&request, SECOND, SECOND, 0);
     assert_eq!(state(&board).verdict, ProbeVerdict::Good);
@@ -361,21 +362,22 @@ fn a_probe_of_a_former_target_does_not_count_for_the_new_one() {
 #[test]
 fn a_delayed_loop_counts_no_loss() {
     let mut board = Board::new(&Probe::default());
-    board.update_targets(&[(address(1), Some(target(1)))].into(), SECOND);
+    board.update_target(address(1), Some(target(1)), SECOND);
     // The requests are sent a minute later, and their answers applied another minute later.
     let (sent, applied) = (SECOND * 60, SECOND * 120);
     for request in board.requests(SECOND, || 0) {
         board.record_answer(&request, sent, sent + TICK, 0);
     }
     board.requests(applied, || 0);
-    let state = *board.states[&address(1)];
-    assert_eq!((state.verdict, state.direct.missed), (ProbeVerdict::Good, 0));
-    assert_eq!(state.direct.round_trip, Some(TICK));
+    let state = &board.states[&address(1)];
+    let direct = state.track(Path::Direct);
+    assert_eq!((state.verdict, direct.missed), (ProbeVerdict::Good, 0));
+    assert_eq!(direct.round_trip, Some(TICK));
 }
 
 #[test]
 fn losses_before_the_peer_probed_paths_are_not_counted() {
-    let state = |world: &World| *world.board.states[&address(0)];
+    let state = |world: &World| world.board.states[&address(0)].clone();
     let mut world = World::new(1, NONE);
     world.run(SECOND * 80);
     assert_eq!(state(&world).window(Path::Direct), (0, 0));
@@ -393,12 +395,12 @@ fn losses_before_the_peer_probed_paths_are_not_counted() {
 
 #[test]
 fn a_direct_path_is_not_judged_by_probes_before_the_peer_probed_paths() {
-    let state = |world: &World| *world.board.states[&address(0)];
+    let state = |world: &World| world.board.states[&address(0)].clone();
     let mut world = World::new(1, NONE);
     world.run(SECOND * 80);
     // Its first packet is the answer through the tunnel.
     world.answers = Box::new(TUNNEL);
-    while state(&world).tunnel.answered_at.is_none() {
+    while state(&world).track(Path::Tunnel).answered_at.is_none() {
         world.run(TICK);
     }
     world.answers = Box::new(ALL);

@@ -227,7 +227,7 @@ fn a_lossy_path_in_a_large_cluster_is_measured_soon() {
     let mut world = cluster(1000, Path::Tunnel, false);
     let lossy = wide(7);
     world.answers = Box::new(move |request| request.peer != lossy || request.number % 10 > 0);
-    while world.board.states[&lossy].tunnel.watched == 0 {
+    while world.board.states[&lossy].track(Path::Tunnel).watched == 0 {
         world.run(SECOND);
     }
     let took = time_until(&mut world, ReachabilityState::Degraded, 1);
@@ -242,7 +242,7 @@ fn a_peer_without_a_path_is_not_counted() {
     world.board.use_path(wide(0), None, world.now);
     assert_eq!(world.board.counts().total(), 2);
     assert_eq!(world.board.reachability(wide(0), world.now), None);
-    world.board.update_targets(&[(wide(1), None)].into(), world.now);
+    world.board.update_target(wide(1), None, world.now);
     assert_eq!(world.board.counts().total(), 1);
     assert_eq!(world.board.take_moved(), [wide(0), wide(1)].into());
 }
@@ -252,8 +252,8 @@ fn a_peer_that_never_answers_through_the_tunnel_is_unknown_and_rarely_probed() {
     let mut world = cluster(1, Path::Tunnel, false);
     let target = world.board.states[&wide(0)].target;
     world.answers = Box::new(NONE);
-    world.board.update_targets(&[(wide(0), None)].into(), world.now);
-    world.board.update_targets(&[(wide(0), Some(target))].into(), world.now);
+    world.board.update_target(wide(0), None, world.now);
+    world.board.update_target(wide(0), Some(target), world.now);
     let used = UsedPath { path: Path::Tunnel, direct_failure: None };
     world.board.use_path(wide(0), Some(used), world.now);
     world.run(SECOND * 10);
