@@ -6,6 +6,10 @@ CARGO ?= cargo
 STATIC = $(shell uname -m)-unknown-linux-musl
 # Seconds of `make fuzz` for each reader.
 FUZZ_SECONDS ?= 60
+# The first seed, the number of histories and the nodes of each in `make simulate`.
+SEED ?= 0
+HISTORIES ?= 1000
+NODES ?= 5
 # A git checkout of https://github.com/RustSec/advisory-db; without one, `make advisories` fetches it.
 ADVISORIES ?=
 
@@ -45,6 +49,11 @@ fuzz: target/tools/bin/cargo-fuzz packages ## Feed every reader of foreign input
 	    $$PWD/corpus/$$target $$PWD/seeds/$$target -- -dict=$$PWD/words.dict \
 	    -max_total_time=$(FUZZ_SECONDS) -timeout=10 || exit; \
 	done
+
+simulate: packages ## Play HISTORIES of whole clusters of NODES in virtual time, from SEED on
+	CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_PANIC=unwind CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
+	    $(CARGO) build --locked --release --package tweed-simulation --target-dir target/simulation
+	target/simulation/release/tweed-simulate --seed $(SEED) --histories $(HISTORIES) --nodes $(NODES)
 
 fmt: ## Format the code
 	$(CARGO) fmt --all
@@ -100,4 +109,4 @@ packages: ## Install the Debian packages that build, tests and demo need
 runtimes: ## Install the container runtimes that the tests drive the CNI plugin with
 	@tests/packages runtimes
 
-.PHONY: help demo test check advisories bench fuzz fmt release image tryimage tryapi trypage manifests packages runtimes
+.PHONY: help demo test check advisories bench fuzz simulate fmt release image tryimage tryapi trypage manifests packages runtimes

@@ -4,6 +4,8 @@
 pub mod model;
 pub mod plan;
 
+pub mod random;
+
 // The edges: etcd and Kubernetes,
 pub mod store;
 

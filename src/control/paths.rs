@@ -20,6 +20,7 @@ use crate::plan::backend::{self, PathPlan, PeerPlan};
 use crate::plan::desired::LeasePlan;
 use crate::plan::paths::{Board, LocalProber, ProbeRequest, ProbeState, Target, UsedPath};
 use crate::probe::{ProbeChannels, ProbeEvent};
+use crate::random::random;
 
 #[derive(Debug)]
 pub(super) struct Paths {
@@ -88,7 +89,7 @@ impl Paths {
     /// Sends the requests due at `at`. A request that does not fit in the queue counts as lost.
     fn ask(&mut self, at: Duration) {
         let mut requests = Vec::new();
-        self.revise(|board| requests = board.requests(at, rand::random));
+        self.revise(|board| requests = board.requests(at, random));
         let Some(channels) = &self.channels else { return };
         let is_unsent = |request: &ProbeRequest| channels.requests.try_send(*request).is_err();
         let unsent: Vec<ProbeRequest> = requests.into_iter().filter(is_unsent).collect();
@@ -109,8 +110,7 @@ impl Paths {
         let mtu = backend::pod_mtu(&derived.backends).unwrap_or_default();
         let prober = LocalProber::of(local, mtu);
         let plans = plans.filter(|_| prober.is_some()).flatten();
-        let mut probed = plans.flat_map(|(lease, plan)| probed(local, lease, plan)).collect();
-        changes.append(&mut probed);
+        changes.extend(plans.flat_map(|(lease, plan)| probed(local, lease, plan)));
         self.update_targets(prober.as_ref(), &changes);
     }
 
@@ -176,10 +176,10 @@ impl Control {
             }
             ProbeEvent::Answered { request, sent, at, takes_direct } => paths.revise(|board| {
                 board.take_direct(request.peer, takes_direct, since(at));
-                board.record_answer(&request, since(sent), since(at), rand::random());
+                board.record_answer(&request, since(sent), since(at), random());
             }),
             ProbeEvent::Echoed { request, sent, at } => paths.revise(|board| {
-                board.record_answer(&request, since(sent), since(at), rand::random());
+                board.record_answer(&request, since(sent), since(at), random());
             }),
             ProbeEvent::Lost { request, sent, at } => {
                 paths.revise(|board| board.record_loss(&request, since(sent), since(at)));

@@ -8,12 +8,10 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use ipnetwork::IpNetwork;
 use tokio::sync::watch;
-use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout};
 use tweed_cni::subnet_env::{self, SubnetEnv};
 
-use super::Shared;
-use super::checkpoint;
+use super::{Blocking, Shared, checkpoint};
 use crate::control::{Query, Usable};
 use crate::daemon::options::{Options, StoreOptions};
 use crate::model::checkpoint::{Checkpoint, HostId};
@@ -45,7 +43,7 @@ pub(super) async fn keep_subnet_file(shared: Shared) -> Result<()> {
         let Some(usable) = news.context("the loop has ended")?.usable.clone() else { continue };
         let (file, place) = (subnet_env(&usable, &shared.options.control.policy), path.clone());
         // A disk that hangs must not block the other tasks.
-        let result = spawn_blocking(move || file.write(&place)).await;
+        let result = shared.blocking.run(move || file.write(&place)).await;
         if let Err(error) = result.context("writing the subnet file")? {
             let reason = error.to_string();
             tracing::error!(%reason, "the subnet file is not written");
@@ -109,11 +107,11 @@ async fn save(shared: &Shared) -> Result<io::Result<()>> {
     let Some(checkpoint) = shared.wait_for(Query::Checkpoint).await? else { return Ok(Ok(())) };
     let (path, host) = (shared.options.state_file.clone(), shared.host.clone());
     let save = move || checkpoint::save(&path, &Checkpoint { host, ..checkpoint });
-    spawn_blocking(save).await.context("saving the checkpoint")
+    shared.blocking.run(save).await.context("saving the checkpoint")
 }
 
 /// The saved checkpoint; none if there is none, or it cannot be read.
-pub(super) fn load_checkpoint(options: &Options, host: &HostId) -> Option<Checkpoint> {
+pub fn load_checkpoint(options: &Options, host: &HostId) -> Option<Checkpoint> {
     let path = &options.state_file;
     let loaded = checkpoint::load::<Checkpoint>(path).unwrap_or_else(|error| {
         let error = anyhow::Error::from(error);
@@ -153,7 +151,7 @@ fn are_others(mut own: impl Iterator<Item = Prefix>, written: &[Prefix]) -> bool
 /// Removes the subnet file because another node has the subnet: no new pod may get an address of
 /// it. The checkpoint keeps the subnet, so that the next start does not acquire another one while
 /// pods still use this one.
-pub(super) async fn withdraw_subnet_file(options: &Options) {
+pub(super) async fn withdraw_subnet_file(options: &Options, blocking: Blocking) {
     let (path, state_file) = (options.subnet_file.clone(), options.state_file.clone());
     let withdraw = move || {
         let written = subnets_in(&path).unwrap_or_default();
@@ -165,7 +163,7 @@ pub(super) async fn withdraw_subnet_file(options: &Options) {
         }
     };
     let path = options.subnet_file.display();
-    match timeout(LAST_SAVE, spawn_blocking(withdraw)).await {
+    match timeout(LAST_SAVE, blocking.run(withdraw)).await {
         Ok(Ok(Ok(()))) => tracing::warn!(%path, "removed the subnet file: no new pod can start"),
         Ok(Ok(Err(error))) if error.kind() == io::ErrorKind::NotFound => {}
         Ok(Ok(Err(error))) => {
@@ -201,7 +199,7 @@ fn open_to_others(file: &Path) -> Option<String> {
 }
 
 /// What this node knows of the lease that it held before.
-pub(super) fn previous(options: &Options, remembered: Option<&Checkpoint>) -> Previous {
+pub fn previous(options: &Options, remembered: Option<&Checkpoint>) -> Previous {
     let mut subnets = subnets_in(&options.subnet_file).unwrap_or_else(|error| {
         tracing::warn!(%error, "starting without the previous subnet");
         Vec::new()

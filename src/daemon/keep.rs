@@ -51,6 +51,7 @@ pub(super) async fn keep_lease<S: Leases + Documents>(
         shared.send(Event::LeaseAcquired(lease.clone())).await?;
         acquired.send_replace(true);
         tokio::select! {
+            biased;
             lost = hold(&*manager, &shared, &lease) => {
                 let Lost { reason, rival } = lost?;
                 tracing::warn!(%reason, "the lease was lost: claiming it again");
@@ -100,10 +101,11 @@ pub(super) async fn forward_leases<S: Leases>(
         let mut leases = manager.watch();
         loop {
             tokio::select! {
+                biased;
+                asked = read_again.changed() => break asked.context("the loop has ended")?,
                 update = leases.next() => {
                     shared.send(Event::Lease(update.context("the watch on the leases ended")?)).await?;
                 }
-                asked = read_again.changed() => break asked.context("the loop has ended")?,
             }
         }
     }

@@ -14,6 +14,7 @@ pub mod resources;
 mod serve;
 mod systemd;
 
+pub use files::{load_checkpoint, previous};
 pub use log::{LogFormat, log_to_stderr};
 
 use std::collections::BTreeMap;
@@ -21,14 +22,15 @@ use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
+use jiff::Timestamp;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Mutex, mpsc, oneshot, watch};
-use tokio::task::{JoinSet, LocalSet};
+use tokio::task::{JoinSet, LocalSet, spawn_blocking};
 use tokio::time::{Instant, timeout};
 
 use crate::control::{Event, Outputs, Progress, Query, Reconciler};
 use crate::daemon::options::{Options, StoreOptions};
-use crate::kernel::NetlinkKernel;
+use crate::kernel::{Kernel, NetlinkKernel};
 use crate::model::checkpoint::{Checkpoint, HostId};
 use crate::model::measurements::Histogram;
 use crate::plan::preflight::Level;
@@ -60,9 +62,22 @@ struct Shared {
     requests: watch::Receiver<Histogram>,
     term: watch::Receiver<LeaseTerm>,
     started: SystemTime,
+    begun: Instant,
+    blocking: Blocking,
 }
 
 impl Shared {
+    /// The time for reports. A simulation has a clock of its own, or a history could not be repeated.
+    fn now(&self) -> Timestamp {
+        match self.blocking {
+            Blocking::Threads => Timestamp::now(),
+            Blocking::Inline => {
+                let passed = i64::try_from(self.begun.elapsed().as_secs()).unwrap_or_default();
+                Timestamp::from_second(passed).unwrap_or_default()
+            }
+        }
+    }
+
     async fn send(&self, event: Event) -> Result<()> {
         self.events.send(event).await.context("the loop has ended")
     }
@@ -111,76 +126,153 @@ pub async fn run(options: Options) -> Result<()> {
             }
         }
     };
-    LocalSet::new().run_until(tasks).await
+    LocalSet::new().run_until(Box::pin(tasks)).await
 }
 
+/// Runs all tasks of a daemon on this host.
 async fn run_tasks<S: Leases + Documents + 'static>(
     (options, host): (Options, HostId),
     manager: S,
     remembered: Option<Checkpoint>,
 ) -> Result<()> {
-    let (events, inbox) = mpsc::channel(EVENTS);
-    let outputs = Outputs::default();
-    let [reported, changed] = [&outputs.reported, &outputs.changed].map(watch::Sender::subscribe);
-    let read_again = outputs.read_again.subscribe();
-    let shared = Shared {
-        options: Rc::new(options),
-        host,
-        events,
-        progress: outputs.progress.subscribe(),
-        heartbeat: outputs.heartbeat.subscribe(),
-        saving: Rc::default(),
-        subnet_file: watch::Sender::new(Some("the subnet file is not written yet".to_owned())),
-        findings: watch::Sender::default(),
-        requests: manager.requests(),
-        term: manager.term(),
-        started: SystemTime::now(),
-    };
-    let (options, manager) = (&Rc::clone(&shared.options), Rc::new(manager));
     let kernel = NetlinkKernel::open().context("opening a netlink socket")?;
-    let reconciler = Reconciler::new(kernel, options.control.clone(), inbox, outputs);
-    let acquired = watch::Sender::new(false);
-    let endpoints = Servers::bind(options)?;
-    if let Some(checkpoint) = remembered {
-        // The loop must have it before the first event of the store.
-        shared.send(Event::Remembered(Box::new(checkpoint))).await?;
-    }
-
-    let mut tasks = JoinSet::new();
-    let leases =
-        keep::forward_leases(manager.clone(), shared.clone(), acquired.subscribe(), read_again);
-    tasks.spawn_local(leases);
-    let noted = reported.clone();
-    tasks.spawn_local(report::forward_events(manager.clone(), shared.clone(), noted));
-    let triggers = (reported, acquired.subscribe());
-    tasks.spawn_local(report::keep_report(manager.clone(), shared.clone(), triggers));
-    tasks.spawn_local(keep::forward_state(manager.clone(), shared.clone()));
-    tasks.spawn_local(keep::forward_config(manager.clone(), shared.clone()));
-    tasks.spawn_local(keep::announce_when_ready(manager.clone(), shared.clone()));
+    let endpoints = Servers::bind(&options)?;
+    let parts = Parts { options, host, manager, kernel, remembered, blocking: Blocking::Threads };
+    let mut daemon = Daemon::start(parts).await?;
+    let (tasks, shared, manager) = (&mut daemon.tasks, &daemon.shared, &daemon.manager);
     tasks.spawn_local(probe::probe_paths(manager.clone(), shared.clone()));
-    tasks.spawn_local(keep::keep_lease(manager, shared.clone(), acquired));
-    tasks.spawn_local(files::keep_subnet_file(shared.clone()));
-    tasks.spawn_local(files::keep_checkpoint(shared.clone(), changed));
     tasks.spawn_local(systemd::notify_when_ready(shared.clone()));
     tasks.spawn_local(preflight::check_host(shared.clone()));
     tasks.spawn_local(endpoints.serve(shared.clone()));
-    tasks.spawn_local(async {
-        reconciler.run().await;
-        Ok(())
-    });
     tasks.spawn_local(wait_for_stop(shared.clone()));
-    // Only the tasks may keep senders of the loop's events.
-    drop(shared);
-    let ended = tasks.join_next().await.context("no task was started")?;
-    // All tasks end with the first one.
-    drop(tasks);
-    let ended = ended.context("a task panicked")?;
-    let is_taken =
-        |error: &anyhow::Error| matches!(error.downcast_ref(), Some(store::Error::Taken { .. }));
-    if ended.as_ref().is_err_and(is_taken) {
-        files::withdraw_subnet_file(options).await;
+    daemon.ended().await
+}
+
+/// What a daemon is made of. A simulation has another kernel, store and host.
+pub struct Parts<S, K> {
+    pub options: Options,
+    pub host: HostId,
+    pub manager: S,
+    pub kernel: K,
+    /// The checkpoint of the last run.
+    pub remembered: Option<Checkpoint>,
+    pub blocking: Blocking,
+}
+
+/// The loop, and the tasks between it, the store and the files.
+pub struct Daemon<S> {
+    tasks: JoinSet<Result<()>>,
+    shared: Shared,
+    manager: Rc<S>,
+}
+
+impl<S: Leases + Documents + 'static> Daemon<S> {
+    /// Starts the tasks, which run until the first one ends. To be called in a [`LocalSet`].
+    ///
+    /// # Errors
+    /// The loop has ended already.
+    pub async fn start<K: Kernel + 'static>(parts: Parts<S, K>) -> Result<Self> {
+        let Parts { options, host, manager, kernel, remembered, blocking } = parts;
+        let (events, inbox) = mpsc::channel(EVENTS);
+        let outputs = Outputs::default();
+        let [reported, changed] =
+            [&outputs.reported, &outputs.changed].map(watch::Sender::subscribe);
+        let read_again = outputs.read_again.subscribe();
+        let shared = Shared {
+            options: Rc::new(options),
+            host,
+            events,
+            progress: outputs.progress.subscribe(),
+            heartbeat: outputs.heartbeat.subscribe(),
+            saving: Rc::default(),
+            subnet_file: watch::Sender::new(Some("the subnet file is not written yet".to_owned())),
+            findings: watch::Sender::default(),
+            requests: manager.requests(),
+            term: manager.term(),
+            started: SystemTime::now(),
+            begun: Instant::now(),
+            blocking,
+        };
+        let manager = Rc::new(manager);
+        let reconciler = Reconciler::new(kernel, shared.options.control.clone(), inbox, outputs);
+        let acquired = watch::Sender::new(false);
+        if let Some(checkpoint) = remembered {
+            // The loop must have it before the first event of the store.
+            shared.send(Event::Remembered(Box::new(checkpoint))).await?;
+        }
+
+        let mut tasks = JoinSet::new();
+        let leases =
+            keep::forward_leases(manager.clone(), shared.clone(), acquired.subscribe(), read_again);
+        tasks.spawn_local(leases);
+        let noted = reported.clone();
+        tasks.spawn_local(report::forward_events(manager.clone(), shared.clone(), noted));
+        let triggers = (reported, acquired.subscribe());
+        tasks.spawn_local(report::keep_report(manager.clone(), shared.clone(), triggers));
+        tasks.spawn_local(keep::forward_state(manager.clone(), shared.clone()));
+        tasks.spawn_local(keep::forward_config(manager.clone(), shared.clone()));
+        tasks.spawn_local(keep::announce_when_ready(manager.clone(), shared.clone()));
+        tasks.spawn_local(keep::keep_lease(manager.clone(), shared.clone(), acquired));
+        tasks.spawn_local(files::keep_subnet_file(shared.clone()));
+        tasks.spawn_local(files::keep_checkpoint(shared.clone(), changed));
+        tasks.spawn_local(async {
+            reconciler.run().await;
+            Ok(())
+        });
+        Ok(Self { tasks, shared, manager })
     }
-    ended
+
+    /// Where events for the loop are sent.
+    pub fn events(&self) -> mpsc::Sender<Event> {
+        self.shared.events.clone()
+    }
+
+    pub fn progress(&self) -> watch::Receiver<Progress> {
+        self.shared.progress.clone()
+    }
+
+    pub fn manager(&self) -> Rc<S> {
+        self.manager.clone()
+    }
+
+    /// Waits for the first task that ends; all others end with it.
+    ///
+    /// # Errors
+    /// Why it ended, if that was not intended.
+    pub async fn ended(self) -> Result<()> {
+        let Self { mut tasks, shared, manager } = self;
+        let (options, blocking) = (Rc::clone(&shared.options), shared.blocking);
+        // Only the tasks may keep senders of the loop's events.
+        drop((shared, manager));
+        let ended = tasks.join_next().await.context("no task was started")?;
+        drop(tasks);
+        let ended = ended.context("a task panicked")?;
+        let is_taken = |error: &anyhow::Error| {
+            matches!(error.downcast_ref(), Some(store::Error::Taken { .. }))
+        };
+        if ended.as_ref().is_err_and(is_taken) {
+            files::withdraw_subnet_file(&options, blocking).await;
+        }
+        ended
+    }
+}
+
+/// Where work is done that a slow disk may delay, and whose clock counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blocking {
+    /// In a thread of its own, so that a disk that hangs does not delay the other tasks.
+    Threads,
+    /// At once: for a simulation, in which nothing may depend on other threads.
+    Inline,
+}
+
+impl Blocking {
+    async fn run<T: Send + 'static>(self, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+        match self {
+            Self::Threads => spawn_blocking(work).await.context("waiting for a disk"),
+            Self::Inline => Ok(work()),
+        }
+    }
 }
 
 async fn wait_for_stop(shared: Shared) -> Result<()> {

@@ -31,6 +31,7 @@ use crate::model::policy::{
     Conntrack, Forward, Guard, Masquerade, Pods, Policy, Preference, UnknownSources,
 };
 use crate::plan::config_change::Reload;
+use crate::random::random;
 use crate::store::etcd::EtcdOptions;
 use crate::store::kube::{AnnotationPrefix, ApiOptions, KubeOptions};
 use crate::store::operator::StoreLocation;
@@ -125,7 +126,7 @@ impl Options {
                 reload: if daemon.config_reload { Reload::Live } else { Reload::AtStart },
                 resync: policy.resync,
                 policy: Policy { checksums: guard.checksums, guard: guard.into(), ..policy.into() },
-                jitter: rand::random::<f64>,
+                jitter: random::<f64>,
             },
             subnet_file: daemon.subnet_file,
             renew_margin: daemon.renew_margin,

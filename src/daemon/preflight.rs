@@ -12,6 +12,7 @@ use crate::control::Query;
 use crate::kernel::host::{self, Places};
 use crate::kernel::{Kernel, NetlinkKernel};
 use crate::plan::preflight::{self, Finding, Level, Needs};
+use crate::random::random;
 
 /// The interval, roughly, at which the host is checked again.
 const AGAIN: Duration = Duration::from_secs(600);
@@ -41,7 +42,7 @@ pub(super) async fn check_host(shared: Shared) -> Result<()> {
             }
             Err(error) => tracing::warn!(error = format!("{error:#}"), "checking the host failed"),
         }
-        sleep(AGAIN.mul_f64(0.5 + rand::random::<f64>())).await;
+        sleep(AGAIN.mul_f64(0.5 + random::<f64>())).await;
     }
 }
 

@@ -13,6 +13,7 @@ use crate::control::Event;
 use crate::model::probe_secret::Secret;
 use crate::plan::paths::{LocalProber, Targets};
 use crate::probe::{self, Exchange, Keyring, Orders, Pause, ProbeEvent};
+use crate::random::random;
 use crate::store::Documents;
 
 /// The pause before probing is started again after a failure.
@@ -62,7 +63,8 @@ async fn run(
     let mut reported = None;
     loop {
         let pause = tokio::select! {
-            pause = exchange.run(orders) => pause,
+            // Rare, and not delayed by a constant stream of probes.
+            biased;
             read = &mut secret => {
                 secret.set(next_secret(&read_secret));
                 let failed = read.map(|read| exchange.take_secret(read)).err();
@@ -72,6 +74,7 @@ async fn run(
                 reported = failed;
                 continue;
             }
+            pause = exchange.run(orders) => pause,
         };
         match pause.context("the loop has ended")? {
             Pause::Reports(reports) => {
@@ -86,7 +89,7 @@ async fn run(
 
 /// The secret of the store, after a random pause, so that not all nodes read at once.
 async fn next_secret(read: &impl AsyncFn() -> Result<Secret, String>) -> Result<Secret, String> {
-    sleep(Keyring::READ.mul_f64(0.8 + 0.2 * rand::random::<f64>())).await;
+    sleep(Keyring::READ.mul_f64(0.8 + 0.2 * random::<f64>())).await;
     read().await
 }
 

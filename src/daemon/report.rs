@@ -11,15 +11,15 @@ use anyhow::{Context, Result};
 use futures::future::OptionFuture;
 use jiff::Timestamp;
 use tokio::sync::watch;
-use tokio::task::spawn_blocking;
 use tokio::time::{Instant, Interval, interval_at, sleep, sleep_until};
 use tweed_cni::bridge::pods;
 
-use super::Shared;
+use super::{Blocking, Shared};
 use crate::control::Query;
 use crate::model::event::{EventDigest, EventKind, NodeEvent};
 use crate::model::prefix::Prefix;
 use crate::model::report::{DaemonState, NodeReport, OtherMtu, refresh_interval};
+use crate::random::random;
 use crate::store::Documents;
 use crate::store::backoff::Backoff;
 
@@ -55,7 +55,7 @@ pub(super) async fn keep_report<S: Documents>(
     shared: Shared,
     (mut reported, mut acquired): (watch::Receiver<()>, watch::Receiver<bool>),
 ) -> Result<()> {
-    let started = whole_seconds(Timestamp::now());
+    let started = whole_seconds(shared.now());
     let (mut published, mut held_back): (Option<Published>, Option<Instant>) = (None, None);
     // Whether the store may no longer have the published report.
     let mut is_lost = false;
@@ -64,6 +64,7 @@ pub(super) async fn keep_report<S: Documents>(
     let mut refresh = next_refresh(None);
     loop {
         tokio::select! {
+            biased;
             changed = reported.changed() => changed.context("the loop has ended")?,
             // The report is removed with the previous lease.
             held = acquired.changed() => {
@@ -108,7 +109,7 @@ pub(super) async fn keep_report<S: Documents>(
             }
             Err(reason) => {
                 tracing::debug!(%reason, "the node's report is not published");
-                sleep(backoff.delay(rand::random())).await;
+                sleep(backoff.delay(random())).await;
                 reported.mark_changed();
             }
         }
@@ -129,6 +130,7 @@ pub(super) async fn forward_events<S: Documents>(
     loop {
         let next = (!waiting.is_empty()).then(|| sleep(allowance.wait()));
         tokio::select! {
+            biased;
             changed = noted.changed() => changed.context("the loop has ended")?,
             Some(()) = OptionFuture::from(next) => {}
         }
@@ -192,7 +194,7 @@ fn due(known: &Published, report: &NodeReport) -> Instant {
 
 /// An interval of about `period`, random so that nodes do not publish together.
 fn every(period: Duration) -> Interval {
-    let period = period.mul_f64(0.5 + rand::random::<f64>());
+    let period = period.mul_f64(0.5 + random::<f64>());
     interval_at(Instant::now() + period, period)
 }
 
@@ -200,7 +202,7 @@ fn every(period: Duration) -> Interval {
 fn next_refresh(published: Option<&Published>) -> Instant {
     let named = published.and_then(|known| known.report.refresh_seconds);
     let interval = named.map_or_else(|| refresh_interval(0), Duration::from_secs);
-    Instant::now() + interval.mul_f64(0.8 + 0.2 * rand::random::<f64>())
+    Instant::now() + interval.mul_f64(0.8 + 0.2 * random::<f64>())
 }
 
 /// The loop's report, with what only the tasks around the loop know.
@@ -211,19 +213,18 @@ async fn read_report(
 ) -> Result<Option<NodeReport>> {
     let Some(mut report) = shared.wait_for(Query::Report).await? else { return Ok(None) };
     if let Some(mtu) = report.pod_mtu {
-        report.other_mtu = other_mtu(report.subnets.clone(), mtu).await?;
+        report.other_mtu = other_mtu(shared.blocking, report.subnets.clone(), mtu).await?;
     }
     let readiness = shared.readiness();
     let reason = readiness.reasons.into_iter().next().filter(|_| !readiness.ready);
     report.daemon = Some(DaemonState { started, ready: readiness.ready, reason });
-    Ok(Some(report.dated(published.map(|known| &known.report), Timestamp::now())))
+    Ok(Some(report.dated(published.map(|known| &known.report), shared.now())))
 }
 
 /// The pods whose MTU is not `mtu`, as far as this node knows.
-async fn other_mtu(subnets: Vec<Prefix>, mtu: u32) -> Result<OtherMtu> {
+async fn other_mtu(blocking: Blocking, subnets: Vec<Prefix>, mtu: u32) -> Result<OtherMtu> {
     let gateways: Vec<IpAddr> = subnets.into_iter().map(Prefix::gateway).collect();
-    let found =
-        spawn_blocking(move || pods::of_other_mtu(&gateways, mtu, Path::new(pods::RESULTS)));
+    let found = blocking.run(move || pods::of_other_mtu(&gateways, mtu, Path::new(pods::RESULTS)));
     let pods = found.await.context("reading the MTU of the pods")?.unwrap_or_else(|error| {
         tracing::debug!(%error, "the pods of this node cannot be read");
         Vec::new()
@@ -234,7 +235,7 @@ async fn other_mtu(subnets: Vec<Prefix>, mtu: u32) -> Result<OtherMtu> {
 fn settling(published: Option<&Published>) -> Duration {
     let peers = published.map_or(0, |known| known.report.peers.total());
     let settle = SETTLE_PER_PEER.saturating_mul(peers.try_into().unwrap_or(u32::MAX)) + SETTLE;
-    settle.mul_f64(0.5 + rand::random::<f64>())
+    settle.mul_f64(0.5 + random::<f64>())
 }
 
 fn whole_seconds(time: Timestamp) -> Timestamp {

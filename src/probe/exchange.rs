@@ -20,6 +20,7 @@ use crate::model::prefix::Family;
 use crate::model::probe_secret::Secret;
 use crate::model::status::ProbeCounts;
 use crate::plan::paths::{LocalProber, ProbeKind, ProbeRequest, Targets, answer_timeout};
+use crate::random::random;
 
 /// Probes paths as long as this node's own settings do not change.
 pub struct Exchange {
@@ -77,7 +78,7 @@ impl Exchange {
         Ok(Self {
             local,
             keyring: Keyring::new(secret),
-            stamps: Stamps::new(rand::random()),
+            stamps: Stamps::new(random()),
             senders: BTreeMap::new(),
             wires,
             next_hops,
@@ -253,7 +254,7 @@ impl Exchange {
 
     /// Awaits an answer from now on; returns its nonce.
     fn expect(&mut self, request: ProbeRequest) -> u64 {
-        let (nonce, sent) = (rand::random(), Instant::now());
+        let (nonce, sent) = (random(), Instant::now());
         self.echoes += usize::from(request.kind == ProbeKind::Echo);
         self.awaited.insert(nonce, Awaited { request, sent });
         self.expiry.insert((sent + self.timeout(), nonce));

@@ -13,6 +13,7 @@ use super::backoff::Backoff;
 use super::operator::Unavailable;
 use super::report::Report;
 use super::watch::Interrupted;
+use crate::random::random;
 
 /// The servers of one store.
 pub(super) trait Servers {
@@ -252,6 +253,6 @@ where
         if let Some(result) = attempt().await {
             return result;
         }
-        sleep(backoff.delay(rand::random())).await;
+        sleep(backoff.delay(random())).await;
     }
 }

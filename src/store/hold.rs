@@ -7,6 +7,7 @@ use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, sleep};
 
 use super::Lost;
+use crate::random::random;
 use crate::store::backoff::Backoff;
 
 /// Recent losses of the lease.
@@ -74,7 +75,7 @@ pub(super) async fn change<T>(known: &mut watch::Receiver<T>) {
 /// Pauses before a lost lease is acquired again.
 pub(super) async fn pause_after(lost: Option<Lost>, losses: &Mutex<Losses>) {
     if let Some(lost) = lost {
-        let pause = losses.lock().await.pause(&lost, rand::random());
+        let pause = losses.lock().await.pause(&lost, random());
         sleep(pause).await;
     }
 }

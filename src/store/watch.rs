@@ -7,6 +7,7 @@ use futures::stream::{self, BoxStream, Stream, StreamExt};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::model::lease::{LeaseUpdate, Record};
+use crate::random::{random, random_range};
 use crate::store::backoff::Backoff;
 
 /// A store's history of leases, which may be interrupted.
@@ -84,9 +85,9 @@ impl<S: Source> Follower<S> {
                     self.backoff.reset();
                     return updates;
                 }
-                Err(Interrupted::Unreachable) => sleep(self.backoff.delay(rand::random())).await,
+                Err(Interrupted::Unreachable) => sleep(self.backoff.delay(random())).await,
                 Err(Interrupted::Gap) => {
-                    sleep(self.backoff.delay(rand::random()) + self.spread()).await;
+                    sleep(self.backoff.delay(random()) + self.spread()).await;
                     self.listed = None;
                 }
                 Err(Interrupted::PossibleGap) => {
@@ -99,7 +100,7 @@ impl<S: Source> Follower<S> {
     async fn list(&mut self) -> Result<Vec<LeaseUpdate>, Interrupted> {
         let records = self.source.list().await?;
         self.listed = Some(records.len());
-        let pause = BETWEEN_LISTINGS.mul_f64(rand::random_range(0.5..1.0));
+        let pause = BETWEEN_LISTINGS.mul_f64(random_range(0.5..1.0));
         self.list_at = Instant::now() + pause;
         Ok(vec![LeaseUpdate::Snapshot(records)])
     }
@@ -117,7 +118,7 @@ impl<S: Source> Follower<S> {
     fn spread(&self) -> Duration {
         let records = u32::try_from(self.listed.unwrap_or(0)).unwrap_or(u32::MAX);
         let spread = SPREAD_PER_RECORD.saturating_mul(records).min(Backoff::LONGEST);
-        spread.mul_f64(rand::random())
+        spread.mul_f64(random())
     }
 }
 

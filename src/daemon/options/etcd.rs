@@ -5,7 +5,7 @@ use hyper::Uri;
 use super::argv::GivenFlags;
 use super::flags::EtcdFlags;
 use super::stop::Stop;
-use crate::store::etcd::{self, Credentials, EtcdOptions};
+use crate::store::etcd::{self, Credentials, EtcdOptions, Transport};
 use crate::store::is_protected;
 
 const ENDPOINTS: &str = "etcd-endpoints";
@@ -26,6 +26,7 @@ pub(super) fn options(flags: EtcdFlags, settings: &mut GivenFlags) -> Result<Etc
         cert_file,
         key_file,
         credentials: user.map(|(user, password)| Credentials { user, password }),
+        transport: Transport::Sockets,
     })
 }
 

@@ -15,6 +15,7 @@ use crate::model::prefix::{Family, Prefix};
 use crate::model::status::PeerStatus;
 use crate::operator::Error;
 use crate::probe::EchoWire;
+use crate::random::random;
 
 /// The results of all peers that have a path, and of the pod itself.
 #[derive(Debug)]
@@ -112,7 +113,7 @@ async fn ping(interface: &PodInterface, peers: &[PeerStatus]) -> PodPings {
     for attempt in 0..ATTEMPTS {
         for batch in pings.unanswered(attempt).chunks(AT_ONCE) {
             for ping in batch {
-                let nonce = rand::random();
+                let nonce = random();
                 awaited.insert(nonce, *ping);
                 pings.send(wires, *ping, nonce);
             }

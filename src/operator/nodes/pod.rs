@@ -15,6 +15,7 @@ use crate::kernel::host::{self, Places};
 use crate::model::prefix::Family;
 use crate::operator::Error;
 use crate::probe::EchoWire;
+use crate::random::random;
 
 /// Its namespace has no name, and ends with it. What the plugins have added is removed only by
 /// [`leave`](Self::leave).
@@ -40,7 +41,7 @@ impl ThrowAwayPod {
     pub(super) fn join(places: &Places) -> Result<Self, Error> {
         let plugins = plugin_list(places)?;
         let netns = Netns::create().map_err(|error| Error::Unavailable(error.to_string()))?;
-        let id = format!("tweedctl-{:016x}", rand::random::<u64>());
+        let id = format!("tweedctl-{:016x}", random::<u64>());
         let folders = places.cni_plugins.clone();
         let mut pod = Self { netns, plugins, folders, id, result: None };
         match pod.run(PluginList::add) {

@@ -10,6 +10,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::connect::{Credentials, EtcdOptions, Fault, describe, fault, open, shown};
 use super::pace::{self, TIMEOUT, faded};
+use crate::random::random_range;
 use crate::store::failover::{Failover, Failure, Refusal, Servers, no_answer, retry};
 use crate::store::report::Report;
 
@@ -172,7 +173,7 @@ impl Client {
     /// Pauses before a request that `waiting` other nodes send too, to distribute them over time.
     pub(super) async fn wait_among(&self, waiting: u32) {
         let longest = pace::wait(self.latency().await, waiting);
-        sleep(longest.mul_f64(rand::random_range(0.5..1.0))).await;
+        sleep(longest.mul_f64(random_range(0.5..1.0))).await;
     }
 
     pub(super) async fn is_busy(&self) -> bool {

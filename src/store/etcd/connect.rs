@@ -3,9 +3,10 @@
 use std::error::Error as StdError;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{Certificate, Client, ConnectOptions, Error, Identity, TlsOptions};
+use etcd_client::{Certificate, Channel, Client, ConnectOptions, Error, Identity, TlsOptions};
 use tonic::Code;
 
 use crate::excerpt;
@@ -24,7 +25,41 @@ pub struct EtcdOptions {
     pub cert_file: Option<PathBuf>,
     pub key_file: Option<PathBuf>,
     pub credentials: Option<Credentials>,
+    pub transport: Transport,
 }
+
+/// How the servers are reached.
+#[derive(Clone, Default)]
+pub enum Transport {
+    #[default]
+    Sockets,
+    /// Servers in memory.
+    Channels(Arc<OpenChannel>),
+}
+
+/// Opens a connection to an endpoint, or returns why it cannot.
+type OpenChannel = dyn Fn(&str) -> Result<Channel, String> + Send + Sync;
+
+impl fmt::Debug for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Sockets => "Sockets",
+            Self::Channels(_) => "Channels",
+        })
+    }
+}
+
+impl PartialEq for Transport {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Sockets, Self::Sockets) => true,
+            (Self::Channels(open), Self::Channels(other)) => Arc::ptr_eq(open, other),
+            (Self::Sockets, Self::Channels(_)) | (Self::Channels(_), Self::Sockets) => false,
+        }
+    }
+}
+
+impl Eq for Transport {}
 
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
@@ -62,7 +97,11 @@ pub(super) async fn open(options: &EtcdOptions, endpoint: &str) -> Result<Client
     if let Some(tls) = tls(options, endpoint)? {
         connect = connect.with_tls(tls);
     }
-    Client::connect([endpoint], Some(connect)).await.map_err(|error| describe(&error))
+    let connected = match &options.transport {
+        Transport::Sockets => Client::connect([endpoint], Some(connect)).await,
+        Transport::Channels(open) => Client::from_channel(open(endpoint)?, Some(connect)).await,
+    };
+    connected.map_err(|error| describe(&error))
 }
 
 /// Flannel accepts TLS files for `http` endpoints; the library does not.

@@ -17,6 +17,7 @@ use crate::model::measurements::Histogram;
 use crate::model::probe_secret::Secret;
 use crate::model::report::NodeReport;
 use crate::model::status::StoreState;
+use crate::random::random;
 use crate::store::backoff::Backoff;
 use crate::store::failover::{Failure, retry};
 use crate::store::watch::distinct;
@@ -76,7 +77,7 @@ impl Documents for EtcdSubnetManager {
         let store = &self.shared.store;
         let key = store.layout.probe_secret.as_str();
         retry(Backoff::LONGEST, || async {
-            let candidate = Secret::text(&rand::random());
+            let candidate = Secret::text(&random());
             let ask = |connection| find_or_create(connection, key, candidate.clone());
             let found = store.client.request(ask).await.ok()?;
             Some(found.ok_or_else(|| denied(key)).and_then(|text| {
@@ -126,15 +127,15 @@ impl ConfigFollower {
                 }
                 Err(Failure::Unreachable) => {}
             }
-            sleep(self.backoff.delay(rand::random())).await;
+            sleep(self.backoff.delay(random())).await;
         }
     }
 
     /// Returns once the key may have been written at `revision` or later.
     async fn wait(&mut self, revision: i64) {
-        let longest = READ_AGAIN.mul_f64(0.5 + rand::random::<f64>());
+        let longest = READ_AGAIN.mul_f64(0.5 + random::<f64>());
         match timeout(longest, Box::pin(self.change(revision))).await {
-            Ok(Err(_)) => sleep(self.backoff.delay(rand::random())).await,
+            Ok(Err(_)) => sleep(self.backoff.delay(random())).await,
             Ok(Ok(())) | Err(_) => self.backoff.reset(),
         }
     }

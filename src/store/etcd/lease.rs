@@ -18,6 +18,7 @@ use super::{EtcdSubnetManager, Shared, key, value};
 use crate::model::config::NetworkConfig;
 use crate::model::lease::{Lease, LeaseAttributes, LeaseId, LeaseUpdate};
 use crate::model::prefix::Prefix;
+use crate::random::{random, random_range};
 use crate::store::allocate::SubnetRequest;
 use crate::store::backoff::Backoff;
 use crate::store::claim::{Allocation, Claimant, HeldLease};
@@ -85,6 +86,7 @@ impl Leases for EtcdSubnetManager {
 
     async fn hold(&self, lease: &Lease) -> Lost {
         tokio::select! {
+            biased;
             // The watch on all leases detects the loss.
             lost = until_lost(&self.shared.ours, Ours::loss) => lost,
             lost = self.shared.renew(lease) => lost,
@@ -184,7 +186,7 @@ impl Shared {
             !obsolete.is_empty() || request.kept.iter().flatten().next().is_some();
         let mut public_ip = claimant.public_ips.first().copied();
         loop {
-            let subnets = request.allocate(public_ip, rand::random())?;
+            let subnets = request.allocate(public_ip, random())?;
             let is_aligned = request.is_aligned(&subnets);
             let mut own = self.new_own(claimant, subnets, value).await;
             let absent = Precondition::Absent(own.subnets.clone());
@@ -328,8 +330,7 @@ impl Shared {
         }
         loop {
             let grant = self.grant().await;
-            sleep_until(grant.renewed + renewal(grant.ttl, self.renew_margin, rand::random()))
-                .await;
+            sleep_until(grant.renewed + renewal(grant.ttl, self.renew_margin, random())).await;
             match self.keep_alive(grant.id).await {
                 Ok(()) => {}
                 Err(Refusal::Absent) => {
@@ -421,7 +422,7 @@ impl Shared {
     /// Chooses the id itself, so that a request without an answer can be retried and leaks no
     /// lease.
     async fn new_grant(&self) -> Grant {
-        let id = rand::random_range(1..=i64::MAX);
+        let id = random_range(1..=i64::MAX);
         let ask = |connection: Connection| async move {
             let options = LeaseGrantOptions::new().with_id(id);
             connection.leases().grant(TTL_SECONDS, Some(options)).await

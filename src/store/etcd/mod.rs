@@ -13,7 +13,7 @@ mod store;
 pub mod value;
 mod watch;
 
-pub use connect::{Credentials, EtcdOptions, shown};
+pub use connect::{Credentials, EtcdOptions, Transport, shown};
 pub use operator::EtcdClusterStore;
 #[doc(hidden)]
 pub use startup::read_snapshot;
@@ -32,6 +32,7 @@ use self::watch::FirstListing;
 use super::claim::Previous;
 use super::hold::Losses;
 use crate::model::prefix::Prefix;
+use crate::random::random_range;
 
 /// The leases of one network in etcd. To hold a lease, also poll `watch`, which detects its loss.
 pub struct EtcdSubnetManager {
@@ -54,7 +55,7 @@ impl EtcdSubnetManager {
     /// Does not connect yet.
     pub fn new(options: EtcdOptions, previous: Previous, renew_margin: Duration) -> Self {
         let layout = Layout::below(&options.prefix);
-        let client = Client::new(options, rand::random_range(0..usize::MAX));
+        let client = Client::new(options, random_range(0..usize::MAX));
         let shared = Shared {
             store: Store { client, layout },
             previous,

@@ -9,13 +9,13 @@ use hyper::header::RETRY_AFTER;
 use hyper::{HeaderMap, Response, StatusCode};
 use kube::client::Body;
 use kube::core::Status;
-use rand::seq::SliceRandom;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::connect::{ApiOptions, failure, open};
 use super::request::ApiRequest;
 use crate::excerpt;
+use crate::random::{random, shuffle};
 use crate::store::backoff::Backoff;
 use crate::store::failover::{Failover, Failure, Refusal, Servers, no_answer, retry};
 use crate::store::report::Report;
@@ -75,7 +75,7 @@ impl Client {
             urls.push(None);
         }
         // Nodes distribute over all servers.
-        urls.shuffle(&mut rand::rng());
+        shuffle(&mut urls);
         let servers = ApiServers { options, urls, quiet_until: Mutex::new(None) };
         Self::starting_at(0, servers, Report::of("the API server"))
     }
@@ -130,7 +130,7 @@ impl Client {
     ) -> Result<(Connection, Response<Body>), Failure> {
         let quiet_until = *self.servers.quiet_until.lock().await;
         if let Some(until) = quiet_until.filter(|until| *until > Instant::now()) {
-            sleep_until(until + JITTER.mul_f64(rand::random())).await;
+            sleep_until(until + JITTER.mul_f64(random())).await;
         }
         let connection = self.connection().await?;
         let request = ask.clone().map(Body::from);

@@ -26,6 +26,7 @@ use crate::model::measurements::Histogram;
 use crate::model::probe_secret::Secret;
 use crate::model::report::NodeReport;
 use crate::model::status::StoreState;
+use crate::random::random;
 use crate::store::backoff::Backoff;
 use crate::store::failover::{Failure, Refusal, retry};
 use crate::store::hold::change;
@@ -87,7 +88,7 @@ impl Documents for KubeSubnetManager {
         let node = ours.name.as_deref().ok_or("the Node of this host is not known yet")?;
         // A kubelet uses the name if it does not know the uid, and kubectl searches for both.
         let uid = ours.node().map_or(node, |known| known.uid.as_str());
-        let ask = request::create_event((node, uid), event, rand::random());
+        let ask = request::create_event((node, uid), event, random());
         shared.client.send_unnoticed(&ask).await
     }
 
@@ -132,7 +133,7 @@ impl Documents for KubeSubnetManager {
                     if let Failure::Refused(refusal) = failure {
                         warn!(%refusal, "the condition NetworkUnavailable is not cleared");
                     }
-                    sleep(CLEAR_AGAIN + backoff.delay(rand::random())).await;
+                    sleep(CLEAR_AGAIN + backoff.delay(random())).await;
                 }
             }
         }
@@ -216,7 +217,7 @@ impl Shared {
 
     /// If several nodes create it at once, one succeeds, and the next read returns its secret.
     async fn create_secret(&self, namespace: &str) -> Result<(), String> {
-        let ask = request::create_probe_secret(namespace, &Secret::text(&rand::random()));
+        let ask = request::create_probe_secret(namespace, &Secret::text(&random()));
         match self.client.once(&ask).await {
             Ok(_) | Err(Failure::Refused(Refusal::Exists) | Failure::Unreachable) => Ok(()),
             Err(Failure::Refused(Refusal::Absent)) => {

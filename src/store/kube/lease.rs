@@ -13,6 +13,7 @@ use super::watch::KubeSource;
 use super::{KubeSubnetManager, Shared, request};
 use crate::model::config::NetworkConfig;
 use crate::model::lease::{Lease, LeaseAttributes, LeaseId, LeaseUpdate};
+use crate::random::random;
 use crate::store::failover::Refusal;
 use crate::store::hold::{pause_after, until_lost};
 use crate::store::watch::updates;
@@ -126,6 +127,6 @@ impl Shared {
 
     pub(super) async fn wait_for_subnet(&self, why: &str) {
         self.client.report.lacks_subnet(why);
-        sleep(RETRY.mul_f64(0.5 + rand::random::<f64>())).await;
+        sleep(RETRY.mul_f64(0.5 + random::<f64>())).await;
     }
 }

@@ -18,6 +18,7 @@ use super::own::{Ours, OwnNode};
 use super::{Shared, request};
 use crate::excerpt;
 use crate::model::lease::{LeaseId, LeaseUpdate, Record};
+use crate::random::random_range;
 use crate::store::failover::{Failure, Refusal};
 use crate::store::watch::{Interrupted, Source};
 
@@ -307,7 +308,7 @@ fn note(records: &mut BTreeMap<LeaseId, Record>, update: Option<LeaseUpdate>) {
 
 /// The duration of a watch, in seconds, random so that watches of many nodes do not end together.
 fn duration() -> u32 {
-    rand::random_range(240..290)
+    random_range(240..290)
 }
 
 /// Calls `each` for all nodes, and returns the version of the list.

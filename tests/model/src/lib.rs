@@ -67,6 +67,16 @@ impl ModelKernel {
         self.world().state().clone()
     }
 
+    /// Reads its state without a copy.
+    pub fn read_state<T>(&self, read: impl FnOnce(&KernelState) -> T) -> T {
+        read(self.world().state())
+    }
+
+    /// The number of changes of its state so far, by any program.
+    pub fn changes(&self) -> u64 {
+        self.world().changes
+    }
+
     /// The ops requested since the last call, in order; refused ones with the reason.
     pub fn take_log(&self) -> Vec<Result<Op, Refused>> {
         std::mem::take(&mut self.conversation().log)

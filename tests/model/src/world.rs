@@ -18,6 +18,8 @@ use tweed::plan::diff::Op;
 pub(super) struct World {
     pub(super) facts: Facts,
     state: KernelState,
+    /// How often something may have changed.
+    pub(super) changes: u64,
 }
 
 /// The notifications of a change. The kernel sends none for sysctls, for iptables, or for IPv4
@@ -26,7 +28,7 @@ type Notifications = Vec<Observation>;
 
 impl World {
     pub(super) fn new(facts: Facts) -> Self {
-        let mut world = Self { facts, state: KernelState::default() };
+        let mut world = Self { facts, ..Self::default() };
         world.reboot();
         world
     }
@@ -66,6 +68,7 @@ impl World {
     }
 
     pub(super) fn reboot(&mut self) {
+        self.changes += 1;
         self.state = self
             .facts
             .interfaces
@@ -96,6 +99,7 @@ impl World {
     }
 
     pub(super) fn put(&mut self, entry: Entry) -> Notifications {
+        self.changes += 1;
         match &entry {
             Entry::Link(link) => self.put_link(link.clone()),
             Entry::Setting(_) | Entry::Chain(_) => {
@@ -122,6 +126,7 @@ impl World {
     }
 
     pub(super) fn lose(&mut self, key: &Key) -> Notifications {
+        self.changes += 1;
         match key {
             Key::Link(link) => {
                 self.state.retain(|entry| entry.link() != Some(link));
@@ -157,12 +162,14 @@ impl World {
     }
 
     pub(super) fn link_up(&mut self, link: &LinkName) -> Notifications {
+        self.changes += 1;
         self.set_up(link, LinkState::Up);
         vec![Observation::LinkChanged(link.clone())]
     }
 
     /// The link drops its routes and neighbours; only removed IPv6 routes are notified.
     pub(super) fn link_down(&mut self, link: &LinkName) -> Notifications {
+        self.changes += 1;
         self.set_up(link, LinkState::Down);
         let on_link = |entry: &Entry| entry.link() == Some(link);
         let notifications =

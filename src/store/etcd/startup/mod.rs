@@ -8,6 +8,7 @@ mod snapshot;
 pub use codec::read_snapshot;
 pub(super) use snapshot::Proof;
 
+use crate::random::random;
 use crate::store::claim::{Allocation, Claim, Claimant, HeldLease};
 use crate::store::etcd::Shared;
 use crate::store::etcd::ours::Own;
@@ -38,7 +39,7 @@ impl Shared {
         let Allocation::New(request) = claimant.claim(&[]).ok()?.allocation else { return None };
         let public_ip = *claimant.public_ips.first()?;
         // The key reserves both subnets only if they are the same slot of their pools.
-        let subnets = request.allocate(Some(public_ip), rand::random()).ok();
+        let subnets = request.allocate(Some(public_ip), random()).ok();
         let subnets = subnets.filter(|subnets| request.is_aligned(subnets))?;
         let mut own = self.new_own(claimant, subnets, value).await;
         let absent = Precondition::Absent(own.subnets.clone());

@@ -1,0 +1,331 @@
+//! What happens to a cluster: faults, their ends, and what operators do. A seed decides the acts of
+//! a history before it begins, so that a history can be repeated without some of them.
+
+use std::fmt;
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use crate::network::LinkState;
+
+/// An act, and when it happens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    pub at: Duration,
+    pub act: Act,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// `kill -9` of the daemon of this node.
+    Kill(usize),
+    Start(usize),
+    /// SIGSTOP, and SIGCONT.
+    Stop(usize),
+    Continue(usize),
+    /// The machine loses power: what its kernel held is gone.
+    PowerOff(usize),
+    PowerOn(usize),
+    /// The state of the connection between this node and etcd.
+    StoreLink(usize, LinkState),
+    Etcd(EtcdAct),
+    /// An operator deletes the lease of this node.
+    DeleteLease(usize),
+    /// An operator edits the network config.
+    Configure(Config),
+    /// Another program removes the entry of this number, of those of tweed.
+    LoseEntry(usize, usize),
+    /// `nft flush ruleset`.
+    FlushTables(usize),
+    Segment(SegmentAct),
+    /// The disk of this node is copied, and put back later, while its daemon does not run.
+    BackUpDisk(usize),
+    RestoreDisk(usize),
+    /// The machine is installed again: empty disk, another machine id, the same address.
+    Reinstall(usize),
+    /// The disk of this node is put into another machine, which is started.
+    Copy(usize, MachineId),
+    /// This link of a node goes down, or up again.
+    LinkDown(usize, Device),
+    LinkUp(usize, Device),
+    /// A machine is added.
+    Join,
+}
+
+/// What happens to etcd.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EtcdAct {
+    Down,
+    Leaderless,
+    Slow(Duration),
+    Up,
+    Compact,
+    /// A copy of its data is made, and put back later.
+    BackUp,
+    Restore,
+}
+
+/// What happens to the segment between the nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SegmentAct {
+    /// Nothing arrives from the first node at the second one.
+    Cut(usize, usize),
+    Join(usize, usize),
+    /// It drops packets with addresses of pods, or no longer does.
+    DropPods,
+    PassPods,
+}
+
+/// Whether a copied disk still has the machine id of the original.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MachineId {
+    Kept,
+    New,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Device {
+    Underlay,
+    Tunnel,
+}
+
+/// A network config with `Mixed`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Config {
+    Vxlan,
+    HostGw,
+    /// To host-gw, this percentage of the hashes.
+    Rollout(u8),
+}
+
+/// Until then, the cluster is left alone.
+pub const CALM: Duration = Duration::from_secs(15);
+/// From then on, nothing new happens, and everything ends that is not over.
+pub const FAULTS: Duration = Duration::from_secs(70);
+/// A history's length.
+pub const LENGTH: Duration = Duration::from_secs(120);
+
+/// The acts of the history with this seed, for so many nodes, in their order.
+pub fn acts(seed: u64, nodes: usize) -> Vec<Step> {
+    let mut dice = Dice { rng: StdRng::seed_from_u64(seed), nodes, steps: Vec::new() };
+    let faults = dice.rng.random_range(1..=6);
+    for _ in 0..faults {
+        let at = CALM + FAULTS.saturating_sub(CALM).mul_f64(dice.rng.random());
+        dice.throw(at);
+    }
+    let mut steps = dice.steps;
+    steps.sort_by_key(|step| step.at);
+    steps
+}
+
+struct Dice {
+    rng: StdRng,
+    nodes: usize,
+    steps: Vec<Step>,
+}
+
+impl Dice {
+    fn node(&mut self) -> usize {
+        self.rng.random_range(0..self.nodes)
+    }
+
+    /// A fault at `at`, and its end.
+    fn throw(&mut self, at: Duration) {
+        let end = self.end(at);
+        let node = self.node();
+        match self.rng.random_range(0..21) {
+            0 => self.pair((at, Act::Kill(node)), (end, Act::Start(node))),
+            1 => self.pair((at, Act::Stop(node)), (end, Act::Continue(node))),
+            2 => self.pair((at, Act::PowerOff(node)), (end, Act::PowerOn(node))),
+            3 => {
+                let states = [LinkState::Cut, LinkState::AnswersLost];
+                let state = states[self.rng.random_range(0..states.len())];
+                let open = Act::StoreLink(node, LinkState::Open);
+                self.pair((at, Act::StoreLink(node, state)), (end, open));
+            }
+            4 => self.pair((at, Act::Etcd(EtcdAct::Down)), (end, Act::Etcd(EtcdAct::Up))),
+            5 => self.pair((at, Act::Etcd(EtcdAct::Leaderless)), (end, Act::Etcd(EtcdAct::Up))),
+            6 => {
+                let time = Duration::from_millis(self.rng.random_range(50..3000));
+                self.pair((at, Act::Etcd(EtcdAct::Slow(time))), (end, Act::Etcd(EtcdAct::Up)));
+            }
+            7 => self.add(at, Act::Etcd(EtcdAct::Compact)),
+            8 => self.pair((at, Act::Etcd(EtcdAct::BackUp)), (end, Act::Etcd(EtcdAct::Restore))),
+            9 => self.add(at, Act::DeleteLease(node)),
+            10 | 11 => {
+                let config = self.config();
+                self.add(at, Act::Configure(config));
+            }
+            12 => {
+                let number = self.rng.random_range(0..1000);
+                self.add(at, Act::LoseEntry(node, number));
+            }
+            13 => self.add(at, Act::FlushTables(node)),
+            14 => {
+                let other = (node + self.rng.random_range(1..self.nodes)) % self.nodes;
+                self.pair(
+                    (at, Act::Segment(SegmentAct::Cut(node, other))),
+                    (end, Act::Segment(SegmentAct::Join(node, other))),
+                );
+            }
+            15 => self.pair(
+                (at, Act::Segment(SegmentAct::DropPods)),
+                (end, Act::Segment(SegmentAct::PassPods)),
+            ),
+            16 => self.pair((at, Act::Reinstall(node)), (end, Act::PowerOn(node))),
+            17 => {
+                let id = if self.rng.random() { MachineId::Kept } else { MachineId::New };
+                self.add(at, Act::Copy(node, id));
+            }
+            18 => {
+                let device = if self.rng.random() { Device::Underlay } else { Device::Tunnel };
+                self.pair((at, Act::LinkDown(node, device)), (end, Act::LinkUp(node, device)));
+            }
+            19 => self.add(at, Act::Join),
+            _ => {
+                let between = at + end.saturating_sub(at) / 2;
+                self.add(at, Act::BackUpDisk(node));
+                self.add(between, Act::Kill(node));
+                self.add(between + Duration::from_millis(1), Act::RestoreDisk(node));
+                self.add(end, Act::Start(node));
+            }
+        }
+    }
+
+    fn config(&mut self) -> Config {
+        match self.rng.random_range(0..3) {
+            0 => Config::Vxlan,
+            1 => Config::HostGw,
+            _ => Config::Rollout(self.rng.random_range(0..=100)),
+        }
+    }
+
+    /// Short ones are as frequent as long ones.
+    fn end(&mut self, at: Duration) -> Duration {
+        let left = FAULTS.saturating_sub(at).as_secs_f64();
+        at + Duration::from_secs_f64(left * self.rng.random::<f64>().powi(2)).max(MOMENT)
+    }
+
+    fn pair(&mut self, (at, act): (Duration, Act), (end, over): (Duration, Act)) {
+        self.add(at, act);
+        self.add(end, over);
+    }
+
+    fn add(&mut self, at: Duration, act: Act) {
+        self.steps.push(Step { at, act });
+    }
+}
+
+const MOMENT: Duration = Duration::from_millis(20);
+
+impl Config {
+    pub fn json(self) -> String {
+        let config = |rest: &str| format!(r#"{{"Network":"10.244.0.0/16","Mixed":true,{rest}}}"#);
+        match self {
+            Self::Vxlan => config(r#""Backend":{"Type":"vxlan"}"#),
+            Self::HostGw => config(r#""Backend":{"Type":"host-gw"}"#),
+            Self::Rollout(percent) => config(&format!(
+                r#""Backend":{{"Type":"host-gw"}},"Rollout":{{"From":{{"Type":"vxlan"}},"Percent":{percent}}}"#
+            )),
+        }
+    }
+}
+
+impl Act {
+    /// What it is counted as.
+    pub fn name(&self) -> String {
+        let text = self.to_string();
+        let words = text.split(' ').filter(|it| !it.starts_with(|it: char| it.is_ascii_digit()));
+        words.filter(|it| !it.starts_with('n') || it.len() > 3).collect::<Vec<_>>().join(" ")
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:>8.3}s  {}", self.at.as_secs_f64(), self.act)
+    }
+}
+
+impl Device {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Underlay => "eth0",
+            Self::Tunnel => "flannel.1",
+        }
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl fmt::Display for EtcdAct {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Down => f.write_str("etcd down"),
+            Self::Leaderless => f.write_str("etcd leaderless"),
+            Self::Slow(time) => write!(f, "etcd slow {}ms", time.as_millis()),
+            Self::Up => f.write_str("etcd up"),
+            Self::Compact => f.write_str("etcd compact"),
+            Self::BackUp => f.write_str("etcd back-up"),
+            Self::Restore => f.write_str("etcd restore"),
+        }
+    }
+}
+
+impl fmt::Display for SegmentAct {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cut(from, to) => write!(f, "cut-segment {} {}", name(*from), name(*to)),
+            Self::Join(from, to) => write!(f, "join-segment {} {}", name(*from), name(*to)),
+            Self::DropPods => f.write_str("underlay drops pods"),
+            Self::PassPods => f.write_str("underlay passes pods"),
+        }
+    }
+}
+
+fn name(index: usize) -> String {
+    format!("n{}", index + 1)
+}
+
+impl fmt::Display for Act {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Kill(node) => write!(f, "kill {}", name(*node)),
+            Self::Start(node) => write!(f, "start {}", name(*node)),
+            Self::Stop(node) => write!(f, "stop {}", name(*node)),
+            Self::Continue(node) => write!(f, "continue {}", name(*node)),
+            Self::PowerOff(node) => write!(f, "power-off {}", name(*node)),
+            Self::PowerOn(node) => write!(f, "power-on {}", name(*node)),
+            Self::StoreLink(node, state) => {
+                let state = match state {
+                    LinkState::Open => "open",
+                    LinkState::Cut => "cut",
+                    LinkState::AnswersLost => "answers-lost",
+                };
+                write!(f, "store-link {} {state}", name(*node))
+            }
+            Self::Etcd(act) => act.fmt(f),
+            Self::DeleteLease(node) => write!(f, "delete-lease {}", name(*node)),
+            Self::Configure(config) => match config {
+                Config::Vxlan => f.write_str("config vxlan"),
+                Config::HostGw => f.write_str("config host-gw"),
+                Config::Rollout(percent) => write!(f, "config rollout {percent}"),
+            },
+            Self::LoseEntry(node, number) => write!(f, "lose-entry {} {number}", name(*node)),
+            Self::FlushTables(node) => write!(f, "flush-tables {}", name(*node)),
+            Self::Segment(act) => act.fmt(f),
+            Self::BackUpDisk(node) => write!(f, "back-up-disk {}", name(*node)),
+            Self::RestoreDisk(node) => write!(f, "restore-disk {}", name(*node)),
+            Self::Reinstall(node) => write!(f, "reinstall {}", name(*node)),
+            Self::Copy(node, MachineId::Kept) => write!(f, "copy {}", name(*node)),
+            Self::Copy(node, MachineId::New) => write!(f, "copy {} with-new-id", name(*node)),
+            Self::LinkDown(node, device) => write!(f, "link-down {} {device}", name(*node)),
+            Self::LinkUp(node, device) => write!(f, "link-up {} {device}", name(*node)),
+            Self::Join => f.write_str("join"),
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! A cluster of machines, whose daemons run in virtual time.
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::Context;
+use std::time::Duration;
+
+use etcd_client::proto::{
+    PbDeleteRequest, PbPutRequest, PbTxnOpRequest, PbTxnRequest, PbTxnRequestOp,
+};
+use tempfile::TempDir;
+use tokio::time::{Instant, sleep_until};
+
+use crate::etcd::{Etcd, Health};
+use crate::node::Node;
+use crate::prober::Network;
+use crate::walk::{Host, Lost};
+
+pub struct Cluster {
+    pub etcd: Etcd,
+    pub network: Rc<Network>,
+    pub nodes: Vec<Node>,
+    begun: Instant,
+    folder: TempDir,
+}
+
+/// The key of the network config.
+const CONFIG: &[u8] = b"/coreos.com/network/config";
+const LEASES: &[u8] = b"/coreos.com/network/subnets/";
+
+impl Cluster {
+    /// Machines that are switched on, without daemons, next to an empty etcd.
+    ///
+    /// # Errors
+    /// The disk of the simulating machine.
+    pub fn new(count: usize) -> io::Result<Self> {
+        let folder = tempfile::Builder::new().prefix("tweed-simulation").tempdir_in(in_memory())?;
+        let mut cluster = Self {
+            etcd: Etcd::new(),
+            network: Rc::default(),
+            nodes: Vec::new(),
+            begun: Instant::now(),
+            folder,
+        };
+        for _ in 0..count {
+            cluster.add()?;
+        }
+        Ok(cluster)
+    }
+
+    /// Adds a machine, without a daemon.
+    ///
+    /// # Errors
+    /// The disk of the simulating machine.
+    pub fn add(&mut self) -> io::Result<()> {
+        let node = Node::new(self.nodes.len(), self.folder.path())?;
+        node.add_foreign_route();
+        let (kernel, address) = (node.kernel.clone(), node.address);
+        let host = Host { kernel, address, is_up: true, pods: None };
+        self.network.segment.borrow_mut().hosts.push(host);
+        self.nodes.push(node);
+        Ok(())
+    }
+
+    pub fn start(&mut self, index: usize) {
+        if let Some(node) = self.nodes.get_mut(index) {
+            node.start(&self.etcd, &self.network);
+        }
+    }
+
+    /// Writes the network config, as `etcdctl put` does.
+    pub fn configure(&self, config: &str) {
+        let put = PbPutRequest {
+            key: CONFIG.to_vec(),
+            value: config.as_bytes().to_vec(),
+            ..PbPutRequest::default()
+        };
+        self.transact(PbTxnOpRequest::RequestPut(put));
+    }
+
+    /// The virtual time since the cluster exists.
+    pub fn age(&self) -> Duration {
+        self.begun.elapsed()
+    }
+
+    /// Lets `time` pass. Whenever a kernel has changed, `look` examines the cluster; what it finds
+    /// first is returned.
+    pub async fn pass<T>(
+        &mut self,
+        time: Duration,
+        mut look: impl FnMut(&Self) -> Option<T>,
+    ) -> Option<T> {
+        let mut end = pin!(sleep_until(Instant::now() + time));
+        let mut clock = pin!(self.etcd.clone().keep_time());
+        let mut found = look(self);
+        poll_fn(|context| {
+            let _ = clock.as_mut().poll(context);
+            for index in 0..self.nodes.len() {
+                if self.run_one(index, context) && found.is_none() {
+                    found = look(self);
+                }
+            }
+            end.as_mut().poll(context)
+        })
+        .await;
+        found
+    }
+
+    /// Runs the daemon of one node as far as it gets; returns whether its kernel has changed.
+    fn run_one(&mut self, index: usize, context: &mut Context<'_>) -> bool {
+        let Some(node) = self.nodes.get_mut(index) else { return false };
+        let before = node.kernel.changes();
+        if let Some(run) = node.run.as_mut().filter(|run| !run.is_stopped) {
+            let _ = Pin::new(&mut run.tasks).poll(context);
+        }
+        node.kernel.changes() != before
+    }
+
+    /// Runs the daemons until `future` is ready.
+    pub async fn answer<T>(&mut self, future: impl Future<Output = T>) -> T {
+        let mut future = pin!(future);
+        poll_fn(|context| {
+            for index in 0..self.nodes.len() {
+                self.run_one(index, context);
+            }
+            future.as_mut().poll(context)
+        })
+        .await
+    }
+
+    /// An operator deletes the lease of a node, whose daemon may run.
+    pub fn delete_lease(&self, index: usize) {
+        let Some(address) = self.nodes.get(index).map(|node| node.address.to_string()) else {
+            return;
+        };
+        let key =
+            self.leases().into_iter().find(|(_, value)| value.contains(&format!("\"{address}\"")));
+        let Some((key, _)) = key else { return };
+        let delete = PbDeleteRequest { key: key.into_bytes(), ..PbDeleteRequest::default() };
+        self.transact(PbTxnOpRequest::RequestDeleteRange(delete));
+    }
+
+    /// The keys of all leases with their values.
+    pub fn leases(&self) -> Vec<(String, String)> {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        self.etcd.read(|state| {
+            let leases = state.keys().filter(|kv| kv.key.starts_with(LEASES));
+            leases.map(|kv| (text(&kv.key), text(&kv.value))).collect()
+        })
+    }
+
+    /// Without effect while etcd does not work.
+    fn transact(&self, request: PbTxnOpRequest) {
+        if matches!(self.etcd.health(), Health::Down | Health::Leaderless) {
+            return;
+        }
+        let success = vec![PbTxnRequestOp { request: Some(request) }];
+        let request = PbTxnRequest { success, ..PbTxnRequest::default() };
+        self.etcd.change(|state| ((), state.txn(&request).ok().and_then(|(_, change)| change)));
+    }
+
+    /// Reads from the disks where the pods of each host are.
+    pub fn look_for_pods(&self) {
+        let mut segment = self.network.segment.borrow_mut();
+        for (node, host) in self.nodes.iter().zip(&mut segment.hosts) {
+            host.pods = node.pods().or(host.pods);
+        }
+    }
+
+    /// Where packets of pods from one host to another are lost; none if they arrive.
+    pub fn loss(&self, from: usize, to: usize) -> Option<Lost> {
+        self.network.segment.borrow().pod_to_pod(from, to).err()
+    }
+}
+
+/// A file system in memory, where there is one.
+fn in_memory() -> std::path::PathBuf {
+    let shm = std::path::PathBuf::from("/dev/shm");
+    if shm.is_dir() { shm } else { std::env::temp_dir() }
+}

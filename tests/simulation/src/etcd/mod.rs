@@ -1,0 +1,144 @@
+//! An etcd in memory. It has the meaning of etcd, speaks its messages, and is reached over links
+//! that may fail.
+
+mod server;
+mod state;
+
+pub use state::State;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use etcd_client::Channel;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+
+use crate::network::{Link, LinkState};
+use server::Connection;
+use state::{Change, Observers};
+
+/// Clones share one etcd.
+#[derive(Clone, Debug)]
+pub struct Etcd {
+    shared: Arc<Mutex<Shared>>,
+    /// How often the server has closed all connections.
+    closings: watch::Sender<u64>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: State,
+    observers: Observers,
+    health: Health,
+}
+
+/// How the server behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Health {
+    Up,
+    /// It accepts no connection, and has closed all of them.
+    Down,
+    /// It answers that it has no leader.
+    Leaderless,
+    /// It answers each request after this time.
+    Slow(Duration),
+}
+
+impl Etcd {
+    pub fn new() -> Self {
+        let (state, observers) = (State::new(1), Observers::new());
+        let shared = Arc::new(Mutex::new(Shared { state, observers, health: Health::Up }));
+        Self { shared, closings: watch::Sender::new(0) }
+    }
+
+    /// Opens a connection by `link`.
+    ///
+    /// # Errors
+    /// The server cannot be reached.
+    pub fn connect(&self, link: &Link) -> Result<Channel, String> {
+        if self.health() == Health::Down {
+            return Err("connection refused".to_owned());
+        }
+        if link.state() != LinkState::Open {
+            return Err("no route to host".to_owned());
+        }
+        Ok(Connection::channel(self.clone(), link.clone()))
+    }
+
+    /// Reads or changes the data; what it returns is sent to the observers.
+    pub fn change<T>(&self, change: impl FnOnce(&mut State) -> (T, Option<Change>)) -> T {
+        let mut shared = self.shared();
+        let (result, changed) = change(&mut shared.state);
+        if let Some(changed) = changed {
+            shared.observers.retain(|(wish, observer)| {
+                wish.of(&changed).is_none_or(|wanted| observer.try_send(wanted).is_ok())
+                    && !observer.is_closed()
+            });
+        }
+        result
+    }
+
+    pub fn read<T>(&self, read: impl FnOnce(&State) -> T) -> T {
+        read(&self.shared().state)
+    }
+
+    pub fn health(&self) -> Health {
+        self.shared().health
+    }
+
+    pub fn set_health(&self, health: Health) {
+        let mut shared = self.shared();
+        if health == Health::Down {
+            self.close(&mut shared);
+        }
+        if shared.health == Health::Leaderless && health == Health::Up {
+            shared.state.term += 1;
+            shared.state.renew_all();
+        }
+        shared.health = health;
+    }
+
+    /// Takes the data of `backup`, as an operator does with `etcdctl snapshot restore`.
+    pub fn restore(&self, backup: State) {
+        let mut shared = self.shared();
+        self.close(&mut shared);
+        let cluster = shared.state.cluster + 1;
+        shared.state = backup.restored(cluster);
+        shared.state.renew_all();
+    }
+
+    /// Ends leases when their time has passed. Runs until it is dropped.
+    pub async fn keep_time(self) {
+        loop {
+            sleep(Duration::from_millis(500)).await;
+            if self.health() == Health::Down || self.health() == Health::Leaderless {
+                continue;
+            }
+            for lease in self.read(State::expired) {
+                self.change(|state| ((), state.revoke(lease).ok().flatten()));
+            }
+        }
+    }
+
+    fn close(&self, shared: &mut Shared) {
+        shared.observers.clear();
+        self.closings.send_modify(|count| *count += 1);
+    }
+
+    fn shared(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Default for Etcd {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Until the server answers, if it is slow.
+async fn think(health: Health) {
+    if let Health::Slow(time) = health {
+        tokio::time::sleep_until(Instant::now() + time).await;
+    }
+}

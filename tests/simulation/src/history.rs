@@ -1,0 +1,323 @@
+//! A history: what happens to a cluster, and how its invariants judge each moment.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Write};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tweed::model::entry::{Entry, Key, LinkName, Ownership};
+
+use crate::act::{Act, Config, Device, EtcdAct, FAULTS, LENGTH, SegmentAct, Step, acts};
+use crate::cluster::Cluster;
+use crate::etcd::{Health, State};
+use crate::invariant::{Judge, Violation};
+use crate::network::LinkState;
+
+/// What became of a history.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Of everything that happened: equal histories have equal ones.
+    pub hash: u64,
+    pub violation: Option<Violation>,
+}
+
+/// A history that an invariant rejects.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    pub seed: u64,
+    pub nodes: usize,
+    pub violation: Violation,
+    /// The acts without which it would be accepted.
+    pub steps: Vec<Step>,
+}
+
+/// How often pairs are looked at while nothing changes.
+const GLANCE: Duration = Duration::from_millis(500);
+
+/// Plays the history with this seed.
+///
+/// # Errors
+/// The disk of the simulating machine.
+pub fn play(seed: u64, nodes: usize) -> io::Result<Outcome> {
+    replay(seed, nodes, &acts(seed, nodes))
+}
+
+/// Plays these acts; all else follows from `seed`.
+///
+/// # Errors
+/// The disk of the simulating machine.
+pub fn replay(seed: u64, nodes: usize, steps: &[Step]) -> io::Result<Outcome> {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?;
+    runtime.block_on(async {
+        tweed::random::seed(seed);
+        let mut history = History::begin(nodes)?;
+        let violation = history.run(steps).await?;
+        Ok(Outcome { hash: history.hash.finish(), violation })
+    })
+}
+
+/// Skips as many acts as possible so that the same invariant still rejects the history.
+///
+/// # Errors
+/// The disk of the simulating machine.
+pub fn shrink(seed: u64, nodes: usize, violation: Violation) -> io::Result<Finding> {
+    let (mut steps, mut violation) = (acts(seed, nodes), violation);
+    let mut at = 0;
+    while at < steps.len() {
+        let mut fewer = steps.clone();
+        fewer.remove(at);
+        match replay(seed, nodes, &fewer)?.violation {
+            Some(same) if same.invariant == violation.invariant => {
+                (steps, violation) = (fewer, same);
+            }
+            _ => at += 1,
+        }
+    }
+    Ok(Finding { seed, nodes, violation, steps })
+}
+
+struct History {
+    cluster: Cluster,
+    judge: Judge,
+    hash: DefaultHasher,
+    etcd_backup: Option<State>,
+    disks: BTreeMap<usize, Vec<(PathBuf, Vec<u8>)>>,
+}
+
+impl History {
+    fn begin(nodes: usize) -> io::Result<Self> {
+        let mut cluster = Cluster::new(nodes)?;
+        cluster.configure(&Config::Vxlan.json());
+        (0..nodes).for_each(|index| cluster.start(index));
+        Ok(Self {
+            cluster,
+            judge: Judge::new(nodes),
+            hash: DefaultHasher::new(),
+            etcd_backup: None,
+            disks: BTreeMap::new(),
+        })
+    }
+
+    async fn run(&mut self, steps: &[Step]) -> io::Result<Option<Violation>> {
+        for step in steps {
+            if let Some(violation) = self.pass_until(step.at).await {
+                return Ok(Some(violation));
+            }
+            self.note(&step.to_string());
+            self.perform(&step.act)?;
+            self.judge.take(&step.act);
+        }
+        if let Some(violation) = self.pass_until(FAULTS).await {
+            return Ok(Some(violation));
+        }
+        self.heal();
+        if let Some(violation) = self.pass_until(LENGTH).await {
+            return Ok(Some(violation));
+        }
+        Ok(self.judge.end(&mut self.cluster).await)
+    }
+
+    /// Lets time pass, and looks at all pairs whenever a kernel has changed.
+    async fn pass_until(&mut self, end: Duration) -> Option<Violation> {
+        while let Some(left) = end.checked_sub(self.cluster.age()).filter(|it| !it.is_zero()) {
+            let time = left.min(GLANCE);
+            let judge = &mut self.judge;
+            let violation = self.cluster.pass(time, |cluster| judge.look(cluster)).await;
+            self.judge.pass(time, &self.cluster);
+            self.note_ops();
+            if violation.is_some() {
+                return violation;
+            }
+        }
+        None
+    }
+
+    fn note_ops(&mut self) {
+        let mut text = String::new();
+        for node in &self.cluster.nodes {
+            for op in node.kernel.take_log() {
+                let _ = match op {
+                    Ok(op) => writeln!(text, "n{} {op}", node.index + 1),
+                    Err(refused) => writeln!(text, "n{} {refused}", node.index + 1),
+                };
+            }
+        }
+        let revision = self.cluster.etcd.read(State::revision);
+        self.note(&format!("{:?} {revision} {text}", self.cluster.age()));
+    }
+
+    fn note(&mut self, text: &str) {
+        text.hash(&mut self.hash);
+    }
+
+    /// Ends all faults that are not over.
+    fn heal(&mut self) {
+        self.cluster.etcd.set_health(Health::Up);
+        self.cluster.network.segment.borrow_mut().heal();
+        for index in 0..self.cluster.nodes.len() {
+            self.cluster.nodes[index].link.set(LinkState::Open);
+            self.set_stopped(index, false);
+            self.cluster.nodes[index].kernel.link_up(&LinkName::new(Device::Underlay.name()));
+            self.cluster.nodes[index].add_foreign_route();
+            if self.cluster.nodes[index].run.is_none() {
+                self.cluster.start(index);
+            }
+        }
+    }
+
+    fn perform(&mut self, act: &Act) -> io::Result<()> {
+        let network = self.cluster.network.clone();
+        match act {
+            Act::Kill(index) => self.cluster.nodes[*index].kill(&network),
+            Act::Start(index) | Act::PowerOn(index) => {
+                self.set_up(*index, true);
+                self.cluster.start(*index);
+            }
+            Act::Stop(index) => self.set_stopped(*index, true),
+            Act::Continue(index) => self.set_stopped(*index, false),
+            Act::PowerOff(index) => self.power_off(*index),
+            Act::StoreLink(index, state) => self.cluster.nodes[*index].link.set(*state),
+            Act::Etcd(act) => self.change_etcd(*act),
+            Act::DeleteLease(index) => self.cluster.delete_lease(*index),
+            Act::Configure(config) => self.cluster.configure(&config.json()),
+            Act::LoseEntry(index, number) => self.lose_entry(*index, *number),
+            Act::FlushTables(index) => self.flush_tables(*index),
+            Act::Segment(act) => self.change_segment(*act),
+            Act::BackUpDisk(index) => {
+                self.disks.insert(*index, self.cluster.nodes[*index].back_up()?);
+            }
+            Act::Reinstall(index) => {
+                self.power_off(*index);
+                self.cluster.nodes[*index].reinstall()?;
+            }
+            Act::Copy(index, id) => {
+                let last = self.add()?;
+                let (originals, copy) = self.cluster.nodes.split_at_mut(last);
+                copy[0].copy(&originals[*index], *id)?;
+                self.cluster.start(last);
+            }
+            Act::Join => {
+                let last = self.add()?;
+                self.cluster.start(last);
+            }
+            Act::LinkDown(index, device) => {
+                if *device == Device::Underlay {
+                    self.set_up(*index, false);
+                }
+                self.cluster.nodes[*index].kernel.link_down(&LinkName::new(device.name()));
+            }
+            Act::LinkUp(index, device) => {
+                if *device == Device::Underlay {
+                    self.set_up(*index, true);
+                    self.cluster.nodes[*index].add_foreign_route();
+                }
+                self.cluster.nodes[*index].kernel.link_up(&LinkName::new(device.name()));
+            }
+            Act::RestoreDisk(index) => {
+                if let Some(files) = self.disks.remove(index) {
+                    self.cluster.nodes[*index].restore(&files)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a machine; returns its index.
+    fn add(&mut self) -> io::Result<usize> {
+        self.cluster.add()?;
+        self.judge.add();
+        Ok(self.cluster.nodes.len() - 1)
+    }
+
+    fn power_off(&mut self, index: usize) {
+        self.set_up(index, false);
+        self.cluster.nodes[index].lose_power(&self.cluster.network);
+        self.cluster.nodes[index].add_foreign_route();
+    }
+
+    fn change_etcd(&mut self, act: EtcdAct) {
+        let etcd = self.cluster.etcd.clone();
+        match act {
+            EtcdAct::Down => etcd.set_health(Health::Down),
+            EtcdAct::Leaderless => etcd.set_health(Health::Leaderless),
+            EtcdAct::Slow(time) => etcd.set_health(Health::Slow(time)),
+            EtcdAct::Up => etcd.set_health(Health::Up),
+            EtcdAct::Compact => etcd.change(|state| {
+                let revision = state.revision();
+                let _ = state.compact(revision);
+                ((), None)
+            }),
+            EtcdAct::BackUp => self.etcd_backup = Some(etcd.read(Clone::clone)),
+            EtcdAct::Restore => {
+                if let Some(backup) = self.etcd_backup.take() {
+                    etcd.restore(backup);
+                }
+            }
+        }
+    }
+
+    fn change_segment(&self, act: SegmentAct) {
+        let mut segment = self.cluster.network.segment.borrow_mut();
+        match act {
+            SegmentAct::Cut(from, to) => {
+                segment.cut.insert((from, to));
+            }
+            SegmentAct::Join(from, to) => {
+                segment.cut.remove(&(from, to));
+            }
+            SegmentAct::DropPods => segment.drops_pods = true,
+            SegmentAct::PassPods => segment.drops_pods = false,
+        }
+    }
+
+    fn set_up(&self, index: usize, is_up: bool) {
+        let mut segment = self.cluster.network.segment.borrow_mut();
+        if let Some(host) = segment.hosts.get_mut(index) {
+            host.is_up = is_up;
+        }
+    }
+
+    fn set_stopped(&mut self, index: usize, is_stopped: bool) {
+        if let Some(run) = &mut self.cluster.nodes[index].run {
+            run.is_stopped = is_stopped;
+        }
+        if let Some(daemon) = self.cluster.network.daemons.borrow_mut().get_mut(&index) {
+            daemon.is_stopped = is_stopped;
+        }
+    }
+
+    fn lose_entry(&self, index: usize, number: usize) {
+        let kernel = &self.cluster.nodes[index].kernel;
+        let keys: Vec<Key> = kernel.read_state(|state| {
+            let is_lost = |entry: &&Entry| match entry {
+                Entry::Setting(_) => false,
+                entry => !matches!(entry.ownership(), Ownership::Foreign),
+            };
+            state.entries().filter(is_lost).map(Entry::key).collect()
+        });
+        if !keys.is_empty() {
+            kernel.lose(&keys[number % keys.len()]);
+        }
+    }
+
+    fn flush_tables(&self, index: usize) {
+        let kernel = &self.cluster.nodes[index].kernel;
+        let keys: Vec<Key> = kernel.read_state(|state| {
+            let tables = state.entries().filter(|entry| matches!(entry, Entry::Table(_)));
+            tables.map(Entry::key).collect()
+        });
+        for key in &keys {
+            kernel.lose(key);
+        }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "seed {} with {} nodes: {}", self.seed, self.nodes, self.violation)?;
+        self.steps.iter().try_for_each(|step| writeln!(f, "  {step}"))
+    }
+}

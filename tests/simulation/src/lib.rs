@@ -1,0 +1,14 @@
+//! Whole clusters in one process: the code of the daemon, virtual time, faults by dice, and
+//! invariants that judge each history.
+
+#![allow(clippy::indexing_slicing, reason = "the acts of a history name nodes that exist")]
+
+pub mod act;
+pub mod cluster;
+pub mod etcd;
+pub mod history;
+pub mod invariant;
+pub mod network;
+pub mod node;
+pub mod prober;
+pub mod walk;

@@ -1,0 +1,92 @@
+//! `tweed-simulate`: plays histories of whole clusters, and prints those that an invariant rejects.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use clap::Parser;
+use tokio::time::Instant;
+use tweed::daemon::{LogFormat, log_to_stderr};
+use tweed_simulation::act::acts;
+use tweed_simulation::history::{Finding, play, shrink};
+
+#[derive(Parser)]
+struct Options {
+    /// The first seed
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// How many histories; each has the next seed
+    #[arg(long, default_value_t = 1)]
+    histories: u64,
+    /// Stop after this many minutes, whatever the number of histories
+    #[arg(long, default_value_t = 60)]
+    minutes: u64,
+    /// Nodes of each cluster
+    #[arg(long, default_value_t = 5)]
+    nodes: usize,
+    /// Histories at once
+    #[arg(long, default_value_t = 2)]
+    jobs: usize,
+    /// Show what the daemons log; for one history
+    #[arg(long)]
+    log: bool,
+}
+
+fn main() -> anyhow::Result<()> {
+    let options = Options::parse();
+    if options.log {
+        log_to_stderr(tracing::Level::DEBUG, LogFormat::Text);
+    }
+    let begun = Instant::now();
+    let end = begun + Duration::from_secs(options.minutes * 60);
+    let next = AtomicU64::new(options.seed);
+    let last = options.seed + options.histories;
+    let (findings, thrown) = (Mutex::new(Vec::new()), Mutex::new(BTreeMap::<String, u64>::new()));
+    thread::scope(|scope| {
+        for _ in 0..options.jobs {
+            scope.spawn(|| {
+                while Instant::now() < end {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= last {
+                        return;
+                    }
+                    for step in acts(seed, options.nodes) {
+                        *lock(&thrown).entry(step.act.name()).or_default() += 1;
+                    }
+                    match one(seed, options.nodes) {
+                        Ok(None) => {}
+                        Ok(Some(finding)) => {
+                            let _ = writeln!(io::stdout(), "{finding}");
+                            lock(&findings).push(finding);
+                        }
+                        Err(error) => {
+                            let _ = writeln!(io::stderr(), "seed {seed}: {error}");
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let played = next.load(Ordering::Relaxed).min(last) - options.seed;
+    let mut out = io::stdout();
+    for (act, times) in lock(&thrown).iter() {
+        writeln!(out, "{times:>8} {act}")?;
+    }
+    let rate = f64::from(u32::try_from(played)?) / begun.elapsed().as_secs_f64() * 60.0;
+    let found = lock(&findings).len();
+    writeln!(out, "{played} histories, {rate:.0} per minute, {found} findings")?;
+    anyhow::ensure!(found == 0, "{found} histories were rejected");
+    Ok(())
+}
+
+fn one(seed: u64, nodes: usize) -> io::Result<Option<Finding>> {
+    let outcome = play(seed, nodes)?;
+    outcome.violation.map(|violation| shrink(seed, nodes, violation)).transpose()
+}
+
+fn lock<T>(shared: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}

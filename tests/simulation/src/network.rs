@@ -1,0 +1,87 @@
+//! Links between a node and the store, whose state the dice set.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
+
+/// The way of one node to the store. Clones share one link.
+#[derive(Clone, Debug, Default)]
+pub struct Link {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<LinkState>,
+    changed: Notify,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LinkState {
+    #[default]
+    Open,
+    /// Nothing gets through, without an error.
+    Cut,
+    /// Requests arrive, and answers are lost.
+    AnswersLost,
+}
+
+/// Towards the store, or back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    Request,
+    Answer,
+}
+
+/// One way.
+const LATENCY: Duration = Duration::from_millis(1);
+/// After this time without an answer to a ping, the client closes the connection.
+const PINGS: Duration = Duration::from_secs(15);
+
+impl Link {
+    pub fn state(&self) -> LinkState {
+        *self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn set(&self, state: LinkState) {
+        *self.shared.state.lock().unwrap_or_else(PoisonError::into_inner) = state;
+        self.shared.changed.notify_waiters();
+    }
+
+    /// Takes a message across; an error if the connection ends first.
+    pub async fn cross(&self, direction: Direction) -> Result<(), Closed> {
+        sleep(LATENCY).await;
+        timeout(PINGS, self.until_open(direction)).await.map_err(|_| Closed)
+    }
+
+    /// Returns once nothing has got through for so long that pings end the connection.
+    pub async fn closed(&self) {
+        loop {
+            while self.state() == LinkState::Open {
+                let changed = self.shared.changed.notified();
+                if self.state() == LinkState::Open {
+                    changed.await;
+                }
+            }
+            if timeout(PINGS, self.until_open(Direction::Answer)).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn until_open(&self, direction: Direction) {
+        loop {
+            let changed = self.shared.changed.notified();
+            match (self.state(), direction) {
+                (LinkState::Open, _) | (LinkState::AnswersLost, Direction::Request) => return,
+                (LinkState::Cut | LinkState::AnswersLost, _) => changed.await,
+            }
+        }
+    }
+}
+
+/// The connection was closed.
+#[derive(Clone, Copy, Debug)]
+pub struct Closed;

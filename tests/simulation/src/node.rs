@@ -1,0 +1,270 @@
+//! A machine of the cluster: its disk, its kernel, and the daemon that may run on it.
+
+use std::cell::RefCell;
+use std::fs;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::LocalSet;
+use tweed::control::{Event, Progress, Query};
+use tweed::daemon::options::{Options, StoreOptions};
+use tweed::daemon::{Blocking, Daemon, Parts, load_checkpoint, previous};
+use tweed::model::checkpoint::HostId;
+use tweed::model::entry::{Entry, LinkName, Route};
+use tweed::model::node::{Facts, Interface, InterfaceAddress, Lifetime};
+use tweed::model::prefix::{Family, Prefix};
+use tweed::model::status::Status;
+use tweed::store::etcd::{EtcdSubnetManager, Transport};
+use tweed_model::ModelKernel;
+
+use crate::act::MachineId;
+use crate::etcd::Etcd;
+use crate::network::Link;
+use crate::prober::{Network, probe_paths};
+
+pub struct Node {
+    pub index: usize,
+    pub address: IpAddr,
+    pub kernel: ModelKernel,
+    /// To the store.
+    pub link: Link,
+    pub run: Option<Run>,
+    disk: PathBuf,
+    machine: String,
+    boots: u32,
+    /// Whether its disk is a copy of another node's.
+    pub is_copy: bool,
+}
+
+/// A running daemon.
+pub struct Run {
+    pub tasks: LocalSet,
+    /// The process is stopped by a signal.
+    pub is_stopped: bool,
+    outlook: Rc<RefCell<Outlook>>,
+}
+
+/// What can be seen of a daemon from outside.
+#[derive(Default)]
+struct Outlook {
+    events: Option<mpsc::Sender<Event>>,
+    progress: Option<watch::Receiver<Progress>>,
+    /// Why it has ended.
+    ended: Option<String>,
+}
+
+impl Node {
+    /// A machine that was never started.
+    pub fn new(index: usize, folder: &Path) -> io::Result<Self> {
+        let number = u8::try_from(index + 1).unwrap_or(u8::MAX);
+        let address = IpAddr::from(Ipv4Addr::new(172, 16, 0, number));
+        let disk = folder.join(format!("n{}", index + 1));
+        fs::create_dir_all(&disk)?;
+        Ok(Self {
+            index,
+            address,
+            kernel: ModelKernel::new(facts(address)),
+            link: Link::default(),
+            run: None,
+            disk,
+            machine: format!("machine-{number}"),
+            boots: 1,
+            is_copy: false,
+        })
+    }
+
+    /// Starts the daemon.
+    pub fn start(&mut self, etcd: &Etcd, network: &Rc<Network>) {
+        let (outlook, tasks) = (Rc::<RefCell<Outlook>>::default(), LocalSet::new());
+        let (options, host) = (self.options(etcd), self.host());
+        let (kernel, index) = (self.kernel.clone(), self.index);
+        let (seen, network) = (Rc::clone(&outlook), Rc::clone(network));
+        tasks.spawn_local(async move {
+            let ended = run(options, host, kernel, (index, network), &seen).await;
+            seen.borrow_mut().ended =
+                Some(ended.map_or_else(
+                    |error| format!("{error:#}"),
+                    |()| "the daemon has ended".to_owned(),
+                ));
+        });
+        self.run = Some(Run { tasks, is_stopped: false, outlook });
+    }
+
+    /// Kills the daemon.
+    pub fn kill(&mut self, network: &Network) {
+        self.run = None;
+        network.daemons.borrow_mut().remove(&self.index);
+    }
+
+    /// Cuts the power: the kernel forgets everything, the disk keeps what was written.
+    pub fn lose_power(&mut self, network: &Network) {
+        self.kill(network);
+        self.kernel.reboot();
+        self.boots += 1;
+        // The file system in memory is empty after a boot.
+        let _ = fs::remove_file(self.subnet_file());
+    }
+
+    /// Another program adds a route, which must stay.
+    pub fn add_foreign_route(&self) {
+        if let Some(route) = foreign_route() {
+            self.kernel.set_silently(Entry::Route(route));
+        }
+    }
+
+    /// Installs the machine again.
+    ///
+    /// # Errors
+    /// The disk of the simulating machine.
+    pub fn reinstall(&mut self) -> io::Result<()> {
+        self.machine.push('+');
+        self.wipe()
+    }
+
+    /// Puts a copy of the disk of `original` into this machine.
+    ///
+    /// # Errors
+    /// The disk of the simulating machine.
+    pub fn copy(&mut self, original: &Self, id: MachineId) -> io::Result<()> {
+        self.is_copy = true;
+        if id == MachineId::Kept {
+            self.machine.clone_from(&original.machine);
+        }
+        for (file, text) in original.back_up()? {
+            if let Some(name) = file.file_name().filter(|_| file != original.subnet_file()) {
+                fs::write(self.disk.join(name), text)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies the disk.
+    ///
+    /// # Errors
+    /// The disk of the simulating machine.
+    pub fn back_up(&self) -> io::Result<Vec<(PathBuf, Vec<u8>)>> {
+        let files = fs::read_dir(&self.disk)?.map(|file| file.map(|file| file.path()));
+        let files: Vec<PathBuf> = files.collect::<io::Result<_>>()?;
+        let files = files.into_iter().filter(|file| file.is_file());
+        files.map(|file| Ok((file.clone(), fs::read(file)?))).collect()
+    }
+
+    /// Puts a copy of the disk back.
+    ///
+    /// # Errors
+    /// The disk of the simulating machine.
+    pub fn restore(&self, backup: &[(PathBuf, Vec<u8>)]) -> io::Result<()> {
+        self.wipe()?;
+        backup.iter().try_for_each(|(file, text)| fs::write(file, text))
+    }
+
+    /// Empties the disk.
+    ///
+    /// # Errors
+    /// The disk of the simulating machine.
+    pub fn wipe(&self) -> io::Result<()> {
+        fs::remove_dir_all(&self.disk)?;
+        fs::create_dir_all(&self.disk)
+    }
+
+    /// The subnet of its pods, by the file that the CNI plugin reads.
+    pub fn pods(&self) -> Option<Prefix> {
+        let subnets = tweed_cni::subnet_env::previous_subnets(&self.subnet_file()).ok()?;
+        subnets.into_iter().map(Prefix::from).next()
+    }
+
+    pub fn is_running(&self) -> bool {
+        self.run.as_ref().is_some_and(|run| !run.is_stopped && run.ended().is_none())
+    }
+
+    fn subnet_file(&self) -> PathBuf {
+        self.disk.join("subnet.env")
+    }
+
+    fn host(&self) -> HostId {
+        let boot = format!("boot-{}-{}", self.machine, self.boots);
+        HostId { machine: Some(self.machine.clone()), boot: Some(boot) }
+    }
+
+    fn options(&self, etcd: &Etcd) -> Options {
+        let flags = [
+            "--etcd-endpoints=http://etcd:2379".to_owned(),
+            "--iface=eth0".to_owned(),
+            "--healthz-port=0".to_owned(),
+            format!("--subnet-file={}", self.subnet_file().display()),
+            format!("--state-file={}", self.disk.join("state.json").display()),
+        ];
+        let options = Options::parse(flags, |_| None);
+        let Ok(mut options) = options else { unreachable!("these flags are valid") };
+        let (etcd, link) = (etcd.clone(), self.link.clone());
+        if let StoreOptions::Etcd(options) = &mut options.store {
+            options.transport = Transport::Channels(Arc::new(move |_| etcd.connect(&link)));
+        }
+        options
+    }
+}
+
+impl Run {
+    /// Why the daemon has ended, if it has.
+    pub fn ended(&self) -> Option<String> {
+        self.outlook.borrow().ended.clone()
+    }
+
+    pub fn progress(&self) -> Option<Progress> {
+        Some(self.outlook.borrow().progress.as_ref()?.borrow().clone())
+    }
+
+    /// The status of the daemon; none if it does not answer.
+    pub fn status(&self) -> impl Future<Output = Option<Status>> + use<> {
+        let events = self.outlook.borrow().events.clone();
+        async move {
+            let (reply, answer) = oneshot::channel();
+            events?.send(Event::Query(Query::Status(reply))).await.ok()?;
+            answer.await.ok()
+        }
+    }
+}
+
+async fn run(
+    options: Options,
+    host: HostId,
+    kernel: ModelKernel,
+    (index, network): (usize, Rc<Network>),
+    outlook: &RefCell<Outlook>,
+) -> anyhow::Result<()> {
+    let StoreOptions::Etcd(etcd) = options.store.clone() else { return Ok(()) };
+    let remembered = load_checkpoint(&options, &host);
+    let before = previous(&options, remembered.as_ref());
+    let manager = EtcdSubnetManager::new(etcd, before, options.renew_margin);
+    let blocking = Blocking::Inline;
+    let parts = Parts { options, host, manager, kernel, remembered, blocking };
+    let daemon = Daemon::start(parts).await?;
+    outlook.borrow_mut().events = Some(daemon.events());
+    outlook.borrow_mut().progress = Some(daemon.progress());
+    let probes = probe_paths(network, index, daemon.manager(), daemon.events());
+    tokio::select! {
+        biased;
+        ended = daemon.ended() => ended,
+        _ = probes => anyhow::bail!("the probes have ended"),
+    }
+}
+
+fn facts(address: IpAddr) -> Facts {
+    let name = LinkName::new("eth0");
+    let lifetime = Lifetime::Permanent;
+    let addresses = vec![InterfaceAddress { address, prefix_len: 24, usable: true, lifetime }];
+    let eth0 = Interface { name: name.clone(), mtu: 1500, up: true, layer2: true, addresses };
+    let default_routes = vec![(Family::V4, Some(name))];
+    Facts { interfaces: vec![eth0], default_routes, ..Facts::default() }
+}
+
+/// A route of another program, which must stay.
+pub fn foreign_route() -> Option<Route> {
+    let destination = "192.168.99.0/24".parse().ok()?;
+    let gateway = IpAddr::from([172, 16, 0, 254]);
+    Some(Route { protocol: 4, ..Route::via(destination, gateway, LinkName::new("eth0")) })
+}

@@ -1,0 +1,200 @@
+//! Whether a packet arrives, by the state of the kernels that it passes.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use tweed::model::entry::{
+    Address, Entry, KernelState, Key, Link, LinkKind, LinkName, Route, RouteKind, Setting,
+    SettingKind,
+};
+use tweed::model::path::Path;
+use tweed::model::prefix::Prefix;
+use tweed_model::ModelKernel;
+
+/// A host as packets see it.
+#[derive(Clone, Debug)]
+pub struct Host {
+    pub kernel: ModelKernel,
+    /// Its address on the segment.
+    pub address: IpAddr,
+    /// Whether it is switched on, with its cable plugged in.
+    pub is_up: bool,
+    /// Where its pods are.
+    pub pods: Option<Prefix>,
+}
+
+/// All hosts, on one segment.
+#[derive(Debug, Default)]
+pub struct Segment {
+    pub hosts: Vec<Host>,
+    /// From which host nothing arrives at which other one.
+    pub cut: BTreeSet<(usize, usize)>,
+    /// Whether it drops packets with addresses of pods, as clouds do.
+    pub drops_pods: bool,
+}
+
+/// Where a packet is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lost {
+    NoRoute,
+    NoNeighbour,
+    NoForwardingEntry,
+    /// The host is off, or the segment is cut.
+    Segment,
+    /// The underlay drops packets with addresses of pods.
+    Underlay,
+    /// The receiver has no such tunnel device.
+    NoTunnel,
+    /// The receiver does not let this sender into its tunnel.
+    Guard,
+    /// The reverse-path filter of the receiver.
+    Filter,
+    /// It arrives at a host that does not have its destination.
+    Elsewhere,
+}
+
+/// How a packet leaves its sender.
+enum Exit {
+    Tunnel(IpAddr),
+    Direct(IpAddr),
+}
+
+const TUNNEL: &str = "flannel.1";
+const UNDERLAY: &str = "eth0";
+
+impl Segment {
+    /// Ends all faults.
+    pub fn heal(&mut self) {
+        self.cut.clear();
+        self.drops_pods = false;
+        self.hosts.iter_mut().for_each(|host| host.is_up = true);
+    }
+
+    /// The fate of a packet between pods, by the routes of the sender's kernel.
+    ///
+    /// # Errors
+    /// Where it is lost.
+    pub fn pod_to_pod(&self, from: usize, to: usize) -> Result<(), Lost> {
+        let (sender, receiver) = (self.host(from)?, self.host(to)?);
+        let (Some(source), Some(destination)) = (sender.pods, receiver.pods) else {
+            return Err(Lost::NoRoute);
+        };
+        let (source, destination) = (source.gateway(), destination.gateway());
+        let exit = sender.kernel.read_state(|state| exit(state, destination))?;
+        let (at, link) = self.carry(from, &exit)?;
+        let at = self.host(at)?;
+        at.kernel.read_state(|state| filter(state, source, link))?;
+        let is_there = at.pods.is_some_and(|pods| pods.contains(destination));
+        if is_there { Ok(()) } else { Err(Lost::Elsewhere) }
+    }
+
+    /// The fate of a probe from the daemon of a host to that of the host with `destination`.
+    ///
+    /// # Errors
+    /// Where it is lost.
+    pub fn probe(
+        &self,
+        from: usize,
+        (source, destination): (IpAddr, IpAddr),
+        path: Path,
+        gateway: IpAddr,
+    ) -> Result<usize, Lost> {
+        let exit = match path {
+            Path::Direct => Exit::Direct(gateway),
+            Path::Tunnel => self.host(from)?.kernel.read_state(|it| exit(it, destination))?,
+        };
+        let (at, link) = self.carry(from, &exit)?;
+        let is_local = self.host(at)?.kernel.read_state(|state| {
+            filter(state, source, link)?;
+            let is_it = |entry: &Entry| {
+                matches!(entry, Entry::Address(Address { address, .. }) if *address == destination)
+            };
+            if state.entries().any(is_it) { Ok(()) } else { Err(Lost::Elsewhere) }
+        });
+        is_local.map(|()| at)
+    }
+
+    /// The host at which the packet arrives, and by which of its links.
+    fn carry(&self, from: usize, exit: &Exit) -> Result<(usize, &'static str), Lost> {
+        let (Exit::Direct(address) | Exit::Tunnel(address)) = exit;
+        let mut hosts = self.hosts.iter().enumerate();
+        let found = hosts.find(|(index, it)| *index != from && it.address == *address && it.is_up);
+        let (at, receiver) = found.ok_or(Lost::Segment)?;
+        if !self.host(from)?.is_up || self.cut.contains(&(from, at)) {
+            return Err(Lost::Segment);
+        }
+        match exit {
+            Exit::Direct(_) if self.drops_pods => Err(Lost::Underlay),
+            Exit::Direct(_) => Ok((at, UNDERLAY)),
+            Exit::Tunnel(_) => {
+                let source = self.host(from)?.address;
+                receiver.kernel.read_state(|state| decapsulate(state, source))?;
+                Ok((at, TUNNEL))
+            }
+        }
+    }
+
+    fn host(&self, index: usize) -> Result<&Host, Lost> {
+        self.hosts.get(index).ok_or(Lost::Segment)
+    }
+}
+
+/// The route of the kernel to `destination`, down to the outer address.
+fn exit(state: &KernelState, destination: IpAddr) -> Result<Exit, Lost> {
+    let (link, gateway) = lookup(state, destination).ok_or(Lost::NoRoute)?;
+    if link.as_str() != TUNNEL {
+        return Ok(Exit::Direct(gateway));
+    }
+    let Some(Entry::Neighbour(neighbour)) = state.get(&Key::Neighbour(link.clone(), gateway))
+    else {
+        return Err(Lost::NoNeighbour);
+    };
+    match state.get(&Key::Fdb(link, neighbour.mac)) {
+        Some(Entry::Fdb(fdb)) => Ok(Exit::Tunnel(fdb.destination)),
+        _ => Err(Lost::NoForwardingEntry),
+    }
+}
+
+/// The link and the next hop of the longest route; none without one, and outside the network of pods.
+fn lookup(state: &KernelState, destination: IpAddr) -> Option<(LinkName, IpAddr)> {
+    let covering = state.routes().filter(|route| route.destination.contains(destination));
+    let best = covering.max_by_key(|it| (it.destination.prefix_len(), u32::MAX - it.metric))?;
+    let Route { kind: RouteKind::Unicast, nexthop, gateway, link, .. } = best else { return None };
+    let (link, gateway) = match nexthop {
+        Some(id) => match state.get(&Key::Nexthop(*id)) {
+            Some(Entry::Nexthop(object)) => (object.link.clone(), object.gateway),
+            _ => return None,
+        },
+        None => (link.clone(), *gateway),
+    };
+    Some((link?, gateway.unwrap_or(destination)))
+}
+
+/// Whether the tunnel device takes the packet from `source`.
+fn decapsulate(state: &KernelState, source: IpAddr) -> Result<(), Lost> {
+    match state.get(&Key::Link(LinkName::new(TUNNEL))) {
+        Some(Entry::Link(Link { up: true, kind: LinkKind::Vxlan(_), .. })) => {}
+        _ => return Err(Lost::NoTunnel),
+    }
+    let mut entries = state.entries();
+    let guard = entries.find_map(|entry| match entry {
+        Entry::Table(table) if table.has_peers() => Some(&table.name),
+        _ => None,
+    });
+    // Without a renewal, the table lets everything in.
+    let Some(table) = guard.filter(|it| state.get(&Key::Renewal((*it).clone())).is_some()) else {
+        return Ok(());
+    };
+    match state.get(&Key::Element(table.clone(), source)) {
+        Some(Entry::Element(_)) => Ok(()),
+        _ => Err(Lost::Guard),
+    }
+}
+
+/// A strict filter of `link` drops packets whose answer would leave by another link.
+fn filter(state: &KernelState, source: IpAddr, link: &str) -> Result<(), Lost> {
+    let key = Key::Setting(SettingKind::ReversePath, LinkName::new(link));
+    let is_strict = matches!(state.get(&key), Some(Entry::Setting(Setting { on: true, .. })));
+    let back = || lookup(state, source).is_some_and(|(way, _)| way.as_str() == link);
+    if is_strict && !back() { Err(Lost::Filter) } else { Ok(()) }
+}
