@@ -224,7 +224,9 @@ fn a_node_that_does_not_follow_is_named_and_waited_for() {
         "it continued before all nodes could receive"
     );
     cluster.daemons[2].thaw().unwrap();
-    done(&cluster, "start --to host-gw --percent 100").unwrap();
+    // Probes that were lost while it was stopped block the stage until others are answered.
+    let start = || done(&cluster, "start --to host-gw --percent 100").map(drop);
+    eventually(PATIENCE, start).unwrap();
     follow(&cluster, &[0, 1, 2]).unwrap();
 }
 
