@@ -13,6 +13,5 @@ mod connection;
 mod documents;
 mod fixture;
 mod leases;
-mod model;
 #[path = "../notation/subnets.rs"]
 mod subnets;
