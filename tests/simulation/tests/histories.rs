@@ -1,4 +1,4 @@
-//! Histories of whole clusters: the same seed gives the same history, and no invariant rejects one.
+//! Histories of whole clusters: no invariant rejects one.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "for tests")]
 
 use std::time::Duration;
@@ -12,13 +12,6 @@ const NODES: usize = 5;
 const FOUND: [u64; 0] = [];
 /// How long new histories are played.
 const TIME: Duration = Duration::from_secs(60);
-
-#[test]
-fn a_seed_decides_everything() {
-    for seed in 0..20 {
-        assert_eq!(play(seed, NODES).unwrap().hash, play(seed, NODES).unwrap().hash, "{seed}");
-    }
-}
 
 #[test]
 fn no_history_that_was_rejected_once_is_rejected_again() {
