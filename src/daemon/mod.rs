@@ -227,10 +227,6 @@ impl<S: Leases + Documents + 'static> Daemon<S> {
         self.shared.events.clone()
     }
 
-    pub fn progress(&self) -> watch::Receiver<Progress> {
-        self.shared.progress.clone()
-    }
-
     pub fn manager(&self) -> Rc<S> {
         self.manager.clone()
     }

@@ -106,7 +106,7 @@ pub const FAULTS: Duration = Duration::from_secs(70);
 /// A history's length.
 pub const LENGTH: Duration = Duration::from_secs(120);
 
-/// The acts of the history with this seed, for so many nodes, in their order.
+/// The acts of the history with this seed, for this number of nodes, in their order.
 pub fn acts(seed: u64, nodes: usize) -> Vec<Step> {
     let mut dice = Dice { rng: StdRng::seed_from_u64(seed), nodes, steps: Vec::new() };
     let faults = dice.rng.random_range(1..=6);

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
-use tweed::control::{Event, Progress, Query};
+use tweed::control::{Event, Query};
 use tweed::daemon::options::{Options, StoreOptions};
 use tweed::daemon::{Blocking, Daemon, Parts, load_checkpoint, previous};
 use tweed::model::checkpoint::HostId;
@@ -52,7 +52,6 @@ pub struct Run {
 #[derive(Default)]
 struct Outlook {
     events: Option<mpsc::Sender<Event>>,
-    progress: Option<watch::Receiver<Progress>>,
     /// Why it has ended.
     ended: Option<String>,
 }
@@ -214,10 +213,6 @@ impl Run {
         self.outlook.borrow().ended.clone()
     }
 
-    pub fn progress(&self) -> Option<Progress> {
-        Some(self.outlook.borrow().progress.as_ref()?.borrow().clone())
-    }
-
     /// The status of the daemon; none if it does not answer.
     pub fn status(&self) -> impl Future<Output = Option<Status>> + use<> {
         let events = self.outlook.borrow().events.clone();
@@ -244,7 +239,6 @@ async fn run(
     let parts = Parts { options, host, manager, kernel, remembered, blocking };
     let daemon = Daemon::start(parts).await?;
     outlook.borrow_mut().events = Some(daemon.events());
-    outlook.borrow_mut().progress = Some(daemon.progress());
     let probes = probe_paths(network, index, daemon.manager(), daemon.events());
     tokio::select! {
         biased;

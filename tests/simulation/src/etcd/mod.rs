@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use etcd_client::Channel;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use crate::network::{Link, LinkState};
 use server::Connection;
@@ -107,16 +107,13 @@ impl Etcd {
         shared.state.renew_all();
     }
 
-    /// Ends leases when their time has passed. Runs until it is dropped.
-    pub async fn keep_time(self) {
-        loop {
-            sleep(Duration::from_millis(500)).await;
-            if self.health() == Health::Down || self.health() == Health::Leaderless {
-                continue;
-            }
-            for lease in self.read(State::expired) {
-                self.change(|state| ((), state.revoke(lease).ok().flatten()));
-            }
+    /// Ends the leases whose time has passed. Without a leader, none ends.
+    pub fn end_leases(&self) {
+        if matches!(self.health(), Health::Down | Health::Leaderless) {
+            return;
+        }
+        for lease in self.read(State::expired) {
+            self.change(|state| ((), state.revoke(lease).ok().flatten()));
         }
     }
 
@@ -139,6 +136,6 @@ impl Default for Etcd {
 /// Until the server answers, if it is slow.
 async fn think(health: Health) {
     if let Health::Slow(time) = health {
-        tokio::time::sleep_until(Instant::now() + time).await;
+        sleep(time).await;
     }
 }
