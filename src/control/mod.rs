@@ -139,7 +139,8 @@ impl<K: Kernel> Reconciler<K> {
             let is_probe = matches!(event, Event::Probe(_));
             self.control.apply(event);
             // Most probe reports change no verdict, and they are frequent.
-            let is_news = self.control.changes != Changes::default();
+            let is_news =
+                self.control.changes != Changes::default() || self.control.has_questions();
             if is_probe && !is_news && !self.control.state.timers.is_due() {
                 self.control.beat();
                 continue;
@@ -155,6 +156,7 @@ impl<K: Kernel> Reconciler<K> {
             if !self.control.state.waits_after_failure() {
                 self.settle_since(begun).await;
             }
+            self.answer_traces().await;
             self.control.report();
         }
     }

@@ -1,5 +1,7 @@
 //! The path verdicts: which peers are probed, and how the results change their paths.
 
+mod trace;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
@@ -19,7 +21,7 @@ use crate::model::status::{PathStatus, ProbeResults, ProbeStatus};
 use crate::plan::backend::{self, PathPlan, PeerPlan};
 use crate::plan::desired::LeasePlan;
 use crate::plan::paths::{Board, LocalProber, ProbeRequest, ProbeState, Target, UsedPath};
-use crate::probe::{ProbeChannels, ProbeEvent};
+use crate::probe::{AnsweredTrace, AskedTrace, ProbeChannels, ProbeEvent};
 use crate::random::random;
 
 #[derive(Debug)]
@@ -33,6 +35,8 @@ pub(super) struct Paths {
     epoch: Instant,
     /// What was last recorded about the peers.
     pub(super) logged: LoggedPeers,
+    /// Questions of peers about packets, which are answered at the end of the pass.
+    asked: Vec<AskedTrace>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -53,6 +57,7 @@ impl Paths {
             board: None,
             epoch: Instant::now(),
             logged: LoggedPeers::default(),
+            asked: Vec::new(),
         }
     }
 
@@ -96,6 +101,13 @@ impl Paths {
         for request in unsent {
             tracing::debug!(peer = %request.peer, "probe not sent: the queue is full");
             self.revise(|board| board.record_loss(&request, at, at));
+        }
+    }
+
+    /// Sends an answer to a question of a peer; drops it if too many wait.
+    fn answer(&self, answered: AnsweredTrace) {
+        if let Some(channels) = &self.channels {
+            drop(channels.answers.try_send(answered));
         }
     }
 
@@ -188,6 +200,10 @@ impl Control {
                 paths.revise(|board| board.record_packet(peer, since(at)));
             }
             ProbeEvent::Due { at } => paths.ask(since(at)),
+            ProbeEvent::Asked(asked) => {
+                self.take_question(*asked);
+                return Changes::default();
+            }
         }
         // With `Mixed`, the paths of peers without a verdict depend on whether probing is on.
         let plan = is_switch && self.inputs.is_mixed();

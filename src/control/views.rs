@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
@@ -25,6 +26,7 @@ use crate::model::status::{
 };
 use crate::plan::backend::{self, PathPlan, PeerPlan, Unreachable};
 use crate::plan::paths::{Board, ProbeState};
+use crate::plan::trace::{PeerQuestion, Trace};
 
 /// A query to the loop, with the channel for its response.
 #[derive(Debug)]
@@ -39,6 +41,8 @@ pub enum Query {
     Report(oneshot::Sender<Option<NodeReport>>),
     /// All inputs of the plan; none until all are known.
     Checkpoint(oneshot::Sender<Option<Checkpoint>>),
+    /// Asks the peer whose subnet begins with this address what happens to a packet.
+    Peer(IpAddr, PeerQuestion, oneshot::Sender<Result<oneshot::Receiver<Trace>, String>>),
 }
 
 impl Control {
@@ -52,6 +56,9 @@ impl Control {
             Query::Events(after, reply) => drop(reply.send(self.recorder.after(after))),
             Query::Report(reply) => drop(reply.send(self.node_report())),
             Query::Checkpoint(reply) => drop(reply.send(self.checkpoint())),
+            Query::Peer(peer, question, reply) => {
+                drop(reply.send(self.ask_peer(peer, question)));
+            }
         }
     }
 

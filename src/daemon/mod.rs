@@ -16,6 +16,7 @@ mod systemd;
 
 pub use files::{load_checkpoint, previous};
 pub use log::{LogFormat, log_to_stderr};
+pub use serve::trace_path;
 
 use std::collections::BTreeMap;
 use std::rc::Rc;

@@ -1,6 +1,6 @@
 //! Serves the endpoints: health for supervisors, metrics for monitoring, answers for `tweedctl`.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::value::to_raw_value;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::task::spawn_blocking;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::Shared;
 use crate::control::{HEARTBEAT, Query};
@@ -17,13 +17,19 @@ use crate::daemon::http::{self, Response};
 use crate::daemon::metrics::{self, Figures};
 use crate::daemon::options::Options;
 use crate::daemon::resources::Resources;
+use crate::model::path::Path;
 use crate::model::status::Readiness;
+use crate::plan::trace::{PeerHops, PeerQuestion, TracedPacket};
+use crate::probe::TRACE_TIMEOUT;
 use crate::store::LeaseTerm;
 
 /// A loop without a heartbeat for this time is stuck.
 const STUCK: Duration = HEARTBEAT.saturating_mul(6);
 
 const METRICS: &str = "/metrics";
+const TRACE: &str = "/trace/";
+/// In place of a path: the peer sends the packet.
+const SENT: &str = "sent";
 
 /// The sockets of the daemon; none for a port that is off.
 pub(super) struct Servers {
@@ -74,11 +80,48 @@ async fn control(path: &str, shared: &Shared) -> Response {
         "/store" => http::json(200, &shared.options.store.location()),
         "/inputs" => answer(shared.ask(Query::Checkpoint).await),
         "/events" => answer(shared.ask(|reply| Query::Events(0, reply)).await),
-        other => match other.strip_prefix("/events/").map(str::parse) {
-            Some(Ok(after)) => answer(shared.ask(|reply| Query::Events(after, reply)).await),
-            Some(Err(_)) | None => health(other, shared).await,
-        },
+        other => {
+            if let Some(Ok(after)) = other.strip_prefix("/events/").map(str::parse) {
+                return answer(shared.ask(|reply| Query::Events(after, reply)).await);
+            }
+            match other.strip_prefix(TRACE).and_then(asked) {
+                Some((peer, question)) => answer(trace(peer, question, shared).await),
+                None => health(other, shared).await,
+            }
+        }
     }
+}
+
+/// `PEER/SRC/DST/SIZE/PATH`, as [`trace_path`] writes it.
+fn asked(words: &str) -> Option<(IpAddr, PeerQuestion)> {
+    let mut words = words.split('/');
+    let mut address = || words.next()?.parse().ok();
+    let (peer, source, destination) = (address()?, address()?, address()?);
+    let size = words.next()?.parse().ok()?;
+    let name = words.next()?;
+    let path = Path::ALL.into_iter().find(|path| path.as_str() == name);
+    let is_complete = words.next().is_none() && (path.is_some() || name == SENT);
+    let packet = TracedPacket::parse(source, destination, size).ok().filter(|_| is_complete)?;
+    Some((peer, PeerQuestion { packet, arrives_by: path }))
+}
+
+/// The path on the control socket for a question to the peer whose subnet begins with `peer`.
+pub fn trace_path(peer: IpAddr, PeerQuestion { packet, arrives_by }: PeerQuestion) -> String {
+    let TracedPacket { source, destination, size } = packet;
+    let path = arrives_by.map_or(SENT, Path::as_str);
+    format!("{TRACE}{peer}/{source}/{destination}/{size}/{path}")
+}
+
+/// The hops on the peer, or why they are not seen.
+async fn trace(peer: IpAddr, question: PeerQuestion, shared: &Shared) -> Result<PeerHops> {
+    let answer = match shared.ask(|reply| Query::Peer(peer, question, reply)).await? {
+        Ok(answer) => answer,
+        Err(reason) => return Ok(PeerHops::Unseen(reason)),
+    };
+    Ok(match timeout(TRACE_TIMEOUT, answer).await {
+        Ok(Ok(trace)) => PeerHops::Seen(trace),
+        Ok(Err(_)) | Err(_) => PeerHops::Unseen("no answer within 1 s".to_owned()),
+    })
 }
 
 /// On one line, since the answer is long with thousands of peers, and `tweedctl` formats it.

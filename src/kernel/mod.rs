@@ -19,7 +19,7 @@ use std::io;
 use std::net::IpAddr;
 
 use crate::model::entry::{Chain, ChainName, Entry, KernelState, Key, LinkName, TableName};
-use crate::model::node::Facts;
+use crate::model::node::{Facts, Interface, RouteLookup};
 use crate::plan::diff::Op;
 use crate::plan::scope::Scope;
 
@@ -97,6 +97,14 @@ pub trait Kernel {
         scope: &Scope,
         known: &KernelState,
     ) -> impl Future<Output = io::Result<(Facts, KernelState)>>;
+
+    /// The links as the kernel last reported them, and their addresses, which are the only ones that
+    /// are listed.
+    fn interfaces(&mut self) -> impl Future<Output = io::Result<Vec<Interface>>>;
+
+    /// The route to `address`; none if there is none, or if it rejects such packets.
+    fn look_up(&mut self, address: IpAddr)
+    -> impl Future<Output = io::Result<Option<RouteLookup>>>;
 }
 
 /// The iptables chains. The programs that read and write them may be slow, or hang.

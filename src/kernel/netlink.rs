@@ -22,7 +22,7 @@ use super::nftables::Tables;
 use super::settings::LinkSettings;
 use super::{Kernel, Observation, Refused};
 use crate::model::entry::KernelState;
-use crate::model::node::Facts;
+use crate::model::node::{Facts, Interface, RouteLookup};
 use crate::plan::diff::Op;
 use crate::plan::scope::Scope;
 
@@ -132,5 +132,15 @@ impl Kernel for NetlinkKernel {
         self.scope = scope.clone();
         let listing = self.list(scope, known).await?;
         Ok((self.facts_of(&listing, reach).await?, self.state_of(listing, scope, known).await?))
+    }
+
+    async fn interfaces(&mut self) -> io::Result<Vec<Interface>> {
+        let mut interfaces: Vec<Interface> = self.links.interfaces().collect();
+        self.read_addresses(&mut interfaces).await?;
+        Ok(interfaces)
+    }
+
+    async fn look_up(&mut self, address: IpAddr) -> io::Result<Option<RouteLookup>> {
+        self.read_reach(address).await
     }
 }

@@ -1,4 +1,4 @@
-//! Decides whether a probe is answered.
+//! Decides whether a request of a peer is answered.
 
 use std::net::IpAddr;
 
@@ -16,7 +16,8 @@ pub fn answer(
     local: &LocalProber,
     targets: &Targets,
 ) -> Option<(Packet, IpAddr)> {
-    let is_request = packet.kind == PacketKind::Request && is_between(packet, source, local);
+    let is_of_request = matches!(packet.kind, PacketKind::Request | PacketKind::TraceRequest);
+    let is_request = is_of_request && is_between(packet, source, local);
     let peer = targets.peers.get(&packet.from).filter(|_| is_request)?;
     // Where no packets of pods are sent directly, a firewall or filter may not expect them.
     let is_usual = packet.path == Path::Tunnel || peer.direct;

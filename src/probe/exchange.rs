@@ -11,10 +11,14 @@ use tokio::time::{Instant, sleep_until};
 use tweed_netlink::rtnl::{NextHops, Resolution};
 
 use super::answer::is_between;
+use super::content::{decode_question, decode_trace, encode_question};
 use super::packet::Outgoing;
-use super::replay::{Sender, Stamps};
+use super::replay::{Sender, Stamps, TraceLimit};
+use super::traces::{AskedTrace, OpenTraces, TraceRequest};
 use super::waiting::{Delayed, WaitingPackets};
-use super::{Keyring, NoWire, Orders, Packet, PacketKind, ProbeEvent, Wire, answer, headers};
+use super::{
+    AnsweredTrace, Keyring, NoWire, Orders, Packet, PacketKind, ProbeEvent, Wire, answer, headers,
+};
 use crate::model::path::Path;
 use crate::model::prefix::Family;
 use crate::model::probe_secret::Secret;
@@ -39,6 +43,8 @@ pub struct Exchange {
     expiry: BTreeSet<(Instant, u64)>,
     /// How many of them are echo requests.
     echoes: usize,
+    traces: OpenTraces,
+    trace_limit: TraceLimit,
     counts: ProbeCounts,
     epoch: Instant,
     /// When to report [`ProbeEvent::Due`] to the loop; none after the report.
@@ -86,6 +92,8 @@ impl Exchange {
             awaited: BTreeMap::new(),
             expiry: BTreeSet::new(),
             echoes: 0,
+            traces: OpenTraces::default(),
+            trace_limit: TraceLimit::default(),
             counts: ProbeCounts::default(),
             epoch: Instant::now(),
             due: None,
@@ -108,6 +116,8 @@ impl Exchange {
                 }
                 () = until(self.next()) => {}
                 request = orders.requests.recv() => self.send_request(request?),
+                request = orders.traces.recv() => self.ask(request?),
+                answered = orders.answers.recv() => self.answer_trace(answered?),
                 changed = orders.due.changed() => {
                     changed.ok()?;
                     self.due = *orders.due.borrow_and_update();
@@ -123,6 +133,7 @@ impl Exchange {
                 return Some(Pause::Changed);
             }
             self.send_delayed();
+            self.repeat_traces();
             self.expire();
             self.report_due();
             orders.counts.send_replace(self.counts);
@@ -141,7 +152,8 @@ impl Exchange {
 
     fn next(&self) -> Option<Instant> {
         let expiry = self.expiry.first().map(|(until, _)| *until);
-        [expiry, self.due, self.targets_at, self.waiting.next()].into_iter().flatten().min()
+        let all = [expiry, self.due, self.targets_at, self.waiting.next(), self.traces.next()];
+        all.into_iter().flatten().min()
     }
 
     fn now(&self) -> Duration {
@@ -152,6 +164,12 @@ impl Exchange {
     fn take_orders(&mut self, orders: &mut Orders) {
         while let Ok(request) = orders.requests.try_recv() {
             self.send_request(request);
+        }
+        while let Ok(request) = orders.traces.try_recv() {
+            self.ask(request);
+        }
+        while let Ok(answered) = orders.answers.try_recv() {
+            self.answer_trace(answered);
         }
         if orders.due.has_changed().is_ok_and(|changed| changed) {
             self.due = *orders.due.borrow_and_update();
@@ -229,7 +247,34 @@ impl Exchange {
         };
         self.counts.asked += 1;
         let secret = self.keyring.current().clone();
-        self.send(Outgoing { packet, length, secret }, public_ip);
+        self.send(Outgoing { packet, content: Vec::new(), length, secret }, public_ip);
+    }
+
+    /// Asks a peer what happens to a packet.
+    fn ask(&mut self, request: TraceRequest) {
+        let (nonce, path) = (random(), request.path);
+        let asked = question(&self.local, &self.keyring, nonce, (&request, path));
+        if let Some(outgoing) = asked.filter(|_| self.traces.has_room()) {
+            let gateway = request.target.public_ip;
+            self.traces.add(nonce, request);
+            self.send(outgoing, gateway);
+        }
+    }
+
+    fn repeat_traces(&mut self) {
+        let Self { local, keyring, traces, .. } = self;
+        let again = |(nonce, request, path): (u64, &TraceRequest, Path)| {
+            Some((question(local, keyring, nonce, (request, path))?, request.target.public_ip))
+        };
+        let repeated: Vec<_> = traces.take_due(Instant::now()).filter_map(again).collect();
+        for (outgoing, gateway) in repeated {
+            self.send(outgoing, gateway);
+        }
+    }
+
+    fn answer_trace(&mut self, answered: AnsweredTrace) {
+        let (outgoing, gateway) = answered.outgoing();
+        self.send(outgoing, gateway);
     }
 
     /// Sends an echo request by the path of `packet`.
@@ -309,11 +354,11 @@ impl Exchange {
 
     /// Stamps, seals and sends a packet. Stamps increase in the order of sending.
     fn transmit(&mut self, outgoing: &Outgoing, send: impl FnOnce(&Wire, &[u8]) -> io::Result<()>) {
-        let Outgoing { packet, length, secret } = outgoing;
+        let Outgoing { packet, content, length, secret } = outgoing;
         let packet = Packet { stamp: Some(self.stamps.next()), ..*packet };
         let family = Family::of(packet.to);
         let Some(wire) = self.wires.iter().find(|wire| wire.family() == family) else { return };
-        if let Err(error) = send(wire, &packet.encode(secret, *length)) {
+        if let Err(error) = send(wire, &packet.encode_with(content, secret, *length)) {
             self.note_unsent(packet, &error);
         }
     }
@@ -342,11 +387,25 @@ impl Exchange {
                 let answer = answer(packet, source.ip(), &self.local, targets);
                 let Some((answer, gateway)) = answer else { return false };
                 // As long as the request, so that large packets are probed in both directions.
-                let outgoing = Outgoing { packet: answer, length: bytes.len(), secret };
-                self.serve(packet, outgoing, gateway)
+                let (content, length) = (Vec::new(), bytes.len());
+                self.serve(packet, Outgoing { packet: answer, content, length, secret }, gateway)
             }
             PacketKind::Answer => {
                 is_between(packet, source.ip(), &self.local) && self.take_answer(packet)
+            }
+            PacketKind::TraceRequest => {
+                let answer = answer(packet, source.ip(), &self.local, targets);
+                let Some((answer, gateway)) = answer else { return false };
+                let question = decode_question(Packet::content(bytes));
+                let asked = question.map(|question| {
+                    let peer = packet.from;
+                    AskedTrace { peer, question, answer, gateway, secret }
+                });
+                asked.is_some_and(|asked| self.pass_on(packet, asked))
+            }
+            PacketKind::TraceAnswer => {
+                is_between(packet, source.ip(), &self.local)
+                    && self.take_trace(packet, Packet::content(bytes))
             }
         }
     }
@@ -363,6 +422,25 @@ impl Exchange {
         self.report_alive(request.from);
         self.send(answer, gateway);
         true
+    }
+
+    /// Passes a question about a packet to the loop; returns whether it does.
+    fn pass_on(&mut self, request: Packet, asked: AskedTrace) -> bool {
+        let (stamp, now) = (request.stamp, self.now());
+        let sender = self.senders.entry(request.from).or_default();
+        let may_ask = sender.take(stamp) && sender.may_trace(stamp, &mut self.trace_limit, now);
+        if may_ask {
+            self.reports.push(ProbeEvent::Asked(Box::new(asked)));
+        }
+        may_ask
+    }
+
+    /// Returns whether it answers an open question about a packet.
+    fn take_trace(&mut self, answer: Packet, content: &[u8]) -> bool {
+        let Some(request) = self.traces.take(answer.nonce, answer.from) else { return false };
+        let trace = decode_trace(request.question.packet, content);
+        // The task that asked may have ended.
+        trace.is_some_and(|trace| request.reply.send(trace).is_ok())
     }
 
     /// Returns whether it answers an open request. A peer that answers too late is still alive,
@@ -390,6 +468,19 @@ impl Exchange {
     fn report_alive(&mut self, peer: IpAddr) {
         self.reports.push(ProbeEvent::Alive { peer, at: Instant::now() });
     }
+}
+
+/// The packet that asks by `path` what happens to another packet.
+fn question(
+    local: &LocalProber,
+    keyring: &Keyring,
+    nonce: u64,
+    (request, path): (&TraceRequest, Path),
+) -> Option<Outgoing> {
+    let from = *local.addresses.get(&Family::of(request.peer))?;
+    let packet = Packet::new(PacketKind::TraceRequest, path, nonce, from, request.peer);
+    let (content, secret) = (encode_question(request.question), keyring.current().clone());
+    Some(Outgoing { packet, content, length: 0, secret })
 }
 
 /// Waits until `at`, forever if it is none.

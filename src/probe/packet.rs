@@ -1,4 +1,5 @@
-//! Encodes and decodes probes: requests and answers, sealed with the cluster's secret.
+//! Encodes and decodes packets between daemons: probes, and questions about other packets. All are
+//! sealed with the cluster's secret.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -6,7 +7,7 @@ use super::{Keyring, Stamp};
 use crate::model::path::Path;
 use crate::model::probe_secret::Secret;
 
-/// A probe from one daemon to another.
+/// A packet from one daemon to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
     pub kind: PacketKind,
@@ -27,7 +28,9 @@ pub struct Packet {
 #[derive(Clone, Debug)]
 pub(super) struct Outgoing {
     pub(super) packet: Packet,
-    /// The length of its payload, in bytes.
+    /// What follows its stamp; empty in probes.
+    pub(super) content: Vec<u8>,
+    /// The least length of its payload, in bytes.
     pub(super) length: usize,
     pub(super) secret: Secret,
 }
@@ -36,14 +39,21 @@ pub(super) struct Outgoing {
 pub enum PacketKind {
     Request,
     Answer,
+    /// What happens to a packet on the receiver's node. Older daemons reject this kind.
+    TraceRequest,
+    TraceAnswer,
 }
 
 /// Indexed by the code in a packet.
-const CODES: [(PacketKind, Path); 4] = [
+const CODES: [(PacketKind, Path); 8] = [
     (PacketKind::Request, Path::Direct),
     (PacketKind::Answer, Path::Direct),
     (PacketKind::Request, Path::Tunnel),
     (PacketKind::Answer, Path::Tunnel),
+    (PacketKind::TraceRequest, Path::Direct),
+    (PacketKind::TraceAnswer, Path::Direct),
+    (PacketKind::TraceRequest, Path::Tunnel),
+    (PacketKind::TraceAnswer, Path::Tunnel),
 ];
 const MAGIC: [u8; 2] = *b"tw";
 const VERSION: u8 = 1;
@@ -66,15 +76,20 @@ impl Packet {
     /// The answer to this request, by the same path, without a stamp yet.
     #[must_use]
     pub const fn answered(self, takes_direct: bool) -> Self {
-        let (kind, from, to) = (PacketKind::Answer, self.to, self.from);
+        let (kind, from, to) = (self.kind.answer(), self.to, self.from);
         Self { kind, from, to, stamp: None, takes_direct, ..self }
     }
 
     /// Pads to `length` bytes, at least [`SHORTEST`]; the seal covers the padding.
     pub fn encode(&self, secret: &Secret, length: usize) -> Vec<u8> {
-        let code =
-            u8::from(self.kind == PacketKind::Answer) | u8::from(self.path == Path::Tunnel) << 1;
-        let mut bytes = Vec::with_capacity(length.max(SHORTEST));
+        self.encode_with(&[], secret, length)
+    }
+
+    /// The same with `content` after the stamp, which the packet must have.
+    pub fn encode_with(&self, content: &[u8], secret: &Secret, length: usize) -> Vec<u8> {
+        let length = length.max(SHORTEST + content.len());
+        let code = self.kind.code() | u8::from(self.path == Path::Tunnel) << 1;
+        let mut bytes = Vec::with_capacity(length);
         bytes.extend(MAGIC);
         bytes.extend([VERSION, code]);
         bytes.extend(self.nonce.to_be_bytes());
@@ -82,7 +97,8 @@ impl Packet {
         bytes.extend(octets(self.to));
         let mark = if self.takes_direct { STAMPED } else { STAMPED_TUNNEL_ONLY };
         bytes.extend(self.stamp.into_iter().flat_map(|stamp| stamped(mark, stamp)));
-        bytes.resize(length.max(SHORTEST) - Secret::SEAL, 0);
+        bytes.extend(content);
+        bytes.resize(length - Secret::SEAL, 0);
         let seal = secret.seal(&bytes);
         bytes.extend(seal.as_ref());
         bytes
@@ -99,7 +115,38 @@ impl Packet {
         let secret = keyring.secret_of(sealed, seal)?;
         let (stamp, takes_direct) = stamp(rest).unzip();
         let takes_direct = takes_direct.unwrap_or(true);
-        Some((Self { stamp, takes_direct, ..fields(body)? }, secret))
+        let packet = Self { stamp, takes_direct, ..fields(body)? };
+        // Only probes were ever sent without a stamp.
+        (stamp.is_some() || !packet.kind.is_of_trace()).then_some((packet, secret))
+    }
+
+    /// What follows the stamp in a packet that was opened, padding included.
+    pub fn content(bytes: &[u8]) -> &[u8] {
+        bytes.get(BODY + STAMP..bytes.len().saturating_sub(Secret::SEAL)).unwrap_or_default()
+    }
+}
+
+impl PacketKind {
+    /// The kind of the answer to this one.
+    const fn answer(self) -> Self {
+        match self {
+            Self::Request | Self::Answer => Self::Answer,
+            Self::TraceRequest | Self::TraceAnswer => Self::TraceAnswer,
+        }
+    }
+
+    pub(super) const fn is_of_trace(self) -> bool {
+        matches!(self, Self::TraceRequest | Self::TraceAnswer)
+    }
+
+    /// Its bits in the code of a packet.
+    const fn code(self) -> u8 {
+        match self {
+            Self::Request => 0,
+            Self::Answer => 1,
+            Self::TraceRequest => 4,
+            Self::TraceAnswer => 5,
+        }
     }
 }
 
@@ -136,14 +183,14 @@ fn fields(body: &[u8; BODY]) -> Option<Packet> {
 }
 
 /// IPv4 addresses are encoded as IPv4-mapped IPv6 addresses.
-const fn octets(address: IpAddr) -> [u8; 16] {
+pub(super) const fn octets(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
         IpAddr::V6(v6) => v6.octets(),
     }
 }
 
-fn address(octets: [u8; 16]) -> IpAddr {
+pub(super) fn address(octets: [u8; 16]) -> IpAddr {
     Ipv6Addr::from(octets).to_canonical()
 }
 
@@ -165,13 +212,20 @@ mod tests {
         let v4 = any::<([u8; 4], [u8; 4])>().prop_map(|(a, b)| (IpAddr::from(a), IpAddr::from(b)));
         // An IPv4-mapped IPv6 address would be decoded as IPv4.
         let v6 = any::<([u8; 15], [u8; 15])>().prop_map(|(a, b)| (disguised(a), disguised(b)));
-        let kind = prop_oneof![Just(PacketKind::Request), Just(PacketKind::Answer)];
+        let kind = prop_oneof![
+            Just(PacketKind::Request),
+            Just(PacketKind::Answer),
+            Just(PacketKind::TraceRequest),
+            Just(PacketKind::TraceAnswer),
+        ];
         let path = prop_oneof![Just(Path::Direct), Just(Path::Tunnel)];
         let stamp = proptest::option::of(any::<(u64, u64)>());
         let stamp = stamp.prop_map(|it| it.map(|(session, count)| Stamp { session, count }));
         let rest = (stamp, any::<bool>());
         (kind, path, any::<u64>(), prop_oneof![v4, v6], rest).prop_map(
             |(kind, path, nonce, (from, to), (stamp, takes_direct))| {
+                let of_trace = kind.is_of_trace().then_some(Stamp { session: 3, count: 4 });
+                let stamp = stamp.or(of_trace);
                 // Only a stamp has the mark.
                 let takes_direct = takes_direct || stamp.is_none();
                 Packet { kind, path, nonce, from, to, stamp, takes_direct }
@@ -204,6 +258,45 @@ mod tests {
         assert_eq!(shown(&bytes[..BODY]), body);
         assert_eq!(shown(&bytes[BODY..BODY + STAMP]), "0111121314151617180000000000000009");
         assert_eq!(bytes.len(), SHORTEST);
+    }
+
+    #[test]
+    fn the_bytes_of_a_question_about_a_packet_are_those_of_a_probe_with_content() {
+        let stamp = Some(Stamp { session: 0x1112_1314_1516_1718, count: 9 });
+        let packet = Packet { kind: PacketKind::TraceRequest, ..request(stamp) };
+        let bytes = packet.encode_with(b"content", &secret(), 0);
+        let mapped = "00000000000000000000ffff";
+        let body = format!("747701060102030405060708{mapped}0af40100{mapped}0af40200");
+        assert_eq!(shown(&bytes[..BODY]), body);
+        assert_eq!(shown(&bytes[BODY..BODY + STAMP]), "0111121314151617180000000000000009");
+        assert_eq!(Packet::content(&bytes), b"content");
+        assert_eq!(bytes.len(), SHORTEST + 7);
+        assert_eq!(decode(&bytes), Some(packet));
+        let answer = packet.answered(true);
+        assert_eq!((answer.kind, answer.nonce), (PacketKind::TraceAnswer, packet.nonce));
+        let answer = Packet { stamp, ..answer }.encode_with(b"", &secret(), 0);
+        assert_eq!((answer[3], Packet::content(&answer)), (7, &b""[..]));
+    }
+
+    /// A question without a stamp could be sent again and again.
+    #[test]
+    fn only_probes_may_lack_a_stamp() {
+        for kind in [PacketKind::TraceRequest, PacketKind::TraceAnswer] {
+            let packet = Packet { kind, ..request(None) };
+            assert_eq!(decode(&packet.encode(&secret(), 0)), None);
+        }
+    }
+
+    /// As daemons do that know only the first four.
+    #[test]
+    fn unknown_kinds_are_rejected() {
+        let bytes = request(Some(Stamp { session: 1, count: 1 })).encode(&secret(), 0);
+        for code in 0..=u8::MAX {
+            let mut other = bytes[..bytes.len() - Secret::SEAL].to_vec();
+            other[3] = code;
+            other.extend(secret().seal(&other.clone()).as_ref());
+            assert_eq!(decode(&other).is_some(), usize::from(code) < CODES.len(), "{code}");
+        }
     }
 
     /// An older daemon reads the body, and ignores the rest as padding.

@@ -27,6 +27,16 @@ pub(super) struct Sender {
     unproven: Option<Session>,
     /// Requests of unproven sessions, and of older daemons.
     other_requests: Bucket,
+    /// Questions of the proven session about packets.
+    traces: Bucket,
+}
+
+/// How many questions of all peers about packets are answered.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct TraceLimit {
+    all: Bucket,
+    /// Of unproven sessions, which may be replayed ones.
+    unproven: Bucket,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +48,7 @@ struct Session {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Bucket {
+pub(super) struct Bucket {
     full_at: Duration,
 }
 
@@ -46,6 +56,9 @@ struct Bucket {
 /// a peer in doubt need 44: four requests ten times in an interval, jitter included.
 const REQUESTS: u32 = 50;
 const LONGEST_PERIOD: Duration = Duration::from_secs(1);
+/// The number of questions about packets that are answered per second: of one peer, and of all.
+const TRACES: u32 = 2;
+const ALL_TRACES: u32 = 20;
 
 impl Stamps {
     pub(super) const fn new(session: u64) -> Self {
@@ -87,7 +100,19 @@ impl Sender {
         } else {
             &mut self.other_requests
         };
-        bucket.take(interval.min(LONGEST_PERIOD), now)
+        bucket.take(REQUESTS, interval.min(LONGEST_PERIOD), now)
+    }
+
+    /// Whether a question about a packet with this stamp is within the limits of this second.
+    pub(super) fn may_trace(
+        &mut self,
+        stamp: Option<Stamp>,
+        limit: &mut TraceLimit,
+        now: Duration,
+    ) -> bool {
+        let is_proven = stamp.is_some_and(|stamp| self.has_proven(stamp));
+        let bucket = if is_proven { &mut self.traces } else { &mut limit.unproven };
+        bucket.take(TRACES, LONGEST_PERIOD, now) && limit.all.take(ALL_TRACES, LONGEST_PERIOD, now)
     }
 
     fn has_proven(&self, stamp: Stamp) -> bool {
@@ -127,8 +152,9 @@ impl Session {
 }
 
 impl Bucket {
-    fn take(&mut self, period: Duration, now: Duration) -> bool {
-        let full_at = self.full_at.max(now) + period / REQUESTS;
+    /// Whether one more of `most` per period is within the limit.
+    fn take(&mut self, most: u32, period: Duration, now: Duration) -> bool {
+        let full_at = self.full_at.max(now) + period / most;
         let may_take = full_at <= now + period;
         if may_take {
             self.full_at = full_at;
@@ -206,6 +232,38 @@ mod tests {
             let now = interval / 33 * u32::try_from(count).unwrap();
             assert!(sender.may_ask(Some(stamp(1, count)), interval, now), "{count}");
         }
+    }
+
+    #[test]
+    fn a_peer_may_ask_about_two_packets_per_second_and_replayed_questions_block_none() {
+        let (mut limit, mut sender) = (TraceLimit::default(), Sender::default());
+        sender.prove(Some(stamp(1, 1)));
+        let mut asked = |number: u32, session: u64| {
+            let (now, stamp) = (SECOND * 100 + SECOND / 1000 * number, Some(stamp(session, 2)));
+            usize::from(sender.may_trace(stamp, &mut limit, now))
+        };
+        // A flood of recorded questions for ten seconds, and one new question in each second.
+        let (mut replayed, mut answered) = (0, 0);
+        for number in 0..10_000 {
+            replayed += asked(number, 7);
+            answered += if number % 1000 == 500 { asked(number, 1) } else { 0 };
+        }
+        assert_eq!(answered, 10);
+        assert!((20..=22).contains(&replayed), "{replayed}");
+        let many: usize = (20_000..30_000).map(|number| asked(number, 1)).sum();
+        assert!((20..=22).contains(&many), "{many}");
+    }
+
+    #[test]
+    fn all_peers_together_may_ask_about_twenty_packets_per_second() {
+        let mut limit = TraceLimit::default();
+        let answered = (0..10_000).filter(|number| {
+            let (mut sender, now) = (Sender::default(), SECOND * 100 + SECOND / 1000 * *number);
+            sender.prove(Some(stamp(1, 1)));
+            sender.may_trace(Some(stamp(1, 2)), &mut limit, now)
+        });
+        let answered = answered.count();
+        assert!((200..=220).contains(&answered), "{answered}");
     }
 
     #[test]

@@ -39,8 +39,8 @@ impl WaitingPackets {
     pub(super) fn keep(&mut self, delayed: Delayed) -> bool {
         let next = delayed.next + delayed.pause;
         let most = match delayed.outgoing.packet.kind {
-            PacketKind::Request => MOST,
-            PacketKind::Answer => MOST_ANSWERS,
+            PacketKind::Request | PacketKind::TraceRequest => MOST,
+            PacketKind::Answer | PacketKind::TraceAnswer => MOST_ANSWERS,
         };
         let is_kept = next < delayed.until && self.0.len() < most;
         if is_kept {
@@ -68,7 +68,8 @@ mod tests {
     fn delayed(kind: PacketKind, until: Instant) -> Delayed {
         let ip = |text: &str| text.parse().unwrap();
         let packet = Packet::new(kind, Path::Direct, 7, ip("10.244.1.0"), ip("10.244.2.0"));
-        let outgoing = Outgoing { packet, length: 0, secret: Secret::new(&[7; Secret::LENGTH]) };
+        let secret = Secret::new(&[7; Secret::LENGTH]);
+        let outgoing = Outgoing { packet, content: Vec::new(), length: 0, secret };
         Delayed::new(outgoing, ip("172.16.0.2"), until)
     }
 

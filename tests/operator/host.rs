@@ -21,6 +21,7 @@ use tweed::operator::{self, Arguments, Error, ExitStatus};
 use tweed::plan::desired::Desired;
 use tweed::plan::diff::diff;
 use tweed::plan::scope::Scope;
+use tweed::plan::trace::PeerHops;
 use tweed_model::ModelKernel;
 
 use crate::notation;
@@ -74,15 +75,26 @@ impl Host {
         self.next_to_a_daemon_with(&[], work).await;
     }
 
-    /// The same, with these peers.
+    /// The same, with these peers, whose daemons do not answer.
     pub(crate) async fn next_to_a_daemon_with(
         &self,
         peers: &[PeerStatus],
         work: impl AsyncFnOnce(),
     ) {
+        self.next_to_a_daemon_that_asks(peers, |_| unseen(), work).await;
+    }
+
+    /// The same, with the hops on the peer by the path of the question.
+    pub(crate) async fn next_to_a_daemon_that_asks(
+        &self,
+        peers: &[PeerStatus],
+        hops: impl Fn(&str) -> PeerHops,
+        work: impl AsyncFnOnce(),
+    ) {
         let listener = http::bind_control(&self.folder.path().join("subnet.sock")).unwrap();
         let daemon = http::serve(listener, async |path: String| match path.as_str() {
             "/peers" => http::json(200, &peers),
+            path if path.starts_with("/trace/") => http::json(200, &hops(path)),
             _ => http::json(200, &inputs()),
         });
         tokio::select! {
@@ -112,6 +124,10 @@ impl Host {
     pub(crate) fn entries(&self) -> Vec<String> {
         self.kernel.state().entries().map(ToString::to_string).collect()
     }
+}
+
+fn unseen() -> PeerHops {
+    PeerHops::Unseen("no answer within 1 s".to_owned())
 }
 
 pub(crate) fn inputs() -> Checkpoint {

@@ -9,6 +9,7 @@ use tweed::model::path::{DegradedCause, Path, PeerReachability, UnknownCause, Un
 use tweed::model::prefix::Family;
 use tweed::model::status::PeerStatus;
 use tweed::operator::{Error, ExitStatus};
+use tweed::plan::trace::{Delivery, Hop, HopKind, HopState, PeerHops, Trace, TracedPacket};
 
 use crate::host::Host;
 
@@ -87,6 +88,8 @@ async fn the_hops_of_a_delivered_packet_are_listed() {
             pod         planned, not seen: 10.244.3.0/24 (172.17.0.9) passes it to
                           10.244.3.9
 
+            on 10.244.3.0/24 (172.17.0.9): planned, not seen: no daemon runs on this node
+
             delivered, as far as this node sees
         "]],
     )
@@ -111,6 +114,8 @@ async fn the_hops_of_a_delivered_packet_are_listed() {
             pod         planned, not seen: 10.244.4.0/24 (172.16.0.10) passes it to
                           10.244.4.9
 
+            on 10.244.4.0/24 (172.16.0.10): planned, not seen: no daemon runs on this node
+
             delivered, as far as this node sees
         "]],
     )
@@ -122,6 +127,9 @@ async fn the_hops_of_a_delivered_packet_are_listed() {
         expect![[r"
             10.244.3.9 to 10.244.1.7, 1450 bytes
 
+            on 10.244.3.0/24 (172.17.0.9): planned, not seen: no daemon runs on this node
+
+            on this node:
             peer        planned, not seen: 10.244.3.0/24 (172.17.0.9) sends it through the
                           tunnel
             guard       there is none: any host may send into the tunnel
@@ -144,6 +152,9 @@ async fn the_hops_of_a_delivered_packet_are_listed() {
         expect![[r"
             10.244.4.9 to 10.244.1.7, 84 bytes
 
+            on 10.244.4.0/24 (172.16.0.10): planned, not seen: no daemon runs on this node
+
+            on this node:
             peer        planned, not seen: 10.244.4.0/24 (172.16.0.10) sends it directly
             guard       does not apply: it is no packet of the tunnel
             rule        none leads it to another table
@@ -337,4 +348,171 @@ async fn what_no_trace_can_answer_is_refused_in_one_sentence() {
             other => panic!("{other}"),
         }
     }
+}
+
+/// The hops on the peer, as its daemon answers.
+fn seen(leaves_by: Option<Path>, hops: &[(HopKind, HopState, &str)]) -> PeerHops {
+    let [source, destination] = ["10.244.1.7", "10.244.3.9"].map(|it| it.parse().unwrap());
+    let packet = TracedPacket::parse(source, destination, 84).unwrap();
+    let dropped = hops.iter().any(|(_, state, _)| *state == HopState::Dropped);
+    let delivery = if dropped { Delivery::Dropped } else { Delivery::Delivered };
+    let hop = |(hop, state, text): &(_, _, &str)| Hop {
+        hop: *hop,
+        state: *state,
+        text: (*text).to_owned(),
+    };
+    let hops = hops.iter().map(hop).collect();
+    PeerHops::Seen(Trace { packet, translated_to: None, leaves_by, hops, delivery })
+}
+
+const ARRIVAL: [(HopKind, HopState, &str); 8] = [
+    (
+        HopKind::Guard,
+        HopState::Passed,
+        "accepts packets of the tunnel from 172.16.0.5: udp dport 8472 iifname \"eth0\" ip saddr \
+         @peers ip daddr 172.17.0.9/32 accept",
+    ),
+    (HopKind::Tunnel, HopState::Passed, "flannel.1 opens it"),
+    (HopKind::Rule, HopState::Passed, "none leads it to another table"),
+    (HopKind::Route, HopState::Passed, "route 10.244.3.0/24 dev cni0 proto 2"),
+    (HopKind::Mtu, HopState::Passed, "1450 of at most 1450 bytes on cni0"),
+    (HopKind::Forward, HopState::Passed, "no rule of tweed drops it"),
+    (
+        HopKind::Masquerade,
+        HopState::Passed,
+        "no, it keeps its source: ip saddr 10.244.0.0/16 ip daddr 10.244.3.0/24 return",
+    ),
+    (HopKind::Pod, HopState::Passed, "10.244.3.9 is resolved on cni0, when the packet is sent"),
+];
+const SENDING: [(HopKind, HopState, &str); 2] = [
+    (HopKind::Pod, HopState::Passed, "10.244.3.9 is a pod of this node, behind cni0"),
+    (HopKind::Route, HopState::Passed, "route 10.244.1.0/24 via 172.16.0.5 dev eth0"),
+];
+
+#[allow(clippy::too_many_lines, reason = "the lines are expected output")]
+#[tokio::test]
+async fn the_hops_on_the_peer_are_those_that_its_daemon_answers() {
+    let host = &host().await;
+    let answers = |path: &str| match path {
+        "/trace/10.244.3.0/10.244.1.7/10.244.3.9/1450/tunnel" => seen(None, &ARRIVAL),
+        "/trace/10.244.3.0/10.244.3.9/10.244.1.7/84/sent" => seen(Some(Path::Direct), &SENDING),
+        other => panic!("{other}"),
+    };
+    let work = async || {
+        let (out, back) =
+            ("trace 10.244.1.7 10.244.3.9 --size 1450", "trace 10.244.3.9 10.244.1.7");
+        check(
+            host,
+            out,
+            ExitStatus::Done,
+            expect![[r#"
+                10.244.1.7 to 10.244.3.9, 1450 bytes
+
+                pod         10.244.1.7 is a pod of this node, behind cni0
+                mtu         1450 of at most 1450 bytes on cni0
+                rule        none leads it to another table
+                route       route 10.244.3.0/24 nhid 4029403148 via 10.244.3.0 dev flannel.1
+                              onlink
+                nexthop     nexthop id 4029403148 via 10.244.3.0 dev flannel.1 onlink
+                mtu         1450 of at most 1450 bytes on flannel.1
+                forward     no rule of tweed drops it
+                masquerade  no, it keeps its source: meta mark & 0x00004000 != 0x00004000 return
+                neighbour   neigh 10.244.3.0 lladdr 0a:00:00:00:00:09 dev flannel.1
+                fdb         fdb 0a:00:00:00:00:09 dst 172.17.0.9 dev flannel.1
+                underlay    1500 bytes to 172.17.0.9 by eth0, which has the MTU 1500
+
+                on 10.244.3.0/24 (172.17.0.9), by its daemon:
+                guard       accepts packets of the tunnel from 172.16.0.5: udp dport 8472
+                              iifname "eth0" ip saddr @peers ip daddr 172.17.0.9/32 accept
+                tunnel      flannel.1 opens it
+                rule        none leads it to another table
+                route       route 10.244.3.0/24 dev cni0 proto 2
+                mtu         1450 of at most 1450 bytes on cni0
+                forward     no rule of tweed drops it
+                masquerade  no, it keeps its source: ip saddr 10.244.0.0/16 ip daddr
+                              10.244.3.0/24 return
+                pod         10.244.3.9 is resolved on cni0, when the packet is sent
+
+                delivered
+            "#]],
+        )
+        .await;
+        check(
+            host,
+            back,
+            ExitStatus::Done,
+            expect![[r"
+            10.244.3.9 to 10.244.1.7, 84 bytes
+
+            on 10.244.3.0/24 (172.17.0.9), by its daemon:
+            pod         10.244.3.9 is a pod of this node, behind cni0
+            route       route 10.244.1.0/24 via 172.16.0.5 dev eth0
+
+            on this node:
+            guard       does not apply: it is no packet of the tunnel
+            rule        none leads it to another table
+            route       route 10.244.1.0/24 dev cni0 proto 2
+            mtu         84 of at most 1450 bytes on cni0
+            forward     no rule of tweed drops it
+            masquerade  no, it keeps its source: ip daddr 10.244.1.0/24 return
+            pod         10.244.1.7 is resolved on cni0, when the packet is sent
+
+            delivered
+        "]],
+        )
+        .await;
+        let (_, trace) = host.json(out).await.unwrap();
+        let peer = &trace["peer"];
+        assert_eq!((&peer["role"], &peer["subnet"]), (&json!("receiver"), &json!("10.244.3.0/24")));
+        assert_eq!(peer["seen"]["hops"][7]["hop"], "pod");
+    };
+    host.next_to_a_daemon_that_asks(&[], answers, work).await;
+}
+
+#[tokio::test]
+async fn a_packet_that_the_peer_drops_is_dropped() {
+    let host = &host().await;
+    let route = (HopKind::Route, HopState::Dropped, "the main table has no route");
+    let answers = |path: &str| match path {
+        "/trace/10.244.3.0/10.244.1.7/10.244.3.9/84/tunnel" => seen(None, &[ARRIVAL[0], route]),
+        "/trace/10.244.3.0/10.244.3.9/10.244.1.7/84/sent" => seen(None, &[SENDING[0], route]),
+        other => panic!("{other}"),
+    };
+    let work = async || {
+        let (out, back) = ("trace 10.244.1.7 10.244.3.9", "trace 10.244.3.9 10.244.1.7");
+        for line in [out, back] {
+            let (exit_status, text) = host.run(line).await.unwrap();
+            assert_eq!(exit_status, ExitStatus::Failing, "{text}");
+            assert!(text.contains("\ndropped: route on 10.244.3.0/24 (172.17.0.9);"), "{text}");
+            let (_, trace) = host.json(line).await.unwrap();
+            assert_eq!(trace["delivery"], "dropped");
+            // The packet does not arrive here.
+            assert_eq!(trace["hops"].as_array().unwrap().is_empty(), line == back, "{trace}");
+        }
+    };
+    host.next_to_a_daemon_that_asks(&[], answers, work).await;
+}
+
+#[tokio::test]
+async fn without_an_answer_the_reason_is_shown() {
+    let host = &host().await;
+    let (_, text) = host.run("trace 10.244.1.7 10.244.3.9").await.unwrap();
+    let line = "on 10.244.3.0/24 (172.17.0.9): planned, not seen: ";
+    assert!(text.contains(&format!("\n{line}no daemon runs on this node\n")), "{text}");
+    let answers = |_: &str| PeerHops::Unseen("probes are off in the network config".to_owned());
+    let work = async || {
+        for line in ["trace 10.244.1.7 10.244.3.9", "trace 10.244.3.9 10.244.1.7"] {
+            let (exit_status, trace) = host.json(line).await.unwrap();
+            assert_eq!(exit_status, ExitStatus::Done);
+            assert_eq!(trace["peer"]["unseen"], "probes are off in the network config");
+            let hops = trace["hops"].as_array().unwrap();
+            assert!(hops.iter().any(|hop| hop["state"] == "planned"), "{trace}");
+        }
+        // A packet that is dropped here is no question for the peer.
+        let (_, trace) = host.json("trace 10.244.1.7 10.244.3.9 --size 1451").await.unwrap();
+        assert_eq!(trace["peer"], json!(null));
+        let (_, trace) = host.json("trace 10.244.1.7 192.0.2.1").await.unwrap();
+        assert_eq!(trace["peer"], json!(null));
+    };
+    host.next_to_a_daemon_that_asks(&[], answers, work).await;
 }

@@ -8,7 +8,8 @@ use proptest::sample::Index;
 use tweed::kernel::read_datagram;
 use tweed::model::path::Path;
 use tweed::model::probe_secret::Secret;
-use tweed::probe::{Packet, PacketKind, Stamp};
+use tweed::plan::trace::{Delivery, Hop, HopKind, HopState, PeerQuestion, Trace, TracedPacket};
+use tweed::probe::{Packet, PacketKind, Stamp, encode_question, encode_trace};
 use tweed::store::etcd::read_snapshot;
 use tweed::store::kube::read_node;
 
@@ -21,6 +22,8 @@ const NODE: &[u8] = include_bytes!("../fuzz/seeds/node/one");
 /// of the sender of a probe, or the head of a list; at the end, the end of a list.
 const NETLINK: &[u8] = include_bytes!("../fuzz/seeds/netlink/vxlan_node");
 const PROBE: &[u8] = include_bytes!("../fuzz/seeds/probe/request");
+const TRACE_REQUEST: &[u8] = include_bytes!("../fuzz/seeds/probe/trace_request");
+const TRACE_ANSWER: &[u8] = include_bytes!("../fuzz/seeds/probe/trace_answer");
 const SNAPSHOT: &[u8] = include_bytes!("../fuzz/seeds/snapshot/two");
 
 /// One change of a text.
@@ -72,12 +75,29 @@ fn the_seeds_of_the_fuzz_targets_are_valid() {
     let secret = Secret::new(&[7; Secret::LENGTH]);
     let stamp = Some(Stamp { session: 11, count: 13 });
     let [from, to] = [[10, 244, 2, 0], [10, 244, 1, 0]].map(IpAddr::from);
-    let (kind, path) = (PacketKind::Request, Path::Direct);
-    let packet =
-        Packet { kind, path, nonce: 7, from, to, stamp, takes_direct: true }.encode(&secret, 0);
-    let sealed = packet.strip_prefix(b"tw\x01").unwrap();
-    let sent = &sealed[..sealed.len() - Secret::SEAL];
-    assert_eq!(PROBE, [&[1, 10, 244, 2, 0], sent].concat());
+    let ip = |text: &str| text.parse().unwrap();
+    let traced =
+        TracedPacket { source: ip("10.244.2.7"), destination: ip("10.244.1.9"), size: 1450 };
+    let question = PeerQuestion { packet: traced, arrives_by: Some(Path::Tunnel) };
+    let hop = |hop, state, text: &str| Hop { hop, state, text: text.to_owned() };
+    let hops = vec![
+        hop(HopKind::Guard, HopState::Passed, "accepts packets"),
+        hop(HopKind::Route, HopState::Dropped, "no route"),
+    ];
+    let (leaves_by, delivery) = (Some(Path::Tunnel), Delivery::Dropped);
+    let trace = Trace { packet: traced, translated_to: None, leaves_by, hops, delivery };
+    for (seed, kind, content) in [
+        (PROBE, PacketKind::Request, Vec::new()),
+        (TRACE_REQUEST, PacketKind::TraceRequest, encode_question(question)),
+        (TRACE_ANSWER, PacketKind::TraceAnswer, encode_trace(&trace)),
+    ] {
+        let path = Path::Direct;
+        let packet = Packet { kind, path, nonce: 7, from, to, stamp, takes_direct: true };
+        let packet = packet.encode_with(&content, &secret, 0);
+        let sealed = packet.strip_prefix(b"tw\x01").unwrap();
+        let sent = &sealed[..sealed.len() - Secret::SEAL];
+        assert_eq!(seed, [&[1, 10, 244, 2, 0], sent].concat());
+    }
 
     let deflated = miniz_oxide::deflate::compress_to_vec(&SNAPSHOT[1..], 1);
     let checksum = crc32fast::hash(&deflated).to_be_bytes();

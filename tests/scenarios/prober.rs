@@ -10,6 +10,7 @@ use tweed::control::Event;
 use tweed::model::path::{Cause, Path, ProbeVerdict, ReachabilityState};
 use tweed::model::status::PeerStatus;
 use tweed::plan::paths::{ProbeKind, ProbeRequest, Target};
+use tweed::plan::trace::Trace;
 use tweed::probe::{self, Orders, ProbeEvent};
 
 use crate::notation::prefix;
@@ -143,6 +144,11 @@ impl Prober {
             });
         }
         results
+    }
+
+    /// The answer of the loop to the question of a peer.
+    pub(crate) fn answered(&mut self) -> Option<Trace> {
+        self.orders.answers.try_recv().ok().map(|answered| answered.trace)
     }
 
     fn targets(&self) -> BTreeMap<IpAddr, Target> {

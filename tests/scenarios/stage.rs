@@ -16,13 +16,15 @@ use tweed::model::event::{NodeChange, NodeEvent};
 use tweed::model::lease::{Endpoint, Lease, LeaseId, LeaseUpdate};
 use tweed::model::measurements::Histogram;
 use tweed::model::node::InterfaceOptions;
-use tweed::model::path::PeerReachability;
+use tweed::model::path::{Path, PeerReachability};
 use tweed::model::policy::Policy;
 use tweed::model::prefix::Prefix;
+use tweed::model::probe_secret::Secret;
 use tweed::model::report::NodeReport;
 use tweed::model::status::{ConfigStatus, PeerStatus, Readiness, StoreState};
 use tweed::plan::config_change::Reload;
-use tweed::probe::ProbeEvent;
+use tweed::plan::trace::{Hop, HopState, PeerQuestion, Trace, TracedPacket};
+use tweed::probe::{AskedTrace, Packet, PacketKind, ProbeEvent};
 use tweed_model::ModelKernel;
 
 use crate::Log;
@@ -295,6 +297,7 @@ impl Stage {
             "metrics" => self.metrics(command.rest.trim_start_matches("metrics").trim()).await,
             "peers" => self.peers().await,
             "events" => self.events().await,
+            "trace" => self.trace(&command.rest).await,
             "config" => self.config().await,
             "report" => self.report().await,
             "kernel" => {
@@ -361,6 +364,35 @@ impl Stage {
 }
 
 impl Stage {
+    /// What this node answers to the question of a peer, `trace PEER SRC DST SIZE PATH`.
+    async fn trace(&mut self, words: &str) -> Vec<String> {
+        let [_, peer, source, destination, size, path] =
+            words.split(' ').collect::<Vec<_>>().try_into().expect("trace PEER SRC DST SIZE PATH");
+        let [source, destination] = [source, destination].map(|text| text.parse().unwrap());
+        let packet = TracedPacket::parse(source, destination, size.parse().unwrap()).unwrap();
+        let arrives_by = Path::ALL.into_iter().find(|it| it.as_str() == path);
+        let peer = prefix(peer).base();
+        let asked = AskedTrace {
+            peer,
+            question: PeerQuestion { packet, arrives_by },
+            answer: Packet::new(PacketKind::TraceAnswer, Path::Tunnel, 7, source, peer),
+            gateway: peer,
+            secret: Secret::new(&[7; Secret::LENGTH]),
+        };
+        self.send(Event::Probe(ProbeEvent::Asked(Box::new(asked)))).await;
+        time::sleep(Duration::from_millis(1)).await;
+        let Some(Trace { hops, delivery, .. }) = self.prober.answered() else {
+            return vec![words.to_owned(), "no answer".to_owned()];
+        };
+        let show = |Hop { hop, state, text }| {
+            let state =
+                if state == HopState::Passed { String::new() } else { format!("{state:?}: ") };
+            format!("{}: {}{text}", hop.as_str(), state.to_lowercase())
+        };
+        let head = [words.to_owned(), format!("{delivery:?}").to_lowercase()];
+        head.into_iter().chain(hops.into_iter().map(show)).collect()
+    }
+
     /// The events since the last expectation.
     async fn events(&mut self) -> Vec<String> {
         let events = self.ask(|reply| Query::Events(self.last_event, reply)).await.events;

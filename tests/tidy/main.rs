@@ -25,6 +25,7 @@ const PURE: &[&str] = &[
     "src/model",
     "src/plan",
     "src/probe/answer.rs",
+    "src/probe/content.rs",
     "src/probe/datagram.rs",
     "src/probe/keyring.rs",
     "src/probe/packet.rs",

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use netlink_packet_route::RouteNetlinkMessage as M;
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
-use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage, State};
+use netlink_packet_route::link::{LinkFlags, LinkLayerType};
 
 use super::links::Links;
 use super::{Body, address, link};
@@ -20,16 +20,9 @@ pub(crate) fn interface(body: &Body) -> Option<Interface> {
     Some(Interface {
         name: link::name(message)?,
         mtu: link::mtu(message),
-        up: flags.contains(LinkFlags::Up) && !has_lost_carrier(message),
+        up: flags.contains(LinkFlags::Up) && !link::has_lost_carrier(message),
         layer2: carries_frames && !flags.intersects(no_neighbours),
         addresses: Vec::new(),
-    })
-}
-
-/// Virtual links often report an unknown state, so only an explicit loss counts.
-fn has_lost_carrier(message: &LinkMessage) -> bool {
-    message.attributes.iter().any(|attribute| {
-        matches!(attribute, LinkAttribute::OperState(State::Down | State::LowerLayerDown))
     })
 }
 

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NlasIterator, ParseableParametrized};
 use netlink_packet_route::link::{
-    InfoData, InfoVxlan, LinkAttribute, LinkFlags, LinkHeader, LinkInfo, LinkMessage,
+    InfoData, InfoVxlan, LinkAttribute, LinkFlags, LinkHeader, LinkInfo, LinkMessage, State,
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use nix::libc::{IFLA_ADDRESS, IFLA_IFNAME, IFLA_LINKINFO, IFLA_MTU, IFLA_OPERSTATE};
@@ -168,7 +168,15 @@ pub(crate) fn listed(body: &Body) -> Option<(LinkName, KnownLink)> {
 /// Converts to the form stored in [`Links`].
 pub(crate) fn known(message: &LinkMessage) -> Option<(LinkName, KnownLink)> {
     let (index, is_up) = (message.header.index, message.header.flags.contains(LinkFlags::Up));
-    Some((name(message)?, KnownLink { index, mac: mac(message), is_up }))
+    let (mac, mtu, has_carrier) = (mac(message), mtu(message), !has_lost_carrier(message));
+    Some((name(message)?, KnownLink { index, mac, is_up, has_carrier, mtu }))
+}
+
+/// Virtual links often report an unknown state, so only an explicit loss counts.
+pub(super) fn has_lost_carrier(message: &LinkMessage) -> bool {
+    message.attributes.iter().any(|attribute| {
+        matches!(attribute, LinkAttribute::OperState(State::Down | State::LowerLayerDown))
+    })
 }
 
 pub(crate) fn name(message: &LinkMessage) -> Option<LinkName> {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::Unencodable;
 use crate::mac::MacAddr;
 use crate::model::entry::LinkName;
+use crate::model::node::Interface;
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Links {
@@ -18,11 +19,24 @@ pub(crate) struct KnownLink {
     pub(crate) index: u32,
     pub(crate) mac: MacAddr,
     pub(crate) is_up: bool,
+    pub(crate) has_carrier: bool,
+    pub(crate) mtu: u32,
 }
 
 impl Links {
     pub(crate) fn get(&self, name: &LinkName) -> Option<&KnownLink> {
         self.known.get(name)
+    }
+
+    /// The links as interfaces, as far as their notifications show.
+    pub(crate) fn interfaces(&self) -> impl Iterator<Item = Interface> {
+        self.known.iter().map(|(name, KnownLink { is_up, has_carrier, mtu, .. })| Interface {
+            name: name.clone(),
+            mtu: *mtu,
+            up: *is_up && *has_carrier,
+            layer2: false,
+            addresses: Vec::new(),
+        })
     }
 
     pub(crate) fn name(&self, index: u32) -> Option<&LinkName> {
@@ -76,7 +90,13 @@ mod tests {
     }
 
     fn at(index: u32) -> KnownLink {
-        KnownLink { index, mac: MacAddr::new([2, 0, 0, 0, 0, 1]), is_up: true }
+        KnownLink {
+            index,
+            mac: MacAddr::new([2, 0, 0, 0, 0, 1]),
+            is_up: true,
+            has_carrier: true,
+            mtu: 1500,
+        }
     }
 
     #[test]

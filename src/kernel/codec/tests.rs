@@ -24,7 +24,8 @@ fn links() -> Links {
 
 fn numbered((position, name): (usize, LinkName)) -> (LinkName, KnownLink) {
     let index = u32::try_from(position).unwrap() + 1;
-    (name, KnownLink { index, mac: MacAddr::new([0; 6]), is_up: true })
+    let mac = MacAddr::new([0; 6]);
+    (name, KnownLink { index, mac, is_up: true, has_carrier: true, mtu: 1500 })
 }
 
 fn link_name() -> impl Strategy<Value = LinkName> {

@@ -13,7 +13,7 @@ use crate::kernel::codec::{self, Body, Links};
 use crate::kernel::iptables::HostChains;
 use crate::kernel::{Chains, Observation};
 use crate::model::entry::{Entry, KernelState, Key, LinkName};
-use crate::model::node::{Interface, NexthopSupport};
+use crate::model::node::{Interface, InterfaceAddress, NexthopSupport};
 use crate::model::prefix::Family;
 use crate::plan::scope::Scope;
 
@@ -35,11 +35,7 @@ impl NetlinkKernel {
         let mut interfaces: Vec<_> = listed.iter().filter_map(codec::interface).collect();
         for body in requests.list(&address::list(), codec::parse).await?.unwrap_or_default() {
             entries.extend(held(&body));
-            if let Some((link, address)) = codec::interface_address(&body, links)
-                && let Some(owner) = interfaces.iter_mut().find(|one| one.name == link)
-            {
-                owner.addresses.push(address);
-            }
+            add_address(&mut interfaces, codec::interface_address(&body, links));
         }
         let read = |frame: &Frame<'_>| {
             codec::parse(frame).map(|body| (codec::taken_nexthop(&body), held(&body)))
@@ -67,6 +63,14 @@ impl NetlinkKernel {
         }
         let nexthops = usable.unwrap_or(NexthopSupport::Unsupported);
         Ok(Listing { interfaces, default_routes, nexthops, entries })
+    }
+
+    /// Adds the addresses of these interfaces to them.
+    pub(super) async fn read_addresses(&mut self, interfaces: &mut [Interface]) -> io::Result<()> {
+        for body in self.requests.list(&address::list(), codec::parse).await?.unwrap_or_default() {
+            add_address(interfaces, codec::interface_address(&body, &self.links));
+        }
+        Ok(())
     }
 
     /// Adds the entries on tunnel devices, settings, tables and chains.
@@ -126,6 +130,13 @@ impl NetlinkKernel {
     /// The indices of existing tunnel devices.
     pub(super) fn indices(&self, scope: &Scope) -> impl Iterator<Item = u32> {
         scope.tunnels.iter().filter_map(|tunnel| self.links.index(tunnel).ok())
+    }
+}
+
+fn add_address(interfaces: &mut [Interface], found: Option<(LinkName, InterfaceAddress)>) {
+    let Some((link, address)) = found else { return };
+    if let Some(owner) = interfaces.iter_mut().find(|one| one.name == link) {
+        owner.addresses.push(address);
     }
 }
 

@@ -38,7 +38,7 @@ impl NetlinkKernel {
         })
     }
 
-    async fn read_reach(&mut self, address: IpAddr) -> io::Result<Option<RouteLookup>> {
+    pub(super) async fn read_reach(&mut self, address: IpAddr) -> io::Result<Option<RouteLookup>> {
         let answer = self.requests.get(route::lookup(address), codec::parse).await?;
         Ok(answer.ok().flatten().and_then(|route| codec::reach(&route, &self.links)))
     }

@@ -1,16 +1,19 @@
 //! What happens to a packet on this node, hop by hop, and where it is dropped: computed from the
 //! plan and from what the kernel holds.
 
+mod peer;
 mod rules;
 mod state;
 mod walk;
+
+pub use peer::{PeerHops, PeerQuestion, PeerRole, PeerTrace, WholeTrace};
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::model::entry::KernelState;
 use crate::model::lease::{Endpoint, Lease};
@@ -18,11 +21,12 @@ use crate::model::node::{Interface, RouteLookup};
 use crate::model::node_inputs::NodeInputs;
 use crate::model::path::{Path, PeerReachability};
 use crate::model::prefix::{Family, Prefix};
+use crate::plan::backend::PeerPlan;
 use crate::plan::desired::Desired;
 use walk::Walk;
 
 /// A packet that must not be fragmented, without a mark, and not to the port of the tunnel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TracedPacket {
     pub source: IpAddr,
     pub destination: IpAddr,
@@ -107,17 +111,19 @@ struct PeerEnd<'a> {
 }
 
 /// The hops of a packet.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trace {
     #[serde(flatten)]
     pub packet: TracedPacket,
     /// The source address with which it leaves this node, if that is another one.
     pub translated_to: Option<IpAddr>,
+    /// The path by which it leaves this node to a peer.
+    pub leaves_by: Option<Path>,
     pub hops: Vec<Hop>,
     pub delivery: Delivery,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hop {
     pub hop: HopKind,
     pub state: HopState,
@@ -125,7 +131,7 @@ pub struct Hop {
 }
 
 /// What becomes of the packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Delivery {
     /// No hop drops it, as far as they are examined.
@@ -135,7 +141,7 @@ pub enum Delivery {
     Unknown,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum HopState {
     Passed,
@@ -146,7 +152,7 @@ pub enum HopState {
 }
 
 /// A step of the kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum HopKind {
     Pod,
@@ -218,13 +224,10 @@ impl<'a> Planned<'a> {
             lease.endpoint(family).filter(|endpoint| endpoint.subnet.contains(address))
         };
         let plans = self.desired.peers();
-        let accepted = plans.values().flatten().find_map(|(lease, plan)| {
-            let endpoint = has(lease)?;
-            let skipped = || plan.without_path().next().map(|why| format!("it is skipped: {why}"));
-            let path = plan.path(family);
-            let reason = if path.is_some() { None } else { skipped() };
-            Some(PeerEnd { endpoint, path: path.map(|path| path.path), reason })
-        });
+        let accepted = plans
+            .values()
+            .flatten()
+            .find_map(|(lease, plan)| Some(PeerEnd::accepted(has(lease)?, plan)));
         accepted.or_else(|| {
             let (lease, endpoint) =
                 self.leases.iter().find_map(|lease| Some((lease, has(lease)?)))?;
@@ -285,6 +288,15 @@ impl<'a> Question<'a> {
 
     pub fn answer(&self, host: &HostState<'_>) -> Trace {
         Walk::new(self, host).finish()
+    }
+}
+
+impl<'a> PeerEnd<'a> {
+    fn accepted(endpoint: &'a Endpoint, plan: &PeerPlan) -> Self {
+        let path = plan.path(endpoint.subnet.family()).map(|planned| planned.path);
+        let skipped = plan.without_path().next().filter(|_| path.is_none());
+        let reason = skipped.map(|why| format!("it is skipped: {why}"));
+        Self { endpoint, path, reason }
     }
 }
 

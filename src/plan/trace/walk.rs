@@ -22,6 +22,7 @@ pub(super) struct Walk<'a> {
     question: &'a Question<'a>,
     host: &'a HostState<'a>,
     translated_to: Option<IpAddr>,
+    leaves_by: Option<Path>,
     hops: Vec<Hop>,
 }
 
@@ -35,7 +36,7 @@ type Step<T = ()> = Result<T, End>;
 
 impl<'a> Walk<'a> {
     pub(super) const fn new(question: &'a Question<'a>, host: &'a HostState<'a>) -> Self {
-        Self { question, host, translated_to: None, hops: Vec::new() }
+        Self { question, host, translated_to: None, leaves_by: None, hops: Vec::new() }
     }
 
     pub(super) fn finish(mut self) -> Trace {
@@ -44,8 +45,8 @@ impl<'a> Walk<'a> {
             Err(End::Dropped) => Delivery::Dropped,
             Err(End::Unknown) => Delivery::Unknown,
         };
-        let Self { question, translated_to, hops, .. } = self;
-        Trace { packet: question.packet, translated_to, hops, delivery }
+        let Self { question, translated_to, leaves_by, hops, .. } = self;
+        Trace { packet: question.packet, translated_to, leaves_by, hops, delivery }
     }
 
     fn walk(&mut self) -> Step {
@@ -142,6 +143,7 @@ impl<'a> Walk<'a> {
                 let text =
                     format!("{public_ip} is resolved on {link}, when the packet is sent: not read");
                 self.passes(HopKind::Neighbour, text);
+                self.leaves_by = Some(Path::Direct);
                 self.is_probed(peer)?;
                 self.is_planned(HopKind::Guard, "does not apply: it is no packet of the tunnel");
                 Ok(())
@@ -181,6 +183,7 @@ impl<'a> Walk<'a> {
         let remote = fdb.destination;
         self.leads_to(peer, mac, remote, vxlan)?;
         self.crosses_underlay(peer, vxlan)?;
+        self.leaves_by = Some(Path::Tunnel);
         self.is_probed(peer)?;
         let text = format!("{peer} accepts packets of the tunnel from this node");
         self.is_planned(HopKind::Guard, text);
@@ -444,6 +447,10 @@ impl<'a> Walk<'a> {
         match lookup {
             Some(lookup) if lookup.link == *next.link => {
                 self.passes(HopKind::Rule, "none leads it to another table");
+            }
+            // The kernel removes routes of IPv4 with the link, and reports only the link.
+            _ if self.host.link(next.link).is_some_and(|(_, up)| !up) => {
+                return Err(self.drops(HopKind::Route, format!("{} is down", next.link)));
             }
             Some(lookup) => {
                 let link = &lookup.link;

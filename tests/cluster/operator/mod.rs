@@ -8,6 +8,7 @@ mod health;
 mod leases;
 mod monitoring;
 mod nodes;
+mod peer_trace;
 mod pods;
 mod privileges;
 mod sysdump;

@@ -21,7 +21,7 @@ const FAR: usize = 3;
 const SIDES: [Side; 4] = [VXLAN_MIXED, HOST_GW_MIXED, VXLAN_MIXED, VXLAN_MIXED];
 const FLAGS: &[&str] = &["--ip-masq", "--config-reload=false"];
 /// How long packets are traced and sent.
-const TIME: Duration = Duration::from_secs(30);
+const TIME: Duration = Duration::from_secs(15);
 /// The destination port of the packets.
 const PORT: u16 = 7009;
 /// The bytes of an IPv4 and a UDP header.
@@ -136,8 +136,8 @@ impl Scene {
         let is_dropped = traces.iter().any(|trace| trace["delivery"] == "dropped");
         ensure!(is_delivered != is_dropped, "it is not known: {traces:#?}");
         let translated = traces[0]["translated_to"].as_str().map(str::parse).transpose()?;
-        let packets = Packets::new(case, receiver, SocketAddr::new(destination, PORT))?;
-        let arrived = packets.send(self.pods[case.from].namespace(), is_delivered)?;
+        let flow = Flow::new(case.number, case.size, receiver, destination)?;
+        let arrived = flow.send(self.pods[case.from].namespace(), is_delivered)?;
         let expected = is_delivered.then_some(translated.unwrap_or(source));
         ensure!(arrived == expected, "it arrived from {arrived:?}: {traces:#?}");
         Ok(is_delivered)
@@ -229,9 +229,9 @@ impl Scene {
 }
 
 /// A command in the network of a node.
-struct InNode(Namespace, String);
+pub(super) struct InNode(pub(super) Namespace, pub(super) String);
 
-fn run(commands: &[InNode]) -> Result<()> {
+pub(super) fn run(commands: &[InNode]) -> Result<()> {
     commands.iter().try_for_each(|InNode(node, line)| {
         let (program, arguments) = line.split_once(' ').context("no arguments")?;
         node.run(program, &arguments.split(' ').collect::<Vec<_>>()).map(drop)
@@ -244,7 +244,7 @@ fn planned_path(from: usize, to: usize) -> Path {
     path(expected(SIDES[from], SIDES[to], distance))
 }
 
-fn trace(node: &Node, source: IpAddr, destination: IpAddr, size: u32) -> Result<Value> {
+pub(super) fn trace(node: &Node, source: IpAddr, destination: IpAddr, size: u32) -> Result<Value> {
     let words =
         ["trace", &source.to_string(), &destination.to_string(), "--size", &size.to_string()];
     let output = tweedctl(node, &[&words[..], &["-o", "json"]].concat())?;
@@ -259,25 +259,27 @@ fn trace(node: &Node, source: IpAddr, destination: IpAddr, size: u32) -> Result<
 }
 
 /// Packets of one case, and their receiver.
-struct Packets {
+pub(super) struct Flow {
     receiver: UdpSocket,
     target: SocketAddr,
     payload: Vec<u8>,
 }
 
-impl Packets {
-    fn new(case: &Case, to: &Namespace, target: SocketAddr) -> Result<Self> {
+impl Flow {
+    /// Packets of `size` bytes to `destination` in the namespace `to`.
+    pub(super) fn new(number: u32, size: u32, to: &Namespace, destination: IpAddr) -> Result<Self> {
+        let target = SocketAddr::new(destination, PORT);
         let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), PORT);
         let receiver = to.within(|| listen(any))??;
         receiver.set_read_timeout(Some(UNDER_WAY))?;
-        let mut payload = case.number.to_be_bytes().to_vec();
-        payload.resize(usize::try_from(case.size - HEADERS)?, 0);
+        let mut payload = number.to_be_bytes().to_vec();
+        payload.resize(usize::try_from(size - HEADERS)?, 0);
         Ok(Self { receiver, target, payload })
     }
 
     /// The source with which it arrives. A packet that should arrive is sent until it does: the
     /// machine may be busy, and neighbours are resolved first.
-    fn send(&self, from: &Namespace, should_arrive: bool) -> Result<Option<IpAddr>> {
+    pub(super) fn send(&self, from: &Namespace, should_arrive: bool) -> Result<Option<IpAddr>> {
         let sender = from.within(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)))??;
         let once = || {
             // An earlier packet may have caused an ICMP error: a known smaller MTU would let the
@@ -329,7 +331,7 @@ impl fmt::Display for Case {
 }
 
 /// The variable `TWEED_SEED` repeats a run.
-fn seed() -> Result<u64> {
+pub(super) fn seed() -> Result<u64> {
     match std::env::var("TWEED_SEED") {
         Ok(text) => Ok(text.parse()?),
         Err(_) => Ok(rand::random()),

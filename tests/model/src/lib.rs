@@ -15,7 +15,7 @@ use tweed::kernel::{Chains, Generation, Kernel, Observation, Reading, Refused};
 use tweed::model::entry::{
     BasePolicy, Chain, ChainName, Entry, Iptables, KernelState, Key, LinkName,
 };
-use tweed::model::node::{Facts, Interface, Sysctls};
+use tweed::model::node::{Facts, Interface, RouteLookup, Sysctls};
 use tweed::plan::diff::Op;
 use tweed::plan::scope::Scope;
 
@@ -318,6 +318,14 @@ impl Kernel for ModelKernel {
         _: &KernelState,
     ) -> io::Result<(Facts, KernelState)> {
         Ok((self.facts(reach).await?, self.seen(scope)))
+    }
+
+    async fn interfaces(&mut self) -> io::Result<Vec<Interface>> {
+        Ok(self.world().facts().interfaces)
+    }
+
+    async fn look_up(&mut self, address: IpAddr) -> io::Result<Option<RouteLookup>> {
+        Ok(self.world().lookup(address))
     }
 }
 
