@@ -95,7 +95,7 @@ pub(super) fn at_hook(
     family: Family,
     hook: Hook,
 ) -> impl Iterator<Item = RuleChain<'_>> {
-    actual.entries().filter_map(move |entry| match entry {
+    actual.local().filter_map(move |entry| match entry.as_ref() {
         Entry::Table(table) if table.name.family == family => {
             Some(RuleChain { rules: table.chains.get(&hook)?, table: Some(&table.name) })
         }
@@ -127,7 +127,7 @@ pub(super) fn dropping(
 }
 
 fn chains(actual: &KernelState, family: Family, base: Base) -> impl Iterator<Item = &Chain> {
-    actual.entries().filter_map(move |entry| match entry {
+    actual.local().filter_map(move |entry| match entry.as_ref() {
         Entry::Chain(chain) if (chain.name.family, chain.name.base) == (family, base) => {
             Some(chain)
         }

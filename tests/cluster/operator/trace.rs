@@ -21,7 +21,7 @@ const FAR: usize = 3;
 const SIDES: [Side; 4] = [VXLAN_MIXED, HOST_GW_MIXED, VXLAN_MIXED, VXLAN_MIXED];
 const FLAGS: &[&str] = &["--ip-masq", "--config-reload=false"];
 /// How long packets are traced and sent.
-const TIME: Duration = Duration::from_secs(15);
+const TIME: Duration = Duration::from_secs(30);
 /// The destination port of the packets.
 const PORT: u16 = 7009;
 /// The bytes of an IPv4 and a UDP header.
