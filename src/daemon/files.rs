@@ -150,17 +150,20 @@ fn are_others(mut own: impl Iterator<Item = Prefix>, written: &[Prefix]) -> bool
 
 /// Removes the subnet file because another node has the subnet: no new pod may get an address of
 /// it. The checkpoint keeps the subnet, so that the next start does not acquire another one while
-/// pods still use this one.
+/// pods still use this one. It forgets the etcd lease, the proof by which a copy of a machine takes
+/// the subnet from the original: a supervisor starts this daemon again.
 pub(super) async fn withdraw_subnet_file(options: &Options, blocking: Blocking) {
     let (path, state_file) = (options.subnet_file.clone(), options.state_file.clone());
     let withdraw = move || {
         let written = subnets_in(&path).unwrap_or_default();
-        let remembered = checkpoint::load::<Checkpoint>(&state_file).ok().flatten();
-        let own = remembered.and_then(|checkpoint| checkpoint.local.own);
-        match own.filter(|own| !are_others(own.subnets(), &written)) {
-            Some(_) => std::fs::remove_file(path),
-            None => Err(io::Error::other("no checkpoint names the subnet")),
-        }
+        let mut remembered = checkpoint::load::<Checkpoint>(&state_file).ok().flatten();
+        let own = remembered.as_mut().and_then(|checkpoint| checkpoint.local.own.as_mut());
+        let Some(own) = own.filter(|own| !are_others(own.subnets(), &written)) else {
+            return Err(io::Error::other("no checkpoint names the subnet"));
+        };
+        own.grant = None;
+        checkpoint::save(&state_file, &remembered)?;
+        std::fs::remove_file(path)
     };
     let path = options.subnet_file.display();
     match timeout(LAST_SAVE, blocking.run(withdraw)).await {

@@ -205,7 +205,7 @@ impl<'a> Claimant<'a> {
     }
 }
 
-fn have_common(some: &[IpAddr], others: &[IpAddr]) -> bool {
+pub(super) fn have_common(some: &[IpAddr], others: &[IpAddr]) -> bool {
     some.iter().any(|public_ip| others.contains(public_ip))
 }
 

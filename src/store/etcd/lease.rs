@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{info, warn};
 
 use super::client::Connection;
-use super::ours::{Ours, Own};
+use super::ours::{Dispute, Ours, Own};
 use super::startup::{Proof, Reserved, Since, is_confirmed};
 use super::store::{Listing, MAX_OBSOLETE, Precondition, Stored, Write};
 use super::watch::EtcdSource;
@@ -165,7 +165,7 @@ impl Shared {
             grant: self.grant_for(stored).await,
             created: stored.origin.created,
             mod_revision: stored.mod_revision,
-            disputed: is_of_other_node(claimant, stored).then(Instant::now),
+            disputed: Dispute::over(stored, claimant),
         };
         // To write the same value at each restart would notify all nodes without a change.
         let is_published = obsolete.is_empty() && own.has_written(stored);
@@ -226,17 +226,19 @@ impl Shared {
             false
         });
         let mut condition = Precondition::Unchanged(own.mod_revision);
+        let mut dispute = None;
         loop {
             let Err(rivals) = self.write(&mut own, condition, Vec::new()).await else {
+                own.disputed = dispute.or(own.disputed);
                 return Ok(own);
             };
             let found = rivals.iter().find(|stored| stored.record.id == own.id);
             if let Some(rival) = rival(claimant, &own, &rivals) {
                 return Err(rival);
             }
+            // The other machine may write again before we overwrite its lease.
+            dispute = found.and_then(|stored| Dispute::over(stored, claimant));
             condition = if let Some(stored) = found {
-                own.disputed =
-                    is_of_other_node(claimant, stored).then(Instant::now).or(own.disputed);
                 own.grant = self.grant_for(stored).await;
                 own.created = stored.origin.created;
                 Precondition::Unchanged(stored.mod_revision)
@@ -450,21 +452,19 @@ impl Shared {
 }
 
 /// The error if another node holds our subnet, under our key or another one. A copy of this machine
-/// publishes under the same etcd lease: it is overwritten once; the one overwritten again ends.
+/// publishes under the same etcd lease: it is overwritten once; the one that the other overwrites
+/// again ends.
 fn rival(claimant: &Claimant<'_>, own: &Own, rivals: &[Stored]) -> Option<Error> {
     let is_ours = |held: &HeldLease| {
         let same_grant = held.grant.is_some() && held.grant == own.grant;
         // A lease without a public IP was edited by mistake, and is still ours.
-        let is_ours = !claimant.is_of_other_node(held) || (same_grant && !own.is_disputed());
+        let is_ours = !claimant.is_of_other_node(held)
+            || (same_grant && !own.is_disputed_with(&held.public_ips));
         held.id == own.id && is_ours
     };
     let mut holdings = rivals.iter().filter_map(Stored::holding);
     let rival = holdings.find(|held| !is_ours(held))?;
     Some(claimant.taken(*own.subnets.first()?, &rival))
-}
-
-fn is_of_other_node(claimant: &Claimant<'_>, stored: &Stored) -> bool {
-    stored.holding().is_some_and(|held| claimant.is_of_other_node(&held))
 }
 
 fn seconds(ttl: i64) -> Duration {

@@ -1,11 +1,14 @@
 //! Our lease as written, as it is in etcd, and whether the two are the same.
 
+use std::net::IpAddr;
+
 use tokio::time::Instant;
 
 use super::store::{Listing, Stored};
 use super::value::{self, Origin};
 use crate::model::lease::{Endpoint, LeaseId};
 use crate::model::prefix::Prefix;
+use crate::store::claim::{Claimant, have_common};
 use crate::store::hold::RELATED_LOSSES;
 use crate::store::{AddressConflict, Lost};
 
@@ -27,9 +30,16 @@ pub(super) struct Own {
     pub(super) grant: Option<i64>,
     pub(super) created: u64,
     pub(super) mod_revision: i64,
-    /// When we overwrote a lease with another public IP under our own etcd lease: one of the two
-    /// machines is a copy of the other.
-    pub(super) disputed: Option<Instant>,
+    /// The last time that we overwrote a lease of another machine under our own etcd lease.
+    pub(super) disputed: Option<Dispute>,
+}
+
+/// Two machines write under one etcd lease: one is a copy of the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Dispute {
+    since: Instant,
+    /// The public IPs of the other machine.
+    with: Vec<IpAddr>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,8 +114,19 @@ impl Own {
         theirs.endpoints.iter().find(has_ours).map(AddressConflict::of)
     }
 
-    pub(super) fn is_disputed(&self) -> bool {
-        self.disputed.is_some_and(|since| since.elapsed() < RELATED_LOSSES)
+    /// Whether we overwrote a lease of the machine with these public IPs a short time ago.
+    pub(super) fn is_disputed_with(&self, public_ips: &[IpAddr]) -> bool {
+        self.disputed.as_ref().is_some_and(|dispute| {
+            dispute.since.elapsed() < RELATED_LOSSES && have_common(&dispute.with, public_ips)
+        })
+    }
+}
+
+impl Dispute {
+    /// The dispute that begins when `claimant` overwrites `stored`; none if that is its own lease.
+    pub(super) fn over(stored: &Stored, claimant: &Claimant<'_>) -> Option<Self> {
+        let held = stored.holding().filter(|held| claimant.is_of_other_node(held))?;
+        Some(Self { since: Instant::now(), with: held.public_ips })
     }
 }
 

@@ -247,10 +247,15 @@ impl Cloned {
 fn a_cloned_disk_ends_and_the_original_stays() {
     let base = Base::start().unwrap();
     let Cloned { original, daemon, lease, healthy, copy } = Cloned::of(&base).unwrap();
-    let copied = on_machine(&copy, &base.cluster.etcd, "one").start().unwrap();
-    ends_by(&copied, original.address(Family::V4).unwrap()).unwrap();
+    let mut copied = on_machine(&copy, &base.cluster.etcd, "one").start().unwrap();
+    let original_ip = original.address(Family::V4).unwrap();
+    ends_by(&copied, original_ip).unwrap();
     let now = base.cluster.etcd.get(&lease.key).unwrap().unwrap();
-    assert_eq!((now.value, now.lease), (lease.value, lease.lease));
+    assert_eq!((&now.value, now.lease), (&lease.value, lease.lease));
+    // A supervisor starts it again.
+    copied.start().unwrap();
+    ends_by(&copied, original_ip).unwrap();
+    assert_eq!(base.cluster.etcd.get(&lease.key).unwrap(), Some(now), "it took the lease again");
     healthy.keep_their_peers().unwrap();
     eventually(PATIENCE, || is_ready(&daemon)).unwrap();
     assert!(daemon.log().unwrap().contains("was overwritten by the node with public IP"));

@@ -347,6 +347,19 @@ async fn a_node_that_is_overwritten_again_under_its_own_term_ends() {
 }
 
 #[tokio::test]
+async fn a_node_reclaims_its_lease_from_each_copy() {
+    let server = EtcdServer::start().await;
+    let mut original = Holder::new(manager(&server)).await;
+    for public_ip in ["192.168.0.77", "192.168.0.78"] {
+        let copy = that_remembers(&server, &original.lease);
+        copy.acquire(&config(V4), &vxlan(&[public_ip])).await.unwrap();
+        assert!(original.lost(TIMEOUT).await.unwrap().ends_with(public_ip));
+        original.lease = original.acquire().await.unwrap();
+        assert_eq!(server.get(KEY).await.unwrap().0, value("192.168.0.9"));
+    }
+}
+
+#[tokio::test]
 async fn a_second_copy_does_not_follow_the_first() {
     let server = EtcdServer::start().await;
     let before = Holder::new(manager(&server)).await.lease;
