@@ -51,6 +51,8 @@ pub enum Act {
     LinkUp(usize, Device),
     /// A machine is added.
     Join,
+    /// Both machines lose power, and get the address of the other one.
+    SwapAddresses(usize, usize),
 }
 
 /// What happens to etcd.
@@ -108,10 +110,15 @@ pub const LENGTH: Duration = Duration::from_secs(120);
 
 /// The acts of the history with this seed, for this number of nodes, in their order.
 pub fn acts(seed: u64, nodes: usize) -> Vec<Step> {
-    let mut dice = Dice { rng: StdRng::seed_from_u64(seed), nodes, steps: Vec::new() };
-    let faults = dice.rng.random_range(1..=6);
-    for _ in 0..faults {
-        let at = CALM + FAULTS.saturating_sub(CALM).mul_f64(dice.rng.random());
+    let mut rng = StdRng::seed_from_u64(seed);
+    let (focus, turn) = (rng.random_range(0..nodes), any_time(&mut rng));
+    let mut dice = Dice { rng, nodes, focus, turn, steps: Vec::new() };
+    if dice.rng.random_bool(EDITED) {
+        let config = dice.config();
+        dice.add(turn, Act::Configure(config));
+    }
+    for _ in 0..dice.rng.random_range(1..=7) {
+        let at = dice.time();
         dice.throw(at);
     }
     let mut steps = dice.steps;
@@ -119,22 +126,38 @@ pub fn acts(seed: u64, nodes: usize) -> Vec<Step> {
     steps
 }
 
+/// Faults that meet are rare if all times and nodes are equally likely: half of them happen to one
+/// node, and half of them around one moment, mostly the time of an edit of the config.
 struct Dice {
     rng: StdRng,
     nodes: usize,
+    focus: usize,
+    turn: Duration,
     steps: Vec<Step>,
 }
 
 impl Dice {
     fn node(&mut self) -> usize {
-        self.rng.random_range(0..self.nodes)
+        if self.rng.random() { self.focus } else { self.rng.random_range(0..self.nodes) }
+    }
+
+    fn other(&mut self, node: usize) -> usize {
+        (node + self.rng.random_range(1..self.nodes)) % self.nodes
+    }
+
+    fn time(&mut self) -> Duration {
+        if self.rng.random() {
+            return any_time(&mut self.rng);
+        }
+        let (before, later) = (self.turn.saturating_sub(AROUND), self.rng.random::<f64>());
+        (before + (AROUND * 2).mul_f64(later)).clamp(CALM, FAULTS)
     }
 
     /// A fault at `at`, and its end.
     fn throw(&mut self, at: Duration) {
         let end = self.end(at);
         let node = self.node();
-        match self.rng.random_range(0..21) {
+        match self.rng.random_range(0..22) {
             0 => self.pair((at, Act::Kill(node)), (end, Act::Start(node))),
             1 => self.pair((at, Act::Stop(node)), (end, Act::Continue(node))),
             2 => self.pair((at, Act::PowerOff(node)), (end, Act::PowerOn(node))),
@@ -163,7 +186,7 @@ impl Dice {
             }
             13 => self.add(at, Act::FlushTables(node)),
             14 => {
-                let other = (node + self.rng.random_range(1..self.nodes)) % self.nodes;
+                let other = self.other(node);
                 self.pair(
                     (at, Act::Segment(SegmentAct::Cut(node, other))),
                     (end, Act::Segment(SegmentAct::Join(node, other))),
@@ -183,6 +206,11 @@ impl Dice {
                 self.pair((at, Act::LinkDown(node, device)), (end, Act::LinkUp(node, device)));
             }
             19 => self.add(at, Act::Join),
+            20 => {
+                let other = self.other(node);
+                self.pair((at, Act::SwapAddresses(node, other)), (end, Act::PowerOn(node)));
+                self.add(end, Act::PowerOn(other));
+            }
             _ => {
                 let between = at + end.saturating_sub(at) / 2;
                 self.add(at, Act::BackUpDisk(node));
@@ -218,6 +246,14 @@ impl Dice {
 }
 
 const MOMENT: Duration = Duration::from_millis(20);
+/// The distance from the chosen moment within which half of the faults happen.
+const AROUND: Duration = Duration::from_secs(5);
+/// How many histories have an edit of the config at this moment.
+const EDITED: f64 = 0.7;
+
+fn any_time(rng: &mut StdRng) -> Duration {
+    CALM + FAULTS.saturating_sub(CALM).mul_f64(rng.random())
+}
 
 impl Config {
     pub fn json(self) -> String {
@@ -326,6 +362,9 @@ impl fmt::Display for Act {
             Self::LinkDown(node, device) => write!(f, "link-down {} {device}", name(*node)),
             Self::LinkUp(node, device) => write!(f, "link-up {} {device}", name(*node)),
             Self::Join => f.write_str("join"),
+            Self::SwapAddresses(one, other) => {
+                write!(f, "swap-addresses {} {}", name(*one), name(*other))
+            }
         }
     }
 }

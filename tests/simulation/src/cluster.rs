@@ -64,6 +64,15 @@ impl Cluster {
         Ok(())
     }
 
+    /// Gives two machines that are off the address of the other one.
+    pub fn swap_addresses(&mut self, one: usize, other: usize) {
+        let (first, second) = (self.nodes[one].address, self.nodes[other].address);
+        for (index, address) in [(one, second), (other, first)] {
+            self.nodes[index].set_address(address);
+            self.network.segment.borrow_mut().hosts[index].address = address;
+        }
+    }
+
     pub fn start(&mut self, index: usize) {
         if let Some(node) = self.nodes.get_mut(index) {
             node.start(&self.etcd, &self.network);
@@ -94,6 +103,7 @@ impl Cluster {
     ) -> Option<T> {
         let mut end = pin!(sleep_until(Instant::now() + time));
         self.etcd.end_leases();
+        self.nodes.iter_mut().for_each(|node| node.supervise(&self.etcd, &self.network));
         let mut found = look(self);
         poll_fn(|context| {
             for index in 0..self.nodes.len() {

@@ -7,6 +7,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use tokio::runtime::RngSeed;
 use tweed::model::entry::{Entry, Key, LinkName, Ownership};
 
 use crate::act::{Act, Config, Device, EtcdAct, FAULTS, LENGTH, SegmentAct, Step, acts};
@@ -49,8 +50,11 @@ pub fn play(seed: u64, nodes: usize) -> io::Result<Outcome> {
 /// # Errors
 /// The disk of the simulating machine.
 pub fn replay(seed: u64, nodes: usize, steps: &[Step]) -> io::Result<Outcome> {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .rng_seed(RngSeed::from_bytes(&seed.to_le_bytes()))
+        .build()?;
     runtime.block_on(async {
         tweed::random::seed(seed);
         let mut history = History::begin(nodes)?;
@@ -83,6 +87,8 @@ struct History {
     cluster: Cluster,
     judge: Judge,
     hash: DefaultHasher,
+    /// The revision of etcd up to which `hash` has its changes.
+    revision: i64,
     etcd_backup: Option<State>,
     disks: BTreeMap<usize, Vec<(PathBuf, Vec<u8>)>>,
 }
@@ -96,6 +102,7 @@ impl History {
             cluster,
             judge: Judge::new(nodes),
             hash: DefaultHasher::new(),
+            revision: 0,
             etcd_backup: None,
             disks: BTreeMap::new(),
         })
@@ -108,7 +115,7 @@ impl History {
             }
             self.note(&step.to_string());
             self.perform(&step.act)?;
-            self.judge.take(&step.act);
+            self.judge.take(&step.act, &self.cluster);
         }
         if let Some(violation) = self.pass_until(FAULTS).await {
             return Ok(Some(violation));
@@ -145,8 +152,12 @@ impl History {
                 };
             }
         }
-        let revision = self.cluster.etcd.read(State::revision);
-        self.note(&format!("{:?} {revision} {text}", self.cluster.age()));
+        let from = self.revision + 1;
+        self.revision = self.cluster.etcd.read(|state| {
+            state.since(from).for_each(|change| text += &format!("{change:?}\n"));
+            state.revision()
+        });
+        self.note(&format!("{:?} {} {text}", self.cluster.age(), self.revision));
     }
 
     fn note(&mut self, text: &str) {
@@ -216,6 +227,11 @@ impl History {
                 }
                 self.cluster.nodes[*index].kernel.link_up(&LinkName::new(device.name()));
             }
+            Act::SwapAddresses(one, other) => {
+                self.power_off(*one);
+                self.power_off(*other);
+                self.cluster.swap_addresses(*one, *other);
+            }
             Act::RestoreDisk(index) => {
                 if let Some(files) = self.disks.remove(index) {
                     self.cluster.nodes[*index].restore(&files)?;
@@ -235,6 +251,7 @@ impl History {
     fn power_off(&mut self, index: usize) {
         self.set_up(index, false);
         self.cluster.nodes[index].lose_power(&self.cluster.network);
+        self.cluster.network.segment.borrow_mut().hosts[index].pods = None;
         self.cluster.nodes[index].add_foreign_route();
     }
 

@@ -1,6 +1,8 @@
 //! The invariants: each is a sentence, and a function that judges a cluster by it.
 
+use std::collections::BTreeSet;
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use tweed::model::entry::{Entry, Key};
@@ -28,6 +30,8 @@ pub struct Judge {
     pods: Vec<Option<Prefix>>,
     /// The copies with the machine id of another node, and that node.
     copied: Vec<(usize, usize)>,
+    /// The nodes that have got the address of another one, or the disk.
+    moved: BTreeSet<usize>,
 }
 
 const PATHS: &str = "pods of two nodes reach each other";
@@ -49,25 +53,41 @@ const COPIED: Duration = Duration::from_secs(2);
 
 impl Judge {
     pub fn new(nodes: usize) -> Self {
-        Self { debts: vec![JOIN; nodes], pods: vec![None; nodes], copied: Vec::new() }
+        Self {
+            debts: vec![JOIN; nodes],
+            pods: vec![None; nodes],
+            copied: Vec::new(),
+            moved: BTreeSet::new(),
+        }
     }
 
     /// What a fault excuses. Daemons that end, stop or do not reach the store, and edits of the
     /// config, excuse nothing.
-    pub fn take(&mut self, act: &Act) {
+    pub fn take(&mut self, act: &Act, cluster: &Cluster) {
         match act {
             Act::PowerOff(node) | Act::DeleteLease(node) => self.excuse(*node, JOIN),
-            Act::Reinstall(node) => {
-                self.excuse(*node, JOIN);
-                self.pods[*node] = None;
+            Act::Reinstall(node) => self.forget(*node),
+            // They have no pods any more, and may get each the subnet of the other one.
+            Act::SwapAddresses(one, other) => {
+                for node in [*one, *other] {
+                    self.forget(node);
+                    self.moved.insert(node);
+                }
             }
             Act::LoseEntry(node, _)
             | Act::FlushTables(node)
             | Act::LinkDown(node, _)
             | Act::LinkUp(node, _) => self.excuse(*node, REPAIR),
             Act::Copy(node, MachineId::Kept) => {
-                self.copied.push((self.debts.len() - 1, *node));
-                self.excuse(*node, COPIED);
+                let (original, copy) = (&cluster.nodes[*node], self.debts.len() - 1);
+                if is_running(original) && original.remembers() && !self.moved.contains(node) {
+                    self.copied.push((copy, *node));
+                    self.excuse(*node, COPIED);
+                } else {
+                    // Whichever of the two starts first has the subnet.
+                    self.moved.extend([*node, copy]);
+                    self.excuse(*node, JOIN);
+                }
             }
             Act::Etcd(EtcdAct::Restore) | Act::Segment(SegmentAct::DropPods) => {
                 (0..self.debts.len()).for_each(|node| self.excuse(node, JOIN));
@@ -101,6 +121,11 @@ impl Judge {
         self.pods.push(None);
     }
 
+    fn forget(&mut self, node: usize) {
+        self.excuse(node, JOIN);
+        self.pods[node] = None;
+    }
+
     fn excuse(&mut self, node: usize, time: Duration) {
         if let Some(debt) = self.debts.get_mut(node) {
             *debt = (*debt).max(time);
@@ -110,9 +135,9 @@ impl Judge {
     /// `time` has passed, in which nodes may have run undisturbed.
     pub fn pass(&mut self, time: Duration, cluster: &Cluster) {
         cluster.look_for_pods();
-        // Until it ends, it may take the place of the original for a moment.
+        // Until it ends for the first time, it may take the place of the original for a moment.
         for (copy, original) in self.copied.clone() {
-            if cluster.nodes[copy].is_running() {
+            if cluster.nodes[copy].ends.is_empty() {
                 self.excuse(original, COPIED);
             }
         }
@@ -135,8 +160,10 @@ impl Judge {
     }
 
     fn paths(&self, cluster: &Cluster) -> Option<Violation> {
-        let is_judged =
-            |node: &&Node| self.debts[node.index].is_zero() && (!node.is_copy || node.is_running());
+        let is_judged = |node: &&Node| {
+            self.debts[node.index].is_zero()
+                && (!self.may_end(node) || (is_running(node) && node.ends.is_empty()))
+        };
         let judged: Vec<usize> =
             cluster.nodes.iter().filter(is_judged).map(|node| node.index).collect();
         let cut = cluster.network.segment.borrow().cut.clone();
@@ -163,56 +190,127 @@ impl Judge {
         None
     }
 
-    /// A copy has to end. So has its original, if the store has the lease of the copy again.
+    /// A copy has to end. So has its original, if the store has the lease of the copy again, and a
+    /// node with a new address whose subnet is that of the node which has the previous address.
+    fn may_end(&self, node: &Node) -> bool {
+        node.is_copy
+            || self.moved.contains(&node.index)
+            || self.copied.iter().any(|(_, original)| *original == node.index)
+    }
+
+    /// Of a machine and its copies, those stay that run when the first copy is made.
+    fn copies(&self, cluster: &Cluster) -> Option<Violation> {
+        let (copy, original) =
+            self.copied.iter().find(|(copy, _)| is_running(&cluster.nodes[*copy]))?;
+        let ends = cluster.nodes[*original].ends.join("; ");
+        let detail = format!("n{} runs, and n{} {ends}", copy + 1, original + 1);
+        Some(violation(COPIES, cluster, detail))
+    }
+
     fn ended(&self, cluster: &Cluster) -> Option<Violation> {
-        let may_end = |node: &&Node| {
-            node.is_copy || self.copied.iter().any(|(_, original)| *original == node.index)
-        };
-        let mut nodes = cluster.nodes.iter().filter(|node| !may_end(node));
-        let ended = |node: &Node| Some((node.index, node.run.as_ref()?.ended()?));
-        let (index, reason) = nodes.find_map(ended)?;
+        let mut nodes = cluster.nodes.iter().filter(|node| !self.may_end(node));
+        let (index, reason) = nodes.find_map(|node| Some((node.index, node.ends.first()?)))?;
         Some(violation(RUNNING, cluster, format!("n{}: {reason}", index + 1)))
     }
 
     /// Judges the end of a history, after its faults.
     pub async fn end(&mut self, cluster: &mut Cluster) -> Option<Violation> {
         if let Some(found) =
-            self.ended(cluster).or_else(|| leases(cluster)).or_else(|| foreign(cluster))
+            self.ended(cluster).or_else(|| self.leases(cluster)).or_else(|| foreign(cluster))
         {
             return Some(found);
         }
-        let copies = self.copied.iter().map(|(copy, _)| &cluster.nodes[*copy]);
-        if let Some(copy) = copies.into_iter().find(|copy| copy.is_running()) {
-            return Some(violation(COPIES, cluster, format!("n{} runs", copy.index + 1)));
+        let mut nodes = cluster.nodes.iter().filter(|node| !self.may_end(node));
+        if let Some(node) = nodes.find(|node| !is_running(node)) {
+            return Some(violation(READY, cluster, format!("n{} does not run", node.index + 1)));
         }
-        views(cluster).await.or_else(|| leftovers(cluster))
+        if let Some(copy) = self.copies(cluster) {
+            return Some(copy);
+        }
+        self.views(cluster).await.or_else(|| self.leftovers(cluster))
     }
+
+    /// The number of peers that each node has. A node that has ended has a lease until its TTL is
+    /// over.
+    fn peers(&self, cluster: &Cluster) -> RangeInclusive<usize> {
+        let running = running(cluster).count() - 1;
+        let leases = cluster.leases().len() - 1;
+        running..=if self.moved.is_empty() { running } else { leases.max(running) }
+    }
+
+    fn leases(&self, cluster: &Cluster) -> Option<Violation> {
+        let leases = cluster.leases();
+        let wrong = running(cluster).find_map(|node| {
+            let address = format!("\"{}\"", node.address);
+            let own: Vec<&str> = leases
+                .iter()
+                .filter(|(_, value)| value.contains(&address))
+                .map(|(key, _)| key.as_str())
+                .collect();
+            let name = node.pods().map(|it| format!("{}-{}", it.base(), it.prefix_len()));
+            let is_right = match (&own[..], &name) {
+                ([key], Some(name)) => key.ends_with(name.as_str()),
+                // The lease of the node that had the address before ends with its TTL.
+                (keys, Some(name)) if self.moved.contains(&node.index) => {
+                    keys.iter().any(|key| key.ends_with(name.as_str()))
+                }
+                _ => false,
+            };
+            (!is_right).then(|| format!("n{} with {name:?} has {own:?}", node.index + 1))
+        });
+        wrong.map(|detail| violation(LEASES, cluster, detail))
+    }
+
+    async fn views(&self, cluster: &mut Cluster) -> Option<Violation> {
+        let peers = self.peers(cluster);
+        let indices: Vec<usize> = running(cluster).map(|node| node.index).collect();
+        for index in indices {
+            let Some(run) = cluster.nodes[index].run.as_ref() else { continue };
+            let status = run.status();
+            let Some(status) = cluster.answer(status).await else {
+                return Some(violation(READY, cluster, format!("n{} does not answer", index + 1)));
+            };
+            if !status.ready || !status.refused.is_empty() {
+                let detail = format!("n{}: {:?} {:?}", index + 1, status.reasons, status.refused);
+                return Some(violation(READY, cluster, detail));
+            }
+            let reached = status.reachability.reachable + status.reachability.degraded;
+            let is_reached = reached >= *peers.start();
+            let is_counted = peers.contains(&status.peers.total()) && status.peers.missing == 0;
+            if !is_reached || !is_counted {
+                let detail =
+                    format!("n{}: {:?} {:?}", index + 1, status.reachability, status.peers);
+                return Some(violation(VIEWS, cluster, detail));
+            }
+        }
+        None
+    }
+
+    fn leftovers(&self, cluster: &Cluster) -> Option<Violation> {
+        let peers = self.peers(cluster);
+        running(cluster).find_map(|node| {
+            let counted = node.kernel.read_state(|state| {
+                let entries = state.entries();
+                entries.filter(|entry| matches!(entry.key(), Key::Fdb(..))).count()
+            });
+            let detail =
+                format!("n{} has {counted} forwarding entries for {peers:?} peers", node.index + 1);
+            (!peers.contains(&counted)).then(|| violation(LEFTOVERS, cluster, detail))
+        })
+    }
+}
+
+/// Whether its daemon runs and has a subnet.
+fn is_running(node: &Node) -> bool {
+    node.is_running() && node.pods().is_some()
 }
 
 fn violation(invariant: &'static str, cluster: &Cluster, detail: String) -> Violation {
     Violation { invariant, at: cluster.age(), detail }
 }
 
-fn leases(cluster: &Cluster) -> Option<Violation> {
-    let leases = cluster.leases();
-    let wrong = running(cluster).find_map(|node| {
-        let address = format!("\"{}\"", node.address);
-        let own: Vec<&str> = leases
-            .iter()
-            .filter(|(_, value)| value.contains(&address))
-            .map(|(key, _)| key.as_str())
-            .collect();
-        let name = node.pods().map(|it| format!("{}-{}", it.base(), it.prefix_len()));
-        let is_right =
-            matches!((&own[..], &name), ([key], Some(name)) if key.ends_with(name.as_str()));
-        (!is_right).then(|| format!("n{} with {name:?} has {own:?}", node.index + 1))
-    });
-    wrong.map(|detail| violation(LEASES, cluster, detail))
-}
-
-/// The nodes whose daemon has not ended by itself.
 fn running(cluster: &Cluster) -> impl Iterator<Item = &Node> {
-    cluster.nodes.iter().filter(|node| node.is_running())
+    cluster.nodes.iter().filter(|node| is_running(node))
 }
 
 fn foreign(cluster: &Cluster) -> Option<Violation> {
@@ -224,42 +322,6 @@ fn foreign(cluster: &Cluster) -> Option<Violation> {
     };
     let touched = cluster.nodes.iter().find(|node| !is_there(node))?;
     Some(violation(FOREIGN, cluster, format!("n{} lost {route}", touched.index + 1)))
-}
-
-async fn views(cluster: &mut Cluster) -> Option<Violation> {
-    let peers = running(cluster).count() - 1;
-    let indices: Vec<usize> = running(cluster).map(|node| node.index).collect();
-    for index in indices {
-        let Some(run) = cluster.nodes[index].run.as_ref() else { continue };
-        let status = run.status();
-        let Some(status) = cluster.answer(status).await else {
-            return Some(violation(READY, cluster, format!("n{} does not answer", index + 1)));
-        };
-        if !status.ready || !status.refused.is_empty() {
-            let detail = format!("n{}: {:?} {:?}", index + 1, status.reasons, status.refused);
-            return Some(violation(READY, cluster, detail));
-        }
-        let is_reached = status.reachability.reachable + status.reachability.degraded == peers;
-        let is_counted = status.peers.total() == peers && status.peers.missing == 0;
-        if !is_reached || !is_counted {
-            let detail = format!("n{}: {:?} {:?}", index + 1, status.reachability, status.peers);
-            return Some(violation(VIEWS, cluster, detail));
-        }
-    }
-    None
-}
-
-fn leftovers(cluster: &Cluster) -> Option<Violation> {
-    let peers = running(cluster).count() - 1;
-    running(cluster).find_map(|node| {
-        let counted = node.kernel.read_state(|state| {
-            let entries = state.entries();
-            entries.filter(|entry| matches!(entry.key(), Key::Fdb(..))).count()
-        });
-        let detail =
-            format!("n{} has {counted} forwarding entries for {peers} peers", node.index + 1);
-        (counted != peers).then(|| violation(LEFTOVERS, cluster, detail))
-    })
 }
 
 impl fmt::Display for Violation {

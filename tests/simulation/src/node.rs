@@ -7,13 +7,15 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
+use tokio::time::Instant;
 use tweed::control::{Event, Query};
 use tweed::daemon::options::{Options, StoreOptions};
-use tweed::daemon::{Blocking, Daemon, Parts, load_checkpoint, previous};
-use tweed::model::checkpoint::HostId;
+use tweed::daemon::{Blocking, Daemon, Parts, checkpoint, load_checkpoint, previous};
+use tweed::model::checkpoint::{Checkpoint, HostId};
 use tweed::model::entry::{Entry, LinkName, Route};
 use tweed::model::node::{Facts, Interface, InterfaceAddress, Lifetime};
 use tweed::model::prefix::{Family, Prefix};
@@ -38,7 +40,15 @@ pub struct Node {
     boots: u32,
     /// Whether its disk is a copy of another node's.
     pub is_copy: bool,
+    /// Why its daemons have ended by themselves.
+    pub ends: Vec<String>,
+    restart: Option<Instant>,
 }
+
+/// The file of the checkpoint.
+const CHECKPOINT: &str = "state.json";
+/// The pause after which a supervisor starts a daemon again that has ended.
+const RESTART: Duration = Duration::from_secs(5);
 
 /// A running daemon.
 pub struct Run {
@@ -73,6 +83,8 @@ impl Node {
             machine: format!("machine-{number}"),
             boots: 1,
             is_copy: false,
+            ends: Vec::new(),
+            restart: None,
         })
     }
 
@@ -93,9 +105,21 @@ impl Node {
         self.run = Some(Run { tasks, is_stopped: false, outlook });
     }
 
+    /// Starts the daemon again if it has ended, after a pause.
+    pub fn supervise(&mut self, etcd: &Etcd, network: &Rc<Network>) {
+        if self.restart.take_if(|at| *at <= Instant::now()).is_some() {
+            self.start(etcd, network);
+        }
+        if let Some(reason) = self.run.as_ref().and_then(Run::ended) {
+            self.kill(network);
+            self.ends.push(reason);
+            self.restart = Some(Instant::now() + RESTART);
+        }
+    }
+
     /// Kills the daemon.
     pub fn kill(&mut self, network: &Network) {
-        self.run = None;
+        (self.run, self.restart) = (None, None);
         network.daemons.borrow_mut().remove(&self.index);
     }
 
@@ -106,6 +130,16 @@ impl Node {
         self.boots += 1;
         // The file system in memory is empty after a boot.
         let _ = fs::remove_file(self.subnet_file());
+    }
+
+    /// Gives the machine, which is off, another address.
+    pub fn set_address(&mut self, address: IpAddr) {
+        self.address = address;
+        self.kernel.change_interface(&LinkName::new("eth0"), |eth0| {
+            eth0.addresses.iter_mut().for_each(|own| own.address = address);
+        });
+        self.kernel.reboot();
+        self.add_foreign_route();
     }
 
     /// Another program adds a route, which must stay.
@@ -176,8 +210,14 @@ impl Node {
         subnets.into_iter().map(Prefix::from).next()
     }
 
+    /// Whether its checkpoint has a lease.
+    pub fn remembers(&self) -> bool {
+        let checkpoint = checkpoint::load::<Checkpoint>(&self.disk.join(CHECKPOINT)).ok().flatten();
+        checkpoint.is_some_and(|checkpoint| checkpoint.local.own.is_some())
+    }
+
     pub fn is_running(&self) -> bool {
-        self.run.as_ref().is_some_and(|run| !run.is_stopped && run.ended().is_none())
+        self.run.as_ref().is_some_and(|run| !run.is_stopped)
     }
 
     fn subnet_file(&self) -> PathBuf {
@@ -195,7 +235,7 @@ impl Node {
             "--iface=eth0".to_owned(),
             "--healthz-port=0".to_owned(),
             format!("--subnet-file={}", self.subnet_file().display()),
-            format!("--state-file={}", self.disk.join("state.json").display()),
+            format!("--state-file={}", self.disk.join(CHECKPOINT).display()),
         ];
         let options = Options::parse(flags, |_| None);
         let Ok(mut options) = options else { unreachable!("these flags are valid") };
