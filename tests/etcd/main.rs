@@ -13,5 +13,6 @@ mod connection;
 mod documents;
 mod fixture;
 mod leases;
+mod model;
 #[path = "../notation/subnets.rs"]
 mod subnets;
