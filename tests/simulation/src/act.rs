@@ -92,9 +92,13 @@ pub enum Device {
     Tunnel,
 }
 
-/// A network config with `Mixed`.
+/// A network config with `Mixed`, or what an operator's mistake leaves of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Config {
+    /// The key is deleted.
+    Missing,
+    /// No JSON.
+    Malformed,
     Vxlan,
     HostGw,
     /// To host-gw, this percentage of the hashes.
@@ -157,13 +161,12 @@ impl Dice {
     fn throw(&mut self, at: Duration) {
         let end = self.end(at);
         let node = self.node();
-        match self.rng.random_range(0..22) {
+        match self.rng.random_range(0..23) {
             0 => self.pair((at, Act::Kill(node)), (end, Act::Start(node))),
             1 => self.pair((at, Act::Stop(node)), (end, Act::Continue(node))),
             2 => self.pair((at, Act::PowerOff(node)), (end, Act::PowerOn(node))),
             3 => {
-                let states = [LinkState::Cut, LinkState::AnswersLost];
-                let state = states[self.rng.random_range(0..states.len())];
+                let state = self.one_of([LinkState::Cut, LinkState::AnswersLost]);
                 let open = Act::StoreLink(node, LinkState::Open);
                 self.pair((at, Act::StoreLink(node, state)), (end, open));
             }
@@ -187,10 +190,8 @@ impl Dice {
             13 => self.add(at, Act::FlushTables(node)),
             14 => {
                 let other = self.other(node);
-                self.pair(
-                    (at, Act::Segment(SegmentAct::Cut(node, other))),
-                    (end, Act::Segment(SegmentAct::Join(node, other))),
-                );
+                let [cut, join] = [SegmentAct::Cut, SegmentAct::Join].map(|act| act(node, other));
+                self.pair((at, Act::Segment(cut)), (end, Act::Segment(join)));
             }
             15 => self.pair(
                 (at, Act::Segment(SegmentAct::DropPods)),
@@ -198,27 +199,39 @@ impl Dice {
             ),
             16 => self.pair((at, Act::Reinstall(node)), (end, Act::PowerOn(node))),
             17 => {
-                let id = if self.rng.random() { MachineId::Kept } else { MachineId::New };
+                let id = self.one_of([MachineId::Kept, MachineId::New]);
                 self.add(at, Act::Copy(node, id));
             }
             18 => {
-                let device = if self.rng.random() { Device::Underlay } else { Device::Tunnel };
+                let device = self.one_of([Device::Underlay, Device::Tunnel]);
                 self.pair((at, Act::LinkDown(node, device)), (end, Act::LinkUp(node, device)));
             }
             19 => self.add(at, Act::Join),
             20 => {
+                let mistake = self.one_of([Config::Missing, Config::Malformed]);
+                let correction = Act::Configure(self.config());
+                self.pair((at, Act::Configure(mistake)), (end, correction));
+            }
+            21 => {
                 let other = self.other(node);
                 self.pair((at, Act::SwapAddresses(node, other)), (end, Act::PowerOn(node)));
                 self.add(end, Act::PowerOn(other));
             }
-            _ => {
-                let between = at + end.saturating_sub(at) / 2;
-                self.add(at, Act::BackUpDisk(node));
-                self.add(between, Act::Kill(node));
-                self.add(between + Duration::from_millis(1), Act::RestoreDisk(node));
-                self.add(end, Act::Start(node));
-            }
+            _ => self.roll_back(node, at, end),
         }
+    }
+
+    /// The daemon starts again with an older disk.
+    fn roll_back(&mut self, node: usize, at: Duration, end: Duration) {
+        let between = at + end.saturating_sub(at) / 2;
+        self.add(at, Act::BackUpDisk(node));
+        self.add(between, Act::Kill(node));
+        self.add(between + Duration::from_millis(1), Act::RestoreDisk(node));
+        self.add(end, Act::Start(node));
+    }
+
+    fn one_of<T: Copy, const N: usize>(&mut self, items: [T; N]) -> T {
+        items[self.rng.random_range(0..N)]
     }
 
     fn config(&mut self) -> Config {
@@ -256,15 +269,18 @@ fn any_time(rng: &mut StdRng) -> Duration {
 }
 
 impl Config {
-    pub fn json(self) -> String {
+    /// The value of its key; none if the key is missing.
+    pub fn text(self) -> Option<String> {
         let config = |rest: &str| format!(r#"{{"Network":"10.244.0.0/16","Mixed":true,{rest}}}"#);
-        match self {
+        Some(match self {
+            Self::Missing => return None,
+            Self::Malformed => "{".to_owned(),
             Self::Vxlan => config(r#""Backend":{"Type":"vxlan"}"#),
             Self::HostGw => config(r#""Backend":{"Type":"host-gw"}"#),
             Self::Rollout(percent) => config(&format!(
                 r#""Backend":{{"Type":"host-gw"}},"Rollout":{{"From":{{"Type":"vxlan"}},"Percent":{percent}}}"#
             )),
-        }
+        })
     }
 }
 
@@ -347,6 +363,8 @@ impl fmt::Display for Act {
             Self::Etcd(act) => act.fmt(f),
             Self::DeleteLease(node) => write!(f, "delete-lease {}", name(*node)),
             Self::Configure(config) => match config {
+                Config::Missing => f.write_str("config missing"),
+                Config::Malformed => f.write_str("config malformed"),
                 Config::Vxlan => f.write_str("config vxlan"),
                 Config::HostGw => f.write_str("config host-gw"),
                 Config::Rollout(percent) => write!(f, "config rollout {percent}"),

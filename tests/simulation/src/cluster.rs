@@ -13,6 +13,7 @@ use etcd_client::proto::{
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep_until};
 
+use crate::act::Config;
 use crate::etcd::{Etcd, Health};
 use crate::node::Node;
 use crate::prober::Network;
@@ -79,14 +80,29 @@ impl Cluster {
         }
     }
 
-    /// Writes the network config, as `etcdctl put` does.
-    pub fn configure(&self, config: &str) {
-        let put = PbPutRequest {
-            key: CONFIG.to_vec(),
-            value: config.as_bytes().to_vec(),
-            ..PbPutRequest::default()
+    /// Writes or deletes the network config, as `etcdctl` does.
+    pub fn configure(&self, config: Config) {
+        let key = CONFIG.to_vec();
+        let request = match config.text() {
+            Some(text) => PbTxnOpRequest::RequestPut(PbPutRequest {
+                key,
+                value: text.into_bytes(),
+                ..PbPutRequest::default()
+            }),
+            None => PbTxnOpRequest::RequestDeleteRange(PbDeleteRequest {
+                key,
+                ..PbDeleteRequest::default()
+            }),
         };
-        self.transact(PbTxnOpRequest::RequestPut(put));
+        self.transact(request);
+    }
+
+    /// Whether etcd has a valid network config.
+    pub fn is_configured(&self) -> bool {
+        self.etcd.read(|state| {
+            let config = state.keys().find(|kv| kv.key == CONFIG);
+            config.is_some_and(|kv| kv.value.starts_with(br#"{"Network""#))
+        })
     }
 
     /// The virtual time since the cluster exists.

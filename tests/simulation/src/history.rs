@@ -96,7 +96,7 @@ struct History {
 impl History {
     fn begin(nodes: usize) -> io::Result<Self> {
         let mut cluster = Cluster::new(nodes)?;
-        cluster.configure(&Config::Vxlan.json());
+        cluster.configure(Config::Vxlan);
         (0..nodes).for_each(|index| cluster.start(index));
         Ok(Self {
             cluster,
@@ -154,7 +154,9 @@ impl History {
         }
         let from = self.revision + 1;
         self.revision = self.cluster.etcd.read(|state| {
-            state.since(from).for_each(|change| text += &format!("{change:?}\n"));
+            for change in state.since(from) {
+                let _ = writeln!(text, "{change:?}");
+            }
             state.revision()
         });
         self.note(&format!("{:?} {} {text}", self.cluster.age(), self.revision));
@@ -167,6 +169,9 @@ impl History {
     /// Ends all faults that are not over.
     fn heal(&mut self) {
         self.cluster.etcd.set_health(Health::Up);
+        if !self.cluster.is_configured() {
+            self.cluster.configure(Config::Vxlan);
+        }
         self.cluster.network.segment.borrow_mut().heal();
         for index in 0..self.cluster.nodes.len() {
             self.cluster.nodes[index].link.set(LinkState::Open);
@@ -193,7 +198,7 @@ impl History {
             Act::StoreLink(index, state) => self.cluster.nodes[*index].link.set(*state),
             Act::Etcd(act) => self.change_etcd(*act),
             Act::DeleteLease(index) => self.cluster.delete_lease(*index),
-            Act::Configure(config) => self.cluster.configure(&config.json()),
+            Act::Configure(config) => self.cluster.configure(*config),
             Act::LoseEntry(index, number) => self.lose_entry(*index, *number),
             Act::FlushTables(index) => self.flush_tables(*index),
             Act::Segment(act) => self.change_segment(*act),

@@ -65,7 +65,13 @@ impl Judge {
     /// config, excuse nothing.
     pub fn take(&mut self, act: &Act, cluster: &Cluster) {
         match act {
-            Act::PowerOff(node) | Act::DeleteLease(node) => self.excuse(*node, JOIN),
+            Act::PowerOff(node) => self.excuse(*node, JOIN),
+            Act::DeleteLease(node) => {
+                self.excuse(*node, JOIN);
+                // The subnet is free: a copy may be the first to claim it.
+                let copies = self.copied.iter().filter(|(_, original)| original == node);
+                self.moved.extend(copies.flat_map(|(copy, original)| [*copy, *original]));
+            }
             Act::Reinstall(node) => self.forget(*node),
             // They have no pods any more, and may get each the subnet of the other one.
             Act::SwapAddresses(one, other) => {
@@ -141,12 +147,12 @@ impl Judge {
                 self.excuse(original, COPIED);
             }
         }
-        let is_etcd_up = cluster.etcd.health() == Health::Up;
+        let is_store_usable = cluster.etcd.health() == Health::Up && cluster.is_configured();
         let segment = cluster.network.segment.borrow();
         let is_undisturbed = |node: &Node| {
             let is_connected =
                 segment.hosts[node.index].is_up && node.link.state() == LinkState::Open;
-            is_etcd_up && is_connected && (node.is_running() || node.is_copy)
+            is_store_usable && is_connected && (node.is_running() || self.may_end(node))
         };
         // A node waits for what others publish.
         if cluster.nodes.iter().all(is_undisturbed) {
@@ -193,15 +199,14 @@ impl Judge {
     /// A copy has to end. So has its original, if the store has the lease of the copy again, and a
     /// node with a new address whose subnet is that of the node which has the previous address.
     fn may_end(&self, node: &Node) -> bool {
-        node.is_copy
-            || self.moved.contains(&node.index)
-            || self.copied.iter().any(|(_, original)| *original == node.index)
+        let mut copied = self.copied.iter().flat_map(|(copy, original)| [copy, original]);
+        self.moved.contains(&node.index) || copied.any(|index| *index == node.index)
     }
 
     /// Of a machine and its copies, those stay that run when the first copy is made.
     fn copies(&self, cluster: &Cluster) -> Option<Violation> {
-        let (copy, original) =
-            self.copied.iter().find(|(copy, _)| is_running(&cluster.nodes[*copy]))?;
+        let mut copied = self.copied.iter().filter(|(_, original)| !self.moved.contains(original));
+        let (copy, original) = copied.find(|(copy, _)| is_running(&cluster.nodes[*copy]))?;
         let ends = cluster.nodes[*original].ends.join("; ");
         let detail = format!("n{} runs, and n{} {ends}", copy + 1, original + 1);
         Some(violation(COPIES, cluster, detail))

@@ -30,6 +30,9 @@ struct Options {
     /// Histories at once
     #[arg(long, default_value_t = 2)]
     jobs: usize,
+    /// Stop at the first history that is rejected
+    #[arg(long)]
+    first: bool,
     /// Show what the daemons log; for one history
     #[arg(long)]
     log: bool,
@@ -43,16 +46,17 @@ fn main() -> anyhow::Result<()> {
     let begun = Instant::now();
     let end = begun + Duration::from_secs(options.minutes * 60);
     let next = AtomicU64::new(options.seed);
-    let last = options.seed + options.histories;
+    let (last, played) = (AtomicU64::new(options.seed + options.histories), AtomicU64::new(0));
     let (findings, thrown) = (Mutex::new(Vec::new()), Mutex::new(BTreeMap::<String, u64>::new()));
     thread::scope(|scope| {
         for _ in 0..options.jobs {
             scope.spawn(|| {
                 while Instant::now() < end {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= last {
+                    if seed >= last.load(Ordering::Relaxed) {
                         return;
                     }
+                    played.fetch_add(1, Ordering::Relaxed);
                     for step in acts(seed, options.nodes) {
                         *lock(&thrown).entry(step.act.name()).or_default() += 1;
                     }
@@ -61,6 +65,9 @@ fn main() -> anyhow::Result<()> {
                         Ok(Some(finding)) => {
                             let _ = writeln!(io::stdout(), "{finding}");
                             lock(&findings).push(finding);
+                            if options.first {
+                                last.store(0, Ordering::Relaxed);
+                            }
                         }
                         Err(error) => {
                             let _ = writeln!(io::stderr(), "seed {seed}: {error}");
@@ -70,14 +77,15 @@ fn main() -> anyhow::Result<()> {
             });
         }
     });
-    let played = next.load(Ordering::Relaxed).min(last) - options.seed;
+    let played = played.into_inner();
     let mut out = io::stdout();
     for (act, times) in lock(&thrown).iter() {
         writeln!(out, "{times:>8} {act}")?;
     }
     let rate = f64::from(u32::try_from(played)?) / begun.elapsed().as_secs_f64() * 60.0;
     let found = lock(&findings).len();
-    writeln!(out, "{played} histories, {rate:.0} per minute, {found} findings")?;
+    let seconds = begun.elapsed().as_secs();
+    writeln!(out, "{played} histories in {seconds} s, {rate:.0} per minute, {found} findings")?;
     anyhow::ensure!(found == 0, "{found} histories were rejected");
     Ok(())
 }

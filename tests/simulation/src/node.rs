@@ -38,8 +38,6 @@ pub struct Node {
     disk: PathBuf,
     machine: String,
     boots: u32,
-    /// Whether its disk is a copy of another node's.
-    pub is_copy: bool,
     /// Why its daemons have ended by themselves.
     pub ends: Vec<String>,
     restart: Option<Instant>,
@@ -82,7 +80,6 @@ impl Node {
             disk,
             machine: format!("machine-{number}"),
             boots: 1,
-            is_copy: false,
             ends: Vec::new(),
             restart: None,
         })
@@ -163,7 +160,6 @@ impl Node {
     /// # Errors
     /// The disk of the simulating machine.
     pub fn copy(&mut self, original: &Self, id: MachineId) -> io::Result<()> {
-        self.is_copy = true;
         if id == MachineId::Kept {
             self.machine.clone_from(&original.machine);
         }
