@@ -2,6 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "for tests")]
 
 use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -67,6 +70,24 @@ fn new_histories_are_accepted() {
             break;
         }
         accept(seed);
+    }
+}
+
+/// Each takes back a fix, so that it can be measured after how many histories the defect is found.
+#[test]
+fn the_patches_that_revert_fixes_apply() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let patches: Vec<PathBuf> = fs::read_dir(root.join("tests/simulation/reverted"))
+        .unwrap()
+        .map(|file| file.unwrap().path())
+        .collect();
+    assert!(!patches.is_empty());
+    for patch in patches {
+        let mut check = Command::new("git");
+        let output = check.args(["apply", "--check"]).arg(&patch).current_dir(&root).output();
+        let output = output.unwrap();
+        let reason = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{}: {reason}", patch.display());
     }
 }
 
