@@ -216,6 +216,13 @@ impl Fault {
     }
 }
 
+/// A cluster with a pod on node 1: traces follow packets to its bridge.
+fn start_with_pod(interval: &str, stack: Stack, side: Side) -> Result<Cluster> {
+    let cluster = start_with(interval, stack, side)?;
+    cluster.nodes[1].pod()?;
+    Ok(cluster)
+}
+
 /// The JSON and the exit code of `tweedctl` on node 0.
 fn ask(cluster: &Cluster, arguments: &[&str]) -> Result<(Value, Option<i32>)> {
     let answer = tweedctl(&cluster.nodes[0], &[arguments, &["-o", "json"]].concat())?;
@@ -363,7 +370,7 @@ fn row(name: &str, [shown, healed]: [Shown; 2]) -> String {
 /// Causes one fault after the other, and heals it. Prints the times.
 fn tries(side: Side, faults: &[Fault]) -> Result<()> {
     let interval = std::env::var(INTERVAL).unwrap_or_else(|_| SHORT_INTERVAL.to_owned());
-    let mut cluster = start_with(&interval, Stack::V4, side)?;
+    let mut cluster = start_with_pod(&interval, Stack::V4, side)?;
     wait_for(&cluster, &HEALTHY, Instant::now()).context("at the start")?;
     for fault in faults {
         let known = cluster.daemons[0].log()?.matches(fault.log).count();
@@ -407,7 +414,7 @@ fn a_delay_is_a_round_trip_time_until_probes_do_not_wait_for_it() {
     const SOME: Duration = Duration::from_millis(100);
     const LONG_DELAY: Duration = Duration::from_secs(1);
     // Probes wait for half a second.
-    let cluster = start_with("2s", Stack::V4, VXLAN).unwrap();
+    let cluster = start_with_pod("2s", Stack::V4, VXLAN).unwrap();
     let delay = |time| {
         let [late, first, second] = [1, 0, 2].map(|index| &cluster.nodes[index]);
         Delay::start(late, &[first, second], time).unwrap()
@@ -440,7 +447,7 @@ fn a_delay_is_a_round_trip_time_until_probes_do_not_wait_for_it() {
 
 #[test]
 fn without_a_store_peers_stay_reachable_and_the_store_is_named() {
-    let mut cluster = start_with(SHORT_INTERVAL, Stack::V4, VXLAN_MIXED).unwrap();
+    let mut cluster = start_with_pod(SHORT_INTERVAL, Stack::V4, VXLAN_MIXED).unwrap();
     cluster.etcd.stop().unwrap();
     let is_named = || {
         is_in_every_view(&cluster, "reachable")?;
@@ -493,7 +500,7 @@ fn is_unknown(cluster: &Cluster, subnet: IpNetwork, public_ip: IpAddr) -> Result
 
 #[test]
 fn the_lease_of_a_dead_node_and_a_flannel_peer_are_unknown_and_no_fault() {
-    let cluster = start_with(SHORT_INTERVAL, Stack::V4, VXLAN_MIXED).unwrap();
+    let cluster = start_with_pod(SHORT_INTERVAL, Stack::V4, VXLAN_MIXED).unwrap();
     let dead = Peer::numbered(1);
     dead.join(&cluster.etcd).unwrap();
     eventually(PATIENCE, || is_unknown(&cluster, dead.subnet, dead.public_ip)).unwrap();
@@ -512,7 +519,7 @@ fn the_lease_of_a_dead_node_and_a_flannel_peer_are_unknown_and_no_fault() {
 /// A host-gw peer of flannel has no address to which probes could be sent.
 #[test]
 fn a_flannel_peer_on_host_gw_is_unknown_and_no_fault() {
-    let cluster = start_with(SHORT_INTERVAL, Stack::V4, HOST_GW).unwrap();
+    let cluster = start_with_pod(SHORT_INTERVAL, Stack::V4, HOST_GW).unwrap();
     let other = cluster.lab.node("other", &cluster.segment).unwrap();
     let (subnet, public_ip) = ("10.244.250.0/24".parse().unwrap(), other.address(Family::V4));
     let public_ip = public_ip.unwrap();
