@@ -161,9 +161,13 @@ pub(super) async fn withdraw_subnet_file(options: &Options, blocking: Blocking) 
         let Some(own) = own.filter(|own| !are_others(own.subnets(), &written)) else {
             return Err(io::Error::other("no checkpoint names the subnet"));
         };
-        own.grant = None;
-        checkpoint::save(&state_file, &remembered)?;
-        std::fs::remove_file(path)
+        let removed = std::fs::remove_file(path);
+        if own.grant.take().is_some()
+            && let Err(error) = checkpoint::save(&state_file, &remembered)
+        {
+            tracing::warn!(%error, "the checkpoint still names the etcd lease");
+        }
+        removed
     };
     let path = options.subnet_file.display();
     match timeout(LAST_SAVE, blocking.run(withdraw)).await {
@@ -241,6 +245,7 @@ mod tests {
     use super::*;
     use crate::model::config::NetworkConfig;
     use crate::model::entry::LinkName;
+    use crate::model::lease::{Lease, LeaseId};
     use crate::model::node::{Firewalls, Node, Sysctls};
     use crate::model::node_inputs::NodeInputs;
 
@@ -316,6 +321,37 @@ mod tests {
                 let loaded = load_checkpoint(&options, &this).unwrap();
                 assert_eq!(!loaded.local.strict.is_empty(), is_remembered, "{saved:?}");
             }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_subnet_file_is_withdrawn_even_if_the_checkpoint_cannot_be_saved() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("subnet.env");
+        let options = [format!("--subnet-file={}", file.display())];
+        let options = Options::parse(options, |_| None).unwrap();
+        let (id, endpoints) = (LeaseId::new("10.244.1.0-24"), Vec::new());
+        let own = Some(Lease { id, endpoints, created: 5, grant: Some(7) });
+        let (local, fallbacks) = (NodeInputs { own, ..relaxed() }, [].into());
+        let host = checkpoint::this_host();
+        let saved = Checkpoint { local, leases: Vec::new(), fallbacks, host };
+        let grant = || {
+            let loaded = checkpoint::load::<Checkpoint>(&options.state_file).unwrap().unwrap();
+            loaded.local.own.unwrap().grant
+        };
+        // In the way of the file that replaces the checkpoint.
+        let name = options.state_file.file_name().unwrap().to_str().unwrap();
+        let obstacle = folder.path().join(format!(".{name}.tmp"));
+        for (is_savable, known) in [(false, Some(7)), (true, None)] {
+            checkpoint::save(&options.state_file, &saved).unwrap();
+            std::fs::write(&file, "").unwrap();
+            if !is_savable {
+                std::fs::create_dir_all(obstacle.join("not empty")).unwrap();
+            }
+            withdraw_subnet_file(&options, Blocking::Threads).await;
+            assert!(!file.exists(), "{is_savable}");
+            assert_eq!(grant(), known, "{is_savable}");
+            let _ = std::fs::remove_dir_all(&obstacle);
         }
     }
 
