@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::IpAddr;
 
-use tweed_netlink::rtnl::link;
+use tweed_netlink::rtnl::{link, route};
 use tweed_netlink::{AsyncSocket, Monitor, Protocol};
 
 use super::codec::{self, Body, Links};
@@ -141,6 +141,7 @@ impl Kernel for NetlinkKernel {
     }
 
     async fn look_up(&mut self, address: IpAddr) -> io::Result<Option<RouteLookup>> {
-        self.read_reach(address).await
+        let answer = self.requests.get(route::lookup(address), codec::parse).await?;
+        Ok(answer.ok().flatten().and_then(|route| codec::reach(&route, &self.links)))
     }
 }

@@ -91,7 +91,7 @@ pub(super) async fn answer<K: Kernel>(
     let (facts, actual) = read.map_err(unread)?;
     let mut lookups = BTreeMap::from([(destination, facts.reach)]);
     for address in question.lookups().filter(|address| *address != destination) {
-        lookups.insert(address, kernel.facts(Some(address)).await.map_err(unread)?.reach);
+        lookups.insert(address, kernel.look_up(address).await.map_err(unread)?);
     }
     // Without a daemon, nothing is probed.
     let peers: Vec<PeerStatus> = node::ask(&files.socket(), "/peers").await.unwrap_or_default();

@@ -143,6 +143,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::probe::hex;
 
     fn packet() -> TracedPacket {
         let [source, destination] = ["10.244.1.7", "10.244.3.9"].map(|it| it.parse().unwrap());
@@ -156,10 +157,6 @@ mod tests {
     fn trace(hops: Vec<Hop>) -> Trace {
         let (translated_to, leaves_by) = (None, Some(Path::Tunnel));
         Trace { packet: packet(), translated_to, leaves_by, hops, delivery: Delivery::Dropped }
-    }
-
-    fn shown(bytes: &[u8]) -> String {
-        bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
     }
 
     fn any_trace() -> impl Strategy<Value = Trace> {
@@ -185,7 +182,7 @@ mod tests {
         let question = PeerQuestion { packet: packet(), arrives_by: Some(Path::Tunnel) };
         let mapped = "00000000000000000000ffff";
         let expected = format!("02000005aa{mapped}0af40107{mapped}0af40309");
-        assert_eq!(shown(&encode_question(question)), expected);
+        assert_eq!(hex(&encode_question(question)), expected);
         assert_eq!(decode_question(&encode_question(question)), Some(question));
     }
 
@@ -198,7 +195,7 @@ mod tests {
         let none = "00".repeat(16);
         let expected =
             format!("0102{none}02{}{}", "0300000161", "07020004".to_owned() + "6e6f6e65");
-        assert_eq!(shown(&encode_trace(&trace(hops))), expected);
+        assert_eq!(hex(&encode_trace(&trace(hops))), expected);
     }
 
     #[test]

@@ -128,10 +128,11 @@ fn checksum<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::probe::hex;
 
     fn shown(from: &str, to: &str, payload: &[u8]) -> String {
         let packet = datagram(from.parse().unwrap(), to.parse().unwrap(), 8475, payload).unwrap();
-        packet.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
+        hex(&packet)
     }
 
     #[test]
@@ -155,7 +156,7 @@ mod tests {
         let shown = |from: &str, to: &str| {
             let [from, to] = [from, to].map(|text| text.parse().unwrap());
             let packet = echo_request(from, to, 0x0102, 0).unwrap();
-            packet.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
+            hex(&packet)
         };
         let ipv4 = "45000024000040004001".to_owned() + "0000" + "0af40100" + "0af40200";
         let echo = "0800f6fd00000000".to_owned() + "0000000000000102";

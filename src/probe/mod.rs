@@ -123,3 +123,9 @@ pub fn channels() -> (ProbeChannels, Orders) {
     };
     (channels, orders)
 }
+
+/// For tests of the bytes of a packet.
+#[cfg(test)]
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
+}

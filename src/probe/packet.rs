@@ -199,6 +199,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::probe::hex;
 
     fn secret() -> Secret {
         Secret::new(&[7; 32])
@@ -245,18 +246,14 @@ mod tests {
         Packet { stamp, ..Packet::new(PacketKind::Request, Path::Tunnel, nonce, from, to) }
     }
 
-    fn shown(bytes: &[u8]) -> String {
-        bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
-    }
-
     #[test]
     fn the_bytes_are_those_of_version_1() {
         let stamp = Stamp { session: 0x1112_1314_1516_1718, count: 9 };
         let bytes = request(Some(stamp)).encode(&secret(), 0);
         let mapped = "00000000000000000000ffff";
         let body = format!("747701020102030405060708{mapped}0af40100{mapped}0af40200");
-        assert_eq!(shown(&bytes[..BODY]), body);
-        assert_eq!(shown(&bytes[BODY..BODY + STAMP]), "0111121314151617180000000000000009");
+        assert_eq!(hex(&bytes[..BODY]), body);
+        assert_eq!(hex(&bytes[BODY..BODY + STAMP]), "0111121314151617180000000000000009");
         assert_eq!(bytes.len(), SHORTEST);
     }
 
@@ -267,8 +264,8 @@ mod tests {
         let bytes = packet.encode_with(b"content", &secret(), 0);
         let mapped = "00000000000000000000ffff";
         let body = format!("747701060102030405060708{mapped}0af40100{mapped}0af40200");
-        assert_eq!(shown(&bytes[..BODY]), body);
-        assert_eq!(shown(&bytes[BODY..BODY + STAMP]), "0111121314151617180000000000000009");
+        assert_eq!(hex(&bytes[..BODY]), body);
+        assert_eq!(hex(&bytes[BODY..BODY + STAMP]), "0111121314151617180000000000000009");
         assert_eq!(Packet::content(&bytes), b"content");
         assert_eq!(bytes.len(), SHORTEST + 7);
         assert_eq!(decode(&bytes), Some(packet));

@@ -3,12 +3,10 @@
 use std::io;
 use std::net::IpAddr;
 
-use tweed_netlink::rtnl::route;
-
 use super::NetlinkKernel;
 use super::dump::Listing;
-use crate::kernel::{codec, iptables, settings};
-use crate::model::node::{Facts, Firewalls, Release, RouteLookup};
+use crate::kernel::{Kernel, iptables, settings};
+use crate::model::node::{Facts, Firewalls, Release};
 
 /// The release of the running kernel.
 const RELEASE: &str = "/proc/sys/kernel/osrelease";
@@ -20,7 +18,7 @@ impl NetlinkKernel {
         reach: Option<IpAddr>,
     ) -> io::Result<Facts> {
         let reach = match reach {
-            Some(address) => self.read_reach(address).await?,
+            Some(address) => self.look_up(address).await?,
             None => None,
         };
         let nftables = !self.tables.lack_masquerading();
@@ -36,11 +34,6 @@ impl NetlinkKernel {
             kernel: Release::parse(release.trim()),
             service: service(),
         })
-    }
-
-    pub(super) async fn read_reach(&mut self, address: IpAddr) -> io::Result<Option<RouteLookup>> {
-        let answer = self.requests.get(route::lookup(address), codec::parse).await?;
-        Ok(answer.ok().flatten().and_then(|route| codec::reach(&route, &self.links)))
     }
 }
 

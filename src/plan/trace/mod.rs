@@ -217,6 +217,20 @@ impl<'a> Planned<'a> {
         uplinks.any(|it| [it.address, it.public_ip, it.source].contains(&address))
     }
 
+    /// `pod` if `address` is in `own`, the subnet of this node, `host` if it is this node itself.
+    fn here<T>(
+        &self,
+        own: Prefix,
+        address: IpAddr,
+        pod: impl FnOnce(Prefix) -> T,
+        host: T,
+    ) -> Option<T> {
+        if own.contains(address) {
+            return Some(pod(own));
+        }
+        self.is_host(address).then_some(host)
+    }
+
     /// The peer whose lease has `address`; of several, the one whose lease is accepted.
     fn peer(&self, address: IpAddr) -> Option<PeerEnd<'a>> {
         let family = Family::of(address);
@@ -244,10 +258,8 @@ impl<'a> Question<'a> {
     pub fn of(packet: TracedPacket, planned: Planned<'a>) -> Result<Self, Untraceable> {
         let TracedPacket { source, destination, .. } = packet;
         let own = planned.own(packet.family())?.subnet;
-        let origin = if own.contains(source) {
-            Origin::Pod(own)
-        } else if planned.is_host(source) {
-            Origin::Host
+        let origin = if let Some(here) = planned.here(own, source, Origin::Pod, Origin::Host) {
+            here
         } else {
             let peer = planned.peer(source).ok_or(Untraceable::UnknownSource(source))?;
             if !own.contains(destination) {
@@ -257,10 +269,9 @@ impl<'a> Question<'a> {
             Origin::Peer(peer)
         };
         let mut networks = planned.local.config.networks();
-        let target = if own.contains(destination) {
-            Target::Pod(own)
-        } else if planned.is_host(destination) {
-            Target::Host
+        let here = planned.here(own, destination, Target::Pod, Target::Host);
+        let target = if let Some(here) = here {
+            here
         } else if let Some(peer) = planned.peer(destination) {
             Target::Peer(peer)
         } else if let Some(network) = networks.find(|network| network.contains(destination)) {

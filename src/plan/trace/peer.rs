@@ -71,19 +71,11 @@ impl<'a> Question<'a> {
         let TracedPacket { source, destination, .. } = packet;
         let (origin, target) = match arrives_by {
             Some(_) if is_of(peer.endpoint, source) => {
-                let target = if own.contains(destination) {
-                    Target::Pod(own)
-                } else {
-                    planned.is_host(destination).then_some(Target::Host)?
-                };
+                let target = planned.here(own, destination, Target::Pod, Target::Host)?;
                 (Origin::Peer(peer), target)
             }
             None if peer.endpoint.subnet.contains(destination) => {
-                let origin = if own.contains(source) {
-                    Origin::Pod(own)
-                } else {
-                    planned.is_host(source).then_some(Origin::Host)?
-                };
+                let origin = planned.here(own, source, Origin::Pod, Origin::Host)?;
                 (origin, Target::Peer(peer))
             }
             Some(_) | None => return None,

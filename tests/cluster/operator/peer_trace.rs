@@ -187,11 +187,9 @@ impl Scene {
         let subnet = self.cluster.subnet(case.to, Family::V4)?;
         let (base, gateway) = (subnet.network(), subnet.ip());
         let network = format!("{base}/{}", subnet.prefix());
-        let all = |node: &Namespace, lines: &[String]| {
-            lines.iter().map(|line| InNode(node.clone(), line.clone())).collect::<Vec<_>>()
-        };
         let one = |node: &Namespace, cause: &str, undo: &str| {
-            Ok((all(node, &[cause.to_owned()]), all(node, &[undo.to_owned()])))
+            let [cause, undo] = [cause, undo].map(|line| vec![InNode(node.clone(), line.into())]);
+            Ok((cause, undo))
         };
         let rule = format!("to {pod} pref 50 prohibit");
         let route = format!("unreachable {pod}");

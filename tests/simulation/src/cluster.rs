@@ -65,7 +65,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Gives two machines that are off the address of the other one.
+    /// Gives two machines, which are then switched off, the address of the other one.
     pub fn swap_addresses(&mut self, one: usize, other: usize) {
         let (first, second) = (self.nodes[one].address, self.nodes[other].address);
         for (index, address) in [(one, second), (other, first)] {

@@ -233,9 +233,9 @@ impl History {
                 self.cluster.nodes[*index].kernel.link_up(&LinkName::new(device.name()));
             }
             Act::SwapAddresses(one, other) => {
+                self.cluster.swap_addresses(*one, *other);
                 self.power_off(*one);
                 self.power_off(*other);
-                self.cluster.swap_addresses(*one, *other);
             }
             Act::RestoreDisk(index) => {
                 if let Some(files) = self.disks.remove(index) {

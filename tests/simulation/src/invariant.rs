@@ -218,21 +218,24 @@ impl Judge {
         Some(violation(RUNNING, cluster, format!("n{}: {reason}", index + 1)))
     }
 
+    fn stopped(&self, cluster: &Cluster) -> Option<Violation> {
+        let mut nodes = cluster.nodes.iter().filter(|node| !self.may_end(node));
+        let node = nodes.find(|node| !is_running(node))?;
+        Some(violation(READY, cluster, format!("n{} does not run", node.index + 1)))
+    }
+
     /// Judges the end of a history, after its faults.
     pub async fn end(&mut self, cluster: &mut Cluster) -> Option<Violation> {
-        if let Some(found) =
-            self.ended(cluster).or_else(|| self.leases(cluster)).or_else(|| foreign(cluster))
-        {
-            return Some(found);
+        let found = self
+            .ended(cluster)
+            .or_else(|| self.leases(cluster))
+            .or_else(|| foreign(cluster))
+            .or_else(|| self.stopped(cluster))
+            .or_else(|| self.copies(cluster));
+        match found {
+            Some(found) => Some(found),
+            None => self.views(cluster).await.or_else(|| self.leftovers(cluster)),
         }
-        let mut nodes = cluster.nodes.iter().filter(|node| !self.may_end(node));
-        if let Some(node) = nodes.find(|node| !is_running(node)) {
-            return Some(violation(READY, cluster, format!("n{} does not run", node.index + 1)));
-        }
-        if let Some(copy) = self.copies(cluster) {
-            return Some(copy);
-        }
-        self.views(cluster).await.or_else(|| self.leftovers(cluster))
     }
 
     /// The number of peers that each node has. A node that has ended has a lease until its TTL is
