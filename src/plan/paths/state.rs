@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::pace::Pace;
-use super::verdict::{ProbeKind, Thresholds, Track, judge};
+use super::verdict::{Comparison, ProbeKind, Thresholds, Track, judge};
 use crate::model::config::Probe;
 use crate::model::lease::Endpoint;
 use crate::model::node_inputs::NodeInputs;
@@ -94,6 +94,7 @@ pub struct ProbeState {
     /// first probe, and without `Mixed` only one path is probed.
     direct: Option<Box<Track>>,
     tunnel: Option<Box<Track>>,
+    comparison: Comparison,
     pub verdict: ProbeVerdict,
     /// None if no packets are sent to the peer.
     pub(super) used: Option<UsedPath>,
@@ -133,6 +134,7 @@ impl ProbeState {
             target,
             direct: None,
             tunnel: None,
+            comparison: Comparison::default(),
             verdict: ProbeVerdict::Pending,
             used: None,
             reachability: None,
@@ -281,6 +283,7 @@ impl ProbeState {
         if self.first_packet.is_none() {
             self.first_packet = Some(now);
             (self.direct, self.tunnel) = (None, None);
+            self.comparison = Comparison::default();
         }
     }
 
@@ -289,6 +292,7 @@ impl ProbeState {
     pub(super) fn take_direct(&mut self, takes_direct: bool, now: Duration) {
         if !takes_direct {
             self.direct = None;
+            self.comparison.forget_direct();
         }
         self.refused_direct = (!takes_direct).then_some(now);
     }
@@ -299,12 +303,19 @@ impl ProbeState {
             self.record_packet(now);
         }
         self.track_mut(request.path).take_answer(request.kind, sent, now);
+        if request.kind == ProbeKind::Large {
+            self.comparison.take_answer(request.path, sent);
+        }
     }
 
     pub(super) fn take_loss(&mut self, request: &ProbeRequest, sent: Duration) {
         let was_refused = request.path == Path::Direct && self.refused_direct > Some(sent);
         if !was_refused && self.first_packet.is_none_or(|since| sent >= since) {
             self.track_mut(request.path).take_loss(request.kind, sent);
+            if request.kind == ProbeKind::Large {
+                let carried = self.track(Path::Tunnel).large;
+                self.comparison.take_loss(request.path, sent, carried);
+            }
         }
     }
 
@@ -316,8 +327,8 @@ impl ProbeState {
             thresholds.successes << self.recent_failures.saturating_sub(1).min(MOST_DOUBLINGS);
         let thresholds = Thresholds { successes, ..thresholds };
         let last = self.verdict;
-        let [direct, tunnel] = Path::ALL.map(|path| self.track(path));
-        self.verdict = judge(last, direct, tunnel, thresholds, silent_for);
+        let tracks = Path::ALL.map(|path| self.track(path));
+        self.verdict = judge(last, tracks, &self.comparison, thresholds, silent_for);
         if matches!(self.verdict, ProbeVerdict::Bad(_)) && !matches!(last, ProbeVerdict::Bad(_)) {
             let is_first = now.saturating_sub(self.failed) > RECENT;
             self.recent_failures = if is_first { 1 } else { self.recent_failures + 1 };

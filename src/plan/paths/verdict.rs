@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::model::path::{Cause, ProbeVerdict};
+use crate::model::path::{Cause, Path, ProbeVerdict};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProbeKind {
@@ -217,6 +217,48 @@ impl Track {
     }
 }
 
+/// The large direct probes that were lost in a row while the tunnel carried others.
+///
+/// Losses while the peer answered on neither path do not count: it may have been restarting.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Comparison {
+    /// When the first of the last large probes that the tunnel carried in a row was sent.
+    tunnel_works_since: Option<Duration>,
+    lost: u32,
+    /// When the first of the lost ones was sent.
+    since: Option<Duration>,
+}
+
+impl Comparison {
+    pub(super) fn take_answer(&mut self, path: Path, sent: Duration) {
+        match path {
+            Path::Direct => self.forget_direct(),
+            Path::Tunnel => {
+                self.tunnel_works_since.get_or_insert(sent);
+            }
+        }
+    }
+
+    /// `carried` is when the last large probe that the tunnel carried was sent.
+    pub(super) fn take_loss(&mut self, path: Path, sent: Duration, carried: Option<Duration>) {
+        match path {
+            Path::Direct if self.tunnel_works_since.is_some_and(|since| since <= sent) => {
+                self.lost = self.lost.saturating_add(1);
+                self.since.get_or_insert(sent);
+            }
+            Path::Direct => {}
+            Path::Tunnel => {
+                self.tunnel_works_since = carried.filter(|carried| *carried > sent);
+                self.forget_direct();
+            }
+        }
+    }
+
+    pub(super) const fn forget_direct(&mut self) {
+        (self.lost, self.since) = (0, None);
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Thresholds {
     /// Consecutive losses after which a path is bad.
@@ -234,15 +276,15 @@ pub(super) struct Thresholds {
 /// may be restarting, and another path would not help.
 pub(super) fn judge(
     last: ProbeVerdict,
-    direct: &Track,
-    tunnel: &Track,
+    [direct, tunnel]: [&Track; 2],
+    comparison: &Comparison,
     thresholds: Thresholds,
     silent_for: Duration,
 ) -> ProbeVerdict {
     let recovered = direct.answered >= thresholds.successes;
     let is_silent = silent_for >= thresholds.silence && is_silent([direct, tunnel], thresholds);
     let has_spoken = silent_for.is_zero();
-    match (last, failure(direct, tunnel, thresholds)) {
+    match (last, failure([direct, tunnel], comparison, thresholds)) {
         (_, Some(cause)) => ProbeVerdict::Bad(cause),
         (ProbeVerdict::Bad(_), None) if recovered => ProbeVerdict::Good,
         (ProbeVerdict::Bad(_), None) => last,
@@ -260,8 +302,12 @@ fn is_silent(tracks: [&Track; 2], thresholds: Thresholds) -> bool {
     asked.peek().is_some() && asked.all(|track| track.missed >= thresholds.failures)
 }
 
-fn failure(direct: &Track, tunnel: &Track, thresholds: Thresholds) -> Option<Cause> {
-    let since = direct.failing_since.filter(|_| direct.missed >= thresholds.failures)?;
+fn failure(
+    [direct, tunnel]: [&Track; 2],
+    comparison: &Comparison,
+    thresholds: Thresholds,
+) -> Option<Cause> {
+    let since = comparison.since.filter(|_| comparison.lost >= thresholds.failures)?;
     let small_passes = direct.small.is_some_and(|asked| asked > since);
     let cause = if small_passes { Cause::LargeLost } else { Cause::NoAnswer };
     tunnel.carried_since(since).then_some(cause)
@@ -326,23 +372,37 @@ mod tests {
             ("direct probes have no result yet", Pending, nothing, answers(1), Pending),
         ];
         for (row, last, direct, tunnel, expected) in rows {
-            assert_eq!(judge(last, &direct, &tunnel, RULES, LONG), expected, "{row}");
+            assert_eq!(judged(last, direct, tunnel, LONG), expected, "{row}");
         }
+    }
+
+    /// The verdict if the tunnel worked while the direct probes were lost.
+    fn judged(
+        last: ProbeVerdict,
+        direct: Track,
+        tunnel: Track,
+        silent_for: Duration,
+    ) -> ProbeVerdict {
+        let comparison = Comparison {
+            tunnel_works_since: None,
+            lost: direct.missed,
+            since: direct.failing_since,
+        };
+        judge(last, [&direct, &tunnel], &comparison, RULES, silent_for)
     }
 
     #[test]
     fn a_peer_is_silent_only_after_the_silence_interval() {
         let lost = losses(3);
-        let judged =
-            |silent_for| judge(Pending, &lost, &lost, RULES, Duration::from_millis(silent_for));
-        assert_eq!((judged(1999), judged(2000)), (Pending, Silent));
+        let after = |silent_for| judged(Pending, lost, lost, Duration::from_millis(silent_for));
+        assert_eq!((after(1999), after(2000)), (Pending, Silent));
     }
 
     #[test]
     fn a_peer_that_has_sent_a_packet_is_pending_and_not_silent() {
         let lost = losses(99);
         for last in [Pending, Silent] {
-            assert_eq!(judge(last, &lost, &lost, RULES, Duration::ZERO), Pending);
+            assert_eq!(judged(last, lost, lost, Duration::ZERO), Pending);
         }
     }
 

@@ -20,8 +20,10 @@ struct World {
     /// What the answers of the peers contain.
     takes_direct: bool,
     round_trip: Duration,
-    /// Probes whose answers are under way, and when they were sent.
-    answered: VecDeque<(Duration, ProbeRequest)>,
+    /// By how much the answers to some probes are later than the others.
+    delay: fn(&ProbeRequest) -> Duration,
+    /// Probes whose answers are under way, and when they were sent, by when the answers arrive.
+    answered: BTreeMap<(Duration, u64), (Duration, ProbeRequest)>,
     random: u64,
     sent: Vec<(Duration, ProbeRequest)>,
     /// Lost probes, and when their answers time out.
@@ -45,7 +47,8 @@ impl World {
             answers: Box::new(answers),
             takes_direct: true,
             round_trip: Duration::from_millis(1),
-            answered: VecDeque::new(),
+            delay: |_| Duration::ZERO,
+            answered: BTreeMap::new(),
             random: 1,
             sent: Vec::new(),
             lost: VecDeque::new(),
@@ -76,16 +79,16 @@ impl World {
             for request in self.board.requests(self.now, next) {
                 self.sent.push((self.now, request));
                 if (self.answers)(&request) {
-                    self.answered.push_back((self.now, request));
+                    let arrival = self.now + self.round_trip + (self.delay)(&request);
+                    self.answered.insert((arrival, request.number), (self.now, request));
                 } else {
                     self.lost.push_back((self.now + timeout, request));
                 }
             }
-            let (now, round_trip) = (self.now, self.round_trip);
-            while let Some((sent, request)) =
-                self.answered.pop_front_if(|(sent, _)| *sent + round_trip < now + TICK)
+            while let Some(answer) = self.answered.first_entry()
+                && answer.key().0 < self.now + TICK
             {
-                let came = sent + round_trip;
+                let ((came, _), (sent, request)) = answer.remove_entry();
                 self.board.take_direct(request.peer, self.takes_direct, came);
                 self.board.record_answer(&request, sent, came, self.random);
             }

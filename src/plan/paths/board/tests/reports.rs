@@ -157,6 +157,33 @@ fn a_peer_that_is_back_is_never_one_without_a_daemon() {
     }
 }
 
+/// Which answers come later than the others, by one tick.
+const LATER: [fn(&ProbeRequest) -> Duration; 3] = [
+    |request| TICK * u32::from(request.path == Path::Direct),
+    |request| TICK * u32::from(request.path == Path::Tunnel),
+    |request| TICK * u32::from(request.kind == ProbeKind::Large),
+];
+
+#[test]
+fn a_peer_whose_daemon_restarts_is_not_degraded_and_keeps_its_verdict() {
+    for (later, (path, mixed)) in LATER.iter().flat_map(|it| CLUSTERS.map(|cluster| (it, cluster)))
+    {
+        for silence in 1..50 {
+            let mut world = cluster(1, path, mixed);
+            world.delay = *later;
+            world.answers = Box::new(NONE);
+            world.run(SECOND * silence / 3);
+            world.verdicts.clear();
+            world.answers = Box::new(ALL);
+            for _ in 0..1000 {
+                world.run(TICK);
+                assert_eq!(world.board.counts().degraded, 0, "{path:?} {mixed} {silence}");
+            }
+            assert_eq!(world.verdicts, BTreeMap::new(), "{path:?} {mixed} {silence}");
+        }
+    }
+}
+
 #[test]
 fn a_host_that_goes_down_after_its_daemon_is_unreachable() {
     for (path, mixed) in CLUSTERS {
