@@ -21,10 +21,21 @@ demo: packages ## Move a live cluster of four nodes from VXLAN to host-gw and co
 	$(CARGO) build --locked --release --package tweed-lab
 	target/release/tweed-lab demo --tweedd target/release/tweedd --tweedctl target/release/tweedctl
 
-# Tests mostly wait, so run three times as many at once as there are processors.
+# Tests mostly wait, so run three times as many at once as there are processors, and those of
+# tests/cluster, half of the time, next to all others.
 # A test that fails does not hide the results of the test binaries after it.
+TESTS = RUST_TEST_THREADS=$$(($$(nproc) * 3)) $(CARGO) test --locked --workspace --no-fail-fast
 test: check runtimes ## Run every check and every layer of tests
-	RUST_TEST_THREADS=$$(($$(nproc) * 3)) $(CARGO) test --locked --workspace --no-fail-fast
+	$(CARGO) test --locked --workspace --no-run
+	@$(MAKE) --no-print-directory --keep-going --jobs=2 clusters others
+
+# Called by `test`.
+clusters:
+	$(TESTS) --test cluster
+
+others:
+	$(TESTS) --lib --bins --test '[!c]*' --test 'c[!l]*'
+	$(TESTS) --doc
 
 check: packages target/tools/bin/cargo-deny ## Check formatting, lints, documentation and dependencies
 	$(CARGO) fmt --all --check
@@ -109,4 +120,4 @@ packages: ## Install the Debian packages that build, tests and demo need
 runtimes: ## Install the container runtimes that the tests drive the CNI plugin with
 	@tests/packages runtimes
 
-.PHONY: help demo test check advisories bench fuzz simulate fmt release image tryimage tryapi trypage manifests packages runtimes
+.PHONY: help demo test clusters others check advisories bench fuzz simulate fmt release image tryimage tryapi trypage manifests packages runtimes

@@ -7,6 +7,7 @@ use etcd_client::{
     Client, Compare, CompareOp, DeleteOptions, Error, EventType, GetOptions, LeaseGrantOptions,
     LeaseTimeToLiveOptions, PutOptions, Txn, TxnOp, WatchOptions, WatchStream,
 };
+use futures::future::join_all;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::join;
@@ -16,7 +17,10 @@ use tweed_simulation::network::Link;
 
 use crate::fixture::server::{EtcdServer, TIMEOUT};
 
-const REQUESTS: usize = 10_000;
+/// Real servers, each next to a model of its own, so that the requests wait at the same time.
+const SERVERS: usize = 4;
+/// To each of them.
+const REQUESTS: usize = 2_500;
 const KEYS: [&str; 6] = ["/t/a", "/t/aa", "/t/b", "/t/c", "/u/a", "/u/b"];
 /// The last key that is written.
 const END: &str = "/t/end";
@@ -37,6 +41,10 @@ enum Ask {
 
 #[tokio::test]
 async fn the_model_of_etcd_answers_as_the_real_one() {
+    join_all((0..SERVERS).map(|_| compare_with_a_server())).await;
+}
+
+async fn compare_with_a_server() {
     let server = EtcdServer::start().await;
     let model = Etcd::new();
     let channel = model.connect(&Link::default()).unwrap();

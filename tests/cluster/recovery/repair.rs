@@ -298,8 +298,8 @@ fn both_families_are_repaired() {
     let own = it.cluster.subnet(0, Family::V6).unwrap().ip();
     let mac = it.cluster.nodes[1].link("flannel-v6.1").unwrap().unwrap().mac;
     let is_repaired = |name: &str, lines: String| it.is_repaired_after(name, &lines).unwrap();
-    is_repaired("v6 route deleted", format!("-6 route del {subnet}"));
-    is_repaired("v6 route into another device", format!("-6 route replace {subnet} dev foreign0"));
+    is_repaired("v6 route deleted", format!("route del {subnet}"));
+    is_repaired("v6 route into another device", format!("route replace {subnet} dev foreign0"));
     is_repaired("v6 neighbour deleted", format!("neighbour del {base} dev flannel-v6.1"));
     is_repaired("v6 device address deleted", format!("address del {own}/128 dev flannel-v6.1"));
     let gone = |node: &Node| node.bridge(format!("fdb del {mac} dev flannel-v6.1")).map(drop);

@@ -69,7 +69,8 @@ fn a_pair_without_a_path_is_named_before_anything_is_counted() -> Result<()> {
     let it = direct(2);
     it.nodes[0].ip(format!("route del {}", subnet(1)))?;
     it.nodes[0].ip(format!("route add blackhole {}", subnet(1)))?;
-    let error = format!("{:#}", it.lab.probe(&it.lab.pairs(Family::V4), 100).unwrap_err());
+    let plan = ProbePlan::new(&it.lab.pairs(Family::V4), 100).warm_within(Duration::from_secs(10));
+    let error = format!("{:#}", plan.start().unwrap_err());
     assert!(error.contains("no packet has arrived: n1 → n2"), "{error}");
     assert!(!error.contains("n2 → n1"), "{error}");
     Ok(())

@@ -73,8 +73,11 @@ impl Segment {
         let parse = |text: &String| IpNetwork::from_str(text).with_context(|| text.clone());
         let prefixes = plan.prefixes.iter().map(parse).collect::<Result<_>>()?;
         switch.set_sysctl("net.ipv6.conf.default.disable_ipv6", "1")?;
-        switch.ip("link add br0 type bridge forward_delay 0 mcast_snooping 0")?;
-        switch.ip(&format!("link set br0 mtu {} up", plan.mtu))?;
+        switch.ip_batch(&format!(
+            "link add br0 type bridge forward_delay 0 mcast_snooping 0\n\
+             link set br0 mtu {} up\n",
+            plan.mtu
+        ))?;
         let (gateways, hosts) = (Vec::new(), Vec::new());
         let population =
             Population { next_router: FIRST_ROUTER, next_host: FIRST_HOST, gateways, hosts };
@@ -129,12 +132,9 @@ impl Segment {
     fn connect(&self, namespace: &Namespace, device: &str, index: u32) -> Result<Wire> {
         let inner = &self.inner;
         let port = format!("port{index}");
-        let mut wire = Wire::plug(&inner.switch, port, namespace, device)?;
-        wire.set_mtu(inner.mtu)?;
-        for prefix in &inner.prefixes {
-            wire.add_address(nth(*prefix, index)?)?;
-        }
-        Ok(wire)
+        let addresses = inner.prefixes.iter().map(|prefix| nth(*prefix, index));
+        let addresses = addresses.collect::<Result<_>>()?;
+        Wire::plug((&inner.switch, port), (namespace, device), inner.mtu, addresses)
     }
 }
 

@@ -1,5 +1,7 @@
 //! The cable between a namespace and a switch, which can be cut.
 
+use std::fmt::Write as _;
+
 use anyhow::Result;
 use ipnetwork::IpNetwork;
 
@@ -18,17 +20,23 @@ pub struct Wire {
 
 impl Wire {
     pub(crate) fn plug(
-        switch: &Namespace,
-        port: String,
-        namespace: &Namespace,
-        device: &str,
+        (switch, port): (&Namespace, String),
+        (namespace, device): (&Namespace, &str),
+        mtu: u32,
+        addresses: Vec<IpNetwork>,
     ) -> Result<Self> {
         let far = namespace.name();
-        switch.ip(&format!("link add {port} type veth peer name {device} netns {far}"))?;
-        switch.ip(&format!("link set {port} master br0 up"))?;
-        namespace.ip(&format!("link set {device} up"))?;
+        switch.ip_batch(&format!(
+            "link add {port} mtu {mtu} type veth peer name {device} mtu {mtu} netns {far}\n\
+             link set {port} master br0 up\n"
+        ))?;
+        let mut lines = format!("link set {device} up\n");
+        for address in &addresses {
+            writeln!(lines, "address add {address} dev {device} nodad")?;
+        }
+        namespace.ip_batch(&lines)?;
         Ok(Self {
-            addresses: Vec::new(),
+            addresses,
             namespace: namespace.clone(),
             device: device.to_owned(),
             switch: switch.clone(),
@@ -39,12 +47,6 @@ impl Wire {
     /// The name of the device on the namespace's side.
     pub fn device(&self) -> &str {
         &self.device
-    }
-
-    pub(crate) fn add_address(&mut self, address: IpNetwork) -> Result<()> {
-        self.namespace.ip(&format!("address add {address} dev {} nodad", self.device))?;
-        self.addresses.push(address);
-        Ok(())
     }
 
     /// At both ends; the MTU of the bridge stays.

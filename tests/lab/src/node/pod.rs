@@ -1,9 +1,11 @@
 //! Starts pods on a node, behind its bridge `cni0`.
 
+use std::fmt::Write as _;
+
 use anyhow::{Context, Result};
 use ipnetwork::IpNetwork;
 
-use crate::network::address::{Family, nth};
+use crate::network::address::nth;
 use crate::network::namespace::Namespace;
 use crate::network::pod::Pod;
 use crate::node::Node;
@@ -20,11 +22,13 @@ pub(super) fn build(node: &Node, env: &SubnetEnv, number: u32) -> Result<Pod> {
     connect(node, &namespace, env.mtu, number)?;
     let address = |gateway: &IpNetwork| nth(*gateway, number + 1);
     let addresses = env.gateways.iter().map(address).collect::<Result<Vec<_>>>()?;
+    let mut lines = format!("link set eth0 mtu {} up\n", env.mtu);
     for (address, gateway) in addresses.iter().zip(&env.gateways) {
-        let family = Family::of(address.ip()).flag();
-        namespace.ip(&format!("address add {address} dev eth0 nodad"))?;
-        namespace.ip(&format!("{family} route add default via {}", gateway.ip()))?;
+        writeln!(lines, "address add {address} dev eth0 nodad")?;
+        writeln!(lines, "route add default via {}", gateway.ip())?;
     }
+    namespace.ip_batch(&lines)?;
+    wait_for_carrier(node, number)?;
     let pod = Pod::new(node.name(), number, namespace, addresses);
     // The first packet may wait for a neighbour, or the bridge may have no carrier yet.
     for gateway in &env.gateways {
@@ -37,21 +41,28 @@ pub(super) fn build(node: &Node, env: &SubnetEnv, number: u32) -> Result<Pod> {
 /// Without its own address, a bridge takes the lowest of its ports, so each new port could change
 /// it.
 fn bridge(node: &Node, env: &SubnetEnv) -> Result<()> {
-    node.ip(
-        "link add cni0 address 0a:58:0a:f4:00:01 type bridge forward_delay 0 mcast_snooping 0",
-    )?;
-    node.ip(format!("link set cni0 mtu {} up", env.mtu))?;
-    env.gateways.iter().try_for_each(|gateway| {
-        node.ip(format!("address add {gateway} dev cni0 nodad"))?;
-        Ok(())
-    })
+    let mut lines = format!(
+        "link add cni0 address 0a:58:0a:f4:00:01 type bridge forward_delay 0 mcast_snooping 0\n\
+         link set cni0 mtu {} up\n",
+        env.mtu
+    );
+    for gateway in &env.gateways {
+        writeln!(lines, "address add {gateway} dev cni0 nodad")?;
+    }
+    node.namespace().ip_batch(&lines)
 }
 
 fn connect(node: &Node, pod: &Namespace, mtu: u32, number: u32) -> Result<()> {
     let port = format!("pod{number}");
-    node.ip(format!("link add {port} type veth peer name eth0 netns {}", pod.name()))?;
-    node.ip(format!("link set {port} mtu {mtu} master cni0 up"))?;
-    pod.ip(&format!("link set eth0 mtu {mtu} up"))?;
+    node.namespace().ip_batch(&format!(
+        "link add {port} type veth peer name eth0 netns {}\n\
+         link set {port} mtu {mtu} master cni0 up\n",
+        pod.name()
+    ))
+}
+
+fn wait_for_carrier(node: &Node, number: u32) -> Result<()> {
+    let port = format!("pod{number}");
     // A bridge detects a carrier a moment later, and drops packets until then.
     let state = || node.bridge(format!("link show dev {port}"));
     eventually(PATIENCE, || Ok::<_, anyhow::Error>(state()?.contains("state forwarding")))

@@ -41,20 +41,28 @@ pub struct ProbePlan {
 
 #[derive(Clone, Copy, Debug)]
 enum Start {
-    Warm,
+    /// Once a packet of every pair has arrived, within this time.
+    Warm(Duration),
     Cold,
 }
 
 impl ProbePlan {
     /// `rate` is packets per second and pair.
     pub fn new(pairs: &[Pair], rate: u32) -> Self {
-        Self { pairs: pairs.to_vec(), rate, payload: 64, start: Start::Warm }
+        Self { pairs: pairs.to_vec(), rate, payload: 64, start: Start::Warm(PATIENCE) }
     }
 
     /// Bytes per packet without UDP and IP headers; at least the length of the packet's number.
     #[must_use]
     pub fn payload(mut self, bytes: usize) -> Self {
         self.payload = bytes.max(packet::LENGTH);
+        self
+    }
+
+    /// How long the first packets may take.
+    #[must_use]
+    pub fn warm_within(mut self, time: Duration) -> Self {
+        self.start = Start::Warm(time);
         self
     }
 
@@ -75,7 +83,7 @@ impl ProbePlan {
         let sender = Sender::bind(&self.pairs, &receiver.targets()?, self.payload)?;
         let receiver = std::thread::spawn(move || receiver.run());
         match self.start {
-            Start::Warm => self.warm_up(&sender, &shared)?,
+            Start::Warm(time) => self.warm_up(&sender, &shared, time)?,
             Start::Cold => {}
         }
         let overruns = queues::overruns(&self.pairs)?;
@@ -84,8 +92,8 @@ impl ProbePlan {
         Ok(Probe { pairs: self.pairs.clone(), guard, sender, receiver, overruns })
     }
 
-    fn warm_up(&self, sender: &Sender, shared: &Shared) -> Result<()> {
-        let waited = eventually(PATIENCE, || {
+    fn warm_up(&self, sender: &Sender, shared: &Shared, time: Duration) -> Result<()> {
+        let waited = eventually(time, || {
             let cold = shared.warm.iter().zip(&self.pairs).filter(|(warm, _)| !is_set(warm));
             let cold: Vec<_> = cold.map(|(_, pair)| pair.to_string()).collect();
             sender.warm_up();
