@@ -148,36 +148,59 @@ fn are_others(mut own: impl Iterator<Item = Prefix>, written: &[Prefix]) -> bool
     !written.is_empty() && own.all(|subnet| !written.contains(&subnet))
 }
 
-/// Removes the subnet file because another node has the subnet: no new pod may get an address of
-/// it. The checkpoint keeps the subnet, so that the next start does not acquire another one while
-/// pods still use this one. It forgets the etcd lease, the proof by which a copy of a machine takes
-/// the subnet from the original: a supervisor starts this daemon again.
-pub(super) async fn withdraw_subnet_file(options: &Options, blocking: Blocking) {
+/// Why the subnet file is removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Withdrawal {
+    /// Another node has the subnet. The checkpoint keeps it, so that the next start does not acquire
+    /// another one while pods still use this one. It forgets the etcd lease, the proof by which a copy
+    /// of a machine takes the subnet from the original: a supervisor starts this daemon again.
+    Taken,
+    /// The node gives its subnet back; the next start may get another one.
+    Released,
+}
+
+/// Removes the subnet file: no new pod may get an address of the subnet. Returns whether it is gone.
+pub(super) async fn withdraw_subnet_file(
+    options: &Options,
+    blocking: Blocking,
+    withdrawal: Withdrawal,
+) -> bool {
     let (path, state_file) = (options.subnet_file.clone(), options.state_file.clone());
     let withdraw = move || {
         let written = subnets_in(&path).unwrap_or_default();
         let mut remembered = checkpoint::load::<Checkpoint>(&state_file).ok().flatten();
-        let own = remembered.as_mut().and_then(|checkpoint| checkpoint.local.own.as_mut());
-        let Some(own) = own.filter(|own| !are_others(own.subnets(), &written)) else {
+        let own = remembered.as_mut().map(|checkpoint| &mut checkpoint.local.own);
+        let own =
+            own.filter(|own| own.as_ref().is_some_and(|own| !are_others(own.subnets(), &written)));
+        let Some(own) = own else {
             return Err(io::Error::other("no checkpoint names the subnet"));
         };
         let removed = std::fs::remove_file(path);
-        if own.grant.take().is_some()
+        let before = own.clone();
+        match withdrawal {
+            Withdrawal::Taken => own.iter_mut().for_each(|own| own.grant = None),
+            Withdrawal::Released => *own = None,
+        }
+        if *own != before
             && let Err(error) = checkpoint::save(&state_file, &remembered)
         {
-            tracing::warn!(%error, "the checkpoint still names the etcd lease");
+            tracing::warn!(%error, "the checkpoint still names the lease");
         }
         removed
     };
     let path = options.subnet_file.display();
     match timeout(LAST_SAVE, blocking.run(withdraw)).await {
-        Ok(Ok(Ok(()))) => tracing::warn!(%path, "removed the subnet file: no new pod can start"),
-        Ok(Ok(Err(error))) if error.kind() == io::ErrorKind::NotFound => {}
+        Ok(Ok(Ok(()))) => {
+            tracing::warn!(%path, "removed the subnet file: no new pod can start");
+            return true;
+        }
+        Ok(Ok(Err(error))) if error.kind() == io::ErrorKind::NotFound => return true,
         Ok(Ok(Err(error))) => {
             tracing::warn!(%error, %path, "the subnet file stays, and pods may get another node's addresses");
         }
         Ok(Err(_)) | Err(_) => tracing::warn!(%path, "the subnet file was not removed in time"),
     }
+    false
 }
 
 /// Logs a warning if other users may read or write the file with the private key or the token.
@@ -348,11 +371,15 @@ mod tests {
             if !is_savable {
                 std::fs::create_dir_all(obstacle.join("not empty")).unwrap();
             }
-            withdraw_subnet_file(&options, Blocking::Threads).await;
+            withdraw_subnet_file(&options, Blocking::Threads, Withdrawal::Taken).await;
             assert!(!file.exists(), "{is_savable}");
             assert_eq!(grant(), known, "{is_savable}");
             let _ = std::fs::remove_dir_all(&obstacle);
         }
+        std::fs::write(&file, "").unwrap();
+        assert!(withdraw_subnet_file(&options, Blocking::Threads, Withdrawal::Released).await);
+        let loaded = checkpoint::load::<Checkpoint>(&options.state_file).unwrap().unwrap();
+        assert!(!file.exists() && loaded.local.own.is_none());
     }
 
     #[test]

@@ -14,6 +14,7 @@ pub mod resources;
 mod serve;
 mod systemd;
 
+use files::Withdrawal;
 pub use files::{load_checkpoint, previous};
 pub use log::{LogFormat, log_to_stderr};
 pub use serve::trace_path;
@@ -240,7 +241,7 @@ impl<S: Leases + Documents + 'static> Daemon<S> {
         let Self { mut tasks, shared, manager } = self;
         let (options, blocking) = (Rc::clone(&shared.options), shared.blocking);
         // Only the tasks may keep senders of the loop's events.
-        drop((shared, manager));
+        drop(shared);
         let ended = tasks.join_next().await.context("no task was started")?;
         drop(tasks);
         let ended = ended.context("a task panicked")?;
@@ -248,9 +249,24 @@ impl<S: Leases + Documents + 'static> Daemon<S> {
             matches!(error.downcast_ref(), Some(store::Error::Taken { .. }))
         };
         if ended.as_ref().is_err_and(is_taken) {
-            files::withdraw_subnet_file(&options, blocking).await;
+            files::withdraw_subnet_file(&options, blocking, Withdrawal::Taken).await;
+        } else if ended.is_ok() && options.release_on_exit {
+            release(&options, blocking, &*manager).await;
         }
         ended
+    }
+}
+
+/// Gives the lease back: no pod may get an address of it any more, so the subnet file is removed first.
+async fn release(options: &Options, blocking: Blocking, manager: &impl Leases) {
+    if !files::withdraw_subnet_file(options, blocking, Withdrawal::Released).await {
+        tracing::warn!("the lease is not given back, and ends with its term");
+        return;
+    }
+    match timeout(ANSWER, manager.release()).await {
+        Ok(true) => tracing::info!("gave the lease back"),
+        Ok(false) => tracing::info!("no lease with a term is held, so none is given back"),
+        Err(_) => tracing::warn!("the store does not answer: the lease ends with its term"),
     }
 }
 

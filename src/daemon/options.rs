@@ -55,6 +55,8 @@ pub struct Options {
     pub control_socket: PathBuf,
     /// A lease is renewed this long before its end.
     pub renew_margin: Duration,
+    /// Whether the lease is given back when a signal stops the daemon.
+    pub release_on_exit: bool,
     /// The endpoint for supervisors; none if it is off.
     pub health: Option<SocketAddr>,
     /// An endpoint with metrics only; none if it is off.
@@ -108,10 +110,15 @@ impl Options {
         let store = if kube.subnet_manager {
             StoreOptions::Kube(kube::options(&kube, &settings, environment)?)
         } else {
+            etcd::check_term(etcd.lease_ttl, daemon.renew_margin, &settings)?;
             let options = etcd::options(etcd, &mut settings)?;
             settings.warnings.extend(etcd::warnings(&options, &settings));
             StoreOptions::Etcd(options)
         };
+        if daemon.release_on_exit && kube.subnet_manager {
+            let name = settings.name("release-on-exit");
+            settings.warnings.push(format!("{name} has no effect: Kubernetes assigns the subnets"));
+        }
         settings.warn_of_bounds("healthz-port", daemon.healthz_port.into());
         settings.warn_of_bounds("iptables-resync", policy.resync.as_secs());
         let interface = interface_options(interface, daemon.nexthop_objects, &mut settings)?;
@@ -130,6 +137,7 @@ impl Options {
             },
             subnet_file: daemon.subnet_file,
             renew_margin: daemon.renew_margin,
+            release_on_exit: daemon.release_on_exit,
             health: endpoint(&daemon.healthz_ip, daemon.healthz_port, "healthz-ip", &settings)?,
             metrics: endpoint(&daemon.metrics_ip, daemon.metrics_port, "metrics-ip", &settings)?,
             verbosity: daemon.verbosity,

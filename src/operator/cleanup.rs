@@ -4,22 +4,27 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
 use std::io;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::Args;
 use serde::Serialize;
+use serde_json::Value;
 
 use super::layout::{counted, listed, wrap, wrap_entry};
 use super::node::{self, Files, NoInputs, PlanInputs, Unanswered};
-use super::{Answer, Error, ExitStatus};
+use super::store::Etcd;
+use super::{Answer, Error, ExitStatus, leases};
 use crate::kernel::Kernel;
 use crate::model::config::Pool;
-use crate::model::entry::{ChainName, KernelState, LinkName};
-use crate::model::lease::LeaseId;
+use crate::model::entry::{ChainName, Entry, KernelState, Link, LinkKind, LinkName};
+use crate::model::lease::Lease;
 use crate::model::prefix::{Family, Prefix};
 use crate::model::status::Readiness;
 use crate::plan::backend;
 use crate::plan::diff::{Op, cleanup_ops};
+use crate::plan::preflight::cni::CniConfig;
 use crate::plan::scope::{Extent, Scope};
 
 #[derive(Debug, Args)]
@@ -27,15 +32,39 @@ pub(super) struct CleanupOptions {
     /// Remove the entries and files [default: only list them]
     #[arg(long)]
     yes: bool,
-    /// Remove them even if a daemon is running
+    /// Remove them even if a daemon runs, or containers have addresses
     #[arg(long)]
     force: bool,
+    /// Also the lease of this node in etcd
+    #[arg(long)]
+    lease: bool,
     /// Network of the pods, if neither daemon nor checkpoint has it
     #[arg(long = "network", value_name = "PREFIX")]
     networks: Vec<Prefix>,
     /// VNI of the tunnel, with --network
     #[arg(long, value_name = "N", default_value_t = 1, requires = "networks")]
     vni: u32,
+    #[command(flatten)]
+    cni: CniFlags,
+    #[command(flatten)]
+    etcd: Etcd,
+}
+
+/// What the CNI plugin of tweed has on this host, and where.
+#[derive(Debug, Args)]
+struct CniFlags {
+    /// Also flannel's CNI config, its bridge, and its records of containers
+    #[arg(long)]
+    cni: bool,
+    /// Directory of the CNI configs, with --cni
+    #[arg(long, value_name = "PATH", default_value = "/etc/cni/net.d")]
+    cni_conf_dir: PathBuf,
+    /// Directory of the addresses of containers, with --cni
+    #[arg(long, value_name = "PATH", default_value = "/var/lib/cni/networks")]
+    data_dir: PathBuf,
+    /// Directory of the CNI plugin's records, with --cni
+    #[arg(long, value_name = "PATH", default_value = "/var/lib/cni/flannel")]
+    records_dir: PathBuf,
 }
 
 /// The entries and files that a command removes or changes, and the outcome.
@@ -46,6 +75,9 @@ pub(super) struct Removal {
     pub(super) entries: Vec<String>,
     pub(super) files: Vec<PathBuf>,
     pub(super) outcome: RemovalOutcome,
+    /// What became of the lease of this node, if it was given back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lease: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -63,7 +95,17 @@ pub(super) struct Owned {
     pub(super) source: String,
     pub(super) scope: Scope,
     pub(super) remaining: KernelState,
-    pub(super) lease: Option<LeaseId>,
+    pub(super) lease: Option<Lease>,
+}
+
+/// What the CNI plugin of tweed has on this host.
+#[derive(Default)]
+struct CniParts {
+    /// Configs, and the folders of its stores.
+    files: Vec<PathBuf>,
+    bridges: BTreeSet<LinkName>,
+    /// The number of addresses that containers have.
+    addresses: usize,
 }
 
 pub(super) async fn answer(
@@ -77,13 +119,101 @@ pub(super) async fn answer(
     // Nothing is left, as after an earlier removal: no reason to fail.
     let otherwise = present_files(files).is_empty().then(Owned::nothing);
     let owned = Owned::find(files, &options.networks, options.vni, otherwise).await?;
+    let cni = if options.cni.cni { CniParts::read(&options.cni)? } else { CniParts::default() };
     let actual = node::dump(&mut kernel, &owned.scope).await?;
-    let ops = cleanup_ops(&owned.remaining, &actual, &owned.scope);
-    let mut removal = Removal::new(owned.source, &ops, present_files(files));
+    let mut ops = cleanup_ops(&owned.remaining, &actual, &owned.scope);
+    let of_bridges = Scope { tunnels: cni.bridges, ..Scope::default() };
+    ops.extend(removed_bridges(&node::dump(&mut kernel, &of_bridges).await?));
+    let files = [present_files(files), cni.files].concat();
+    let mut removal = Removal::new(owned.source, &ops, files);
     if options.yes {
+        if cni.addresses > 0 && !options.force {
+            let (count, folder) =
+                (counted(cni.addresses, "address"), options.cni.data_dir.display());
+            return Err(Error::Refused(format!(
+                "containers have {count} below {folder}: remove their pods first, or use --force"
+            )));
+        }
+        // First, because the checkpoint names it.
+        if let Some(own) = owned.lease.filter(|_| options.lease) {
+            removal.lease = Some(leases::give_back(options.etcd.options()?, &own).await?);
+        }
         removal.outcome = remove(&mut kernel, ops, &removal.files).await?;
     }
     Ok(removal)
+}
+
+/// The operations that remove the bridges among `actual`, and with each its addresses and routes.
+fn removed_bridges(actual: &KernelState) -> Vec<Op> {
+    let is_bridge = |entry: &&Arc<Entry>| {
+        matches!(entry.as_ref(), Entry::Link(Link { kind: LinkKind::Other(kind), .. })
+            if kind == "bridge")
+    };
+    actual.iter().filter(is_bridge).cloned().map(Op::Remove).collect()
+}
+
+impl CniParts {
+    fn read(flags: &CniFlags) -> Result<Self, Error> {
+        let unreadable = |path: &Path, error: io::Error| {
+            Error::Unavailable(format!("{} cannot be read: {error}", path.display()))
+        };
+        let mut parts = Self::default();
+        let configs = &flags.cni_conf_dir;
+        for path in listed_in(configs).map_err(|error| unreadable(configs, error))? {
+            let text = match fs::read_to_string(&path) {
+                Ok(text) => text,
+                Err(error) if error.kind() == io::ErrorKind::NotFound || path.is_dir() => continue,
+                Err(error) => return Err(unreadable(&path, error)),
+            };
+            if CniConfig::parse(path.display().to_string(), &text).is_own() {
+                parts.add(path, &text, &flags.data_dir);
+            }
+        }
+        parts.files.extend(existing([flags.records_dir.clone()]));
+        Ok(parts)
+    }
+
+    /// Adds a config with `text`, the addresses of its network, and its bridge.
+    fn add(&mut self, path: PathBuf, text: &str, data_dir: &Path) {
+        let config: Value = serde_json::from_str(text).unwrap_or_default();
+        let name = config.get("name").and_then(Value::as_str);
+        let name = name.filter(|name| !name.contains('/')).unwrap_or_default();
+        let addresses = data_dir.join(name);
+        if !name.is_empty() && addresses.is_dir() {
+            let named = listed_in(&addresses).unwrap_or_default().into_iter();
+            let is_address = |path: &PathBuf| {
+                path.file_name()
+                    .and_then(|name| name.to_str())
+                    .is_some_and(|name| name.parse::<IpAddr>().is_ok())
+            };
+            self.addresses += named.filter(is_address).count();
+            self.files.push(addresses);
+        }
+        let plugins = config.get("plugins").and_then(Value::as_array).into_iter().flatten();
+        let is_own = |plugin: &&Value| plugin.get("type").is_some_and(|kind| kind == "flannel");
+        let own = plugins.chain([&config]).filter(is_own);
+        let bridge = |plugin: &Value| {
+            let named = plugin.pointer("/delegate/bridge").and_then(Value::as_str);
+            LinkName::new(named.unwrap_or(DEFAULT_BRIDGE))
+        };
+        self.bridges.extend(own.map(bridge));
+        self.files.push(path);
+    }
+}
+
+/// That of the CNI plugin `bridge`.
+const DEFAULT_BRIDGE: &str = "cni0";
+
+/// The entries of a folder, in the order of their names; none if there is no such folder.
+fn listed_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut paths: Vec<PathBuf> =
+        entries.map(|entry| entry.map(|entry| entry.path())).collect::<io::Result<_>>()?;
+    paths.sort();
+    Ok(paths)
 }
 
 /// A running daemon would restore all entries.
@@ -122,7 +252,7 @@ impl Owned {
             source: format!("read from {}", known.source),
             scope: Scope { extent: Extent::Everything, ..known.scope() },
             remaining: backend::restored(&local.strict),
-            lease: local.own.as_ref().map(|own| own.id.clone()),
+            lease: local.own.clone(),
         }
     }
 
@@ -176,7 +306,9 @@ pub(super) async fn remove(
 
 /// Why the file is not removed, if it still exists.
 fn remove_file(path: &PathBuf) -> Option<String> {
-    let error = fs::remove_file(path).err().filter(|it| it.kind() != io::ErrorKind::NotFound)?;
+    let is_folder = path.symlink_metadata().is_ok_and(|it| it.is_dir());
+    let removed = if is_folder { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+    let error = removed.err().filter(|it| it.kind() != io::ErrorKind::NotFound)?;
     Some(format!("- file {}: {error}", path.display()))
 }
 
@@ -189,14 +321,14 @@ impl Answer for Removal {
 
 impl fmt::Display for Removal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.write(f, &self.summary(), None)
+        self.write(f, &self.summary(), self.lease.as_deref())
     }
 }
 
 impl Removal {
     pub(super) fn new(source: String, ops: &[Op], files: Vec<PathBuf>) -> Self {
         let entries = ops.iter().map(ToString::to_string).collect();
-        Self { source, entries, files, outcome: RemovalOutcome::Listed }
+        Self { source, entries, files, outcome: RemovalOutcome::Listed, lease: None }
     }
 
     /// Kernel entries, files, `summary`, the source, `report`, and the refused operations.

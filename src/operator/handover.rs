@@ -68,8 +68,8 @@ pub(super) async fn answer(
     let mut report = None;
     if !options.dry_run {
         removal.outcome = carry_out(&mut kernel, ops, &removal.files).await?;
-        if let Some(lease) = owned.lease.filter(|_| removal.outcome == RemovalOutcome::Removed) {
-            report = Some(forget_report(etcd, &lease).await);
+        if let Some(own) = owned.lease.filter(|_| removal.outcome == RemovalOutcome::Removed) {
+            report = Some(forget_report(etcd, &own.id).await);
         }
     }
     Ok(Handover { removal, report })

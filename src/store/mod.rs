@@ -59,6 +59,11 @@ pub trait Leases {
     /// All changes to all leases, including our own. Never ends, and reconnects by itself. Sends a
     /// snapshot first, and again after each gap in the history.
     fn watch(&self) -> BoxStream<'static, LeaseUpdate>;
+
+    /// Gives the lease back, if this node holds one with a term. Returns whether it is given back.
+    fn release(&self) -> impl Future<Output = bool> {
+        ready(false)
+    }
 }
 
 /// What operators read and write: the config, the leases and the reports of one network.

@@ -1,11 +1,13 @@
 //! Checks the flags of etcd together.
 
+use std::time::Duration;
+
 use hyper::Uri;
 
 use super::argv::GivenFlags;
 use super::flags::EtcdFlags;
 use super::stop::Stop;
-use crate::store::etcd::{self, Credentials, EtcdOptions, Transport};
+use crate::store::etcd::{self, Credentials, EtcdOptions, LeaseTtl, Transport};
 use crate::store::is_protected;
 
 const ENDPOINTS: &str = "etcd-endpoints";
@@ -26,8 +28,23 @@ pub(super) fn options(flags: EtcdFlags, settings: &mut GivenFlags) -> Result<Etc
         cert_file,
         key_file,
         credentials: user.map(|(user, password)| Credentials { user, password }),
+        lease_ttl: flags.lease_ttl,
         transport: Transport::Sockets,
     })
+}
+
+/// Renewals must come before the end of the lease.
+pub(super) fn check_term(
+    LeaseTtl(ttl): LeaseTtl,
+    margin: Duration,
+    settings: &GivenFlags,
+) -> Result<(), Stop> {
+    let [ttl, margin] = [ttl, margin].map(|time| time.as_secs() / 60);
+    if ttl > margin {
+        return Ok(());
+    }
+    let allowed = format!("more than {margin}, {}", settings.name("subnet-lease-renew-margin"));
+    Err(settings.bad_value("subnet-lease-ttl", &ttl.to_string(), allowed))
 }
 
 /// Warnings if others can read the password.

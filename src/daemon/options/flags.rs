@@ -9,10 +9,12 @@ use tracing::Level;
 use super::argv::{Flag, GivenFlags, list, one, optional};
 use super::stop::Stop;
 use super::values::{
-    bit, boolean, checksums, file, level, log_format, parsed, percent, port, renew_margin, resync,
+    bit, boolean, checksums, file, lease_ttl, level, log_format, parsed, percent, port,
+    renew_margin, resync,
 };
 use crate::daemon::log::LogFormat;
 use crate::model::policy::Checksums;
+use crate::store::etcd::LeaseTtl;
 
 /// Declares groups of flags under their headings. Each group is a struct of the typed values.
 macro_rules! flags {
@@ -53,6 +55,8 @@ flags! {
         control_socket: Option<PathBuf> = optional("control-socket", "SOCKET", parsed("a path"));
         /// Renew the lease this long before it expires
         renew_margin: Duration = one("subnet-lease-renew-margin", "MINUTES", "60", renew_margin);
+        /// Give the lease back when a signal stops the daemon: for nodes that are drained before; only with etcd
+        release_on_exit: bool = one("release-on-exit", "BOOL", "false", boolean);
         /// Maximum share of peers to withdraw at once; if more vanish, their routes are kept for an hour
         max_withdraw: u8 = one("max-withdraw", "PERCENT", "50", percent);
         /// Use nexthop objects for routes if the kernel supports them; flannel cannot remove such routes
@@ -83,6 +87,8 @@ flags! {
         endpoints: String = one("etcd-endpoints", "URLS", "http://127.0.0.1:4001,http://127.0.0.1:2379", parsed("a text"));
         /// Key prefix of the config and the leases
         prefix: String = one("etcd-prefix", "KEY", "/coreos.com/network", parsed("a text"));
+        /// Term of the lease: a node that is off for longer loses its subnet
+        lease_ttl: LeaseTtl = one("subnet-lease-ttl", "MINUTES", "1440", lease_ttl);
         /// CA certificates to verify servers with
         ca_file: Option<PathBuf> = optional("etcd-cafile", "FILE", parsed("a path"));
         /// Client certificate

@@ -57,6 +57,7 @@ fn defaults_are_those_of_flanneld() {
     assert_eq!((options.etcd().ca_file, options.etcd().credentials), (None, None));
     assert_eq!(options.subnet_file.to_str(), Some("/run/flannel/subnet.env"));
     assert_eq!(options.renew_margin, Duration::from_secs(60 * 60));
+    assert!(!options.release_on_exit);
     assert_eq!((options.health, options.verbosity), (None, Level::INFO));
     assert!(
         options.control.interface.names.is_empty() && options.control.interface.regexes.is_empty()

@@ -10,6 +10,7 @@ use tracing::Level;
 
 use crate::daemon::log::LogFormat;
 use crate::model::policy::Checksums;
+use crate::store::etcd::LeaseTtl;
 
 /// Describes in an error which values a flag allows.
 pub(super) type Allowed = &'static str;
@@ -46,6 +47,11 @@ fn within<T: TryFrom<i64>>(text: &str, range: RangeInclusive<i64>) -> Option<T> 
 pub(super) fn renew_margin(text: &str) -> Result<Duration, Allowed> {
     let minutes = within::<u64>(text, 1..=1439).ok_or("1 to 1439 minutes")?;
     Ok(Duration::from_secs(minutes * 60))
+}
+
+pub(super) fn lease_ttl(text: &str) -> Result<LeaseTtl, Allowed> {
+    let minutes = within::<u64>(text, 2..=525_600).ok_or("2 to 525600 minutes")?;
+    Ok(LeaseTtl(Duration::from_secs(minutes * 60)))
 }
 
 /// flanneld accepts any number; the nearest one within the bounds is used.

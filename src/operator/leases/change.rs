@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use serde::Serialize;
 
 use crate::model::config::{NetworkConfig, Pool};
-use crate::model::lease::LeaseId;
+use crate::model::lease::{Lease, LeaseId};
 use crate::model::prefix::{Family, Prefix};
 use crate::operator::layout::{listed, wrap};
 use crate::operator::nodes::Holder;
@@ -43,6 +43,8 @@ enum Action {
     /// It was a reservation already.
     Unchanged,
     Released,
+    /// There was no such lease any more.
+    Gone,
 }
 
 impl Reservation {
@@ -178,6 +180,30 @@ pub(super) fn release(
     Ok(Decision { change: Some(change), ..of_lease(Action::Released, lease) })
 }
 
+/// Deletes `own`, the lease of this node, unless it is another node's by now.
+pub(super) fn give_back(contents: &LeaseContents, own: &Lease) -> Result<Decision, Error> {
+    let Some(found) = contents.leases.iter().find(|lease| lease.held.id == own.id) else {
+        let subnets = own.subnets().collect();
+        let (lease, public_ips) = (own.id.clone(), Vec::new());
+        let (action, notes, change) = (Action::Gone, Vec::new(), None);
+        return Ok(Decision { action, lease, subnets, public_ips, notes, change });
+    };
+    let is_own = |ip: &IpAddr| own.endpoints.iter().any(|it| it.public_ip == *ip);
+    let subnets = listed(&found.held.subnets, "");
+    if found.held.grant.is_none() {
+        return Err(Error::Refused(format!(
+            "{subnets} is reserved for {}: release it with tweedctl leases release",
+            holder(found)
+        )));
+    }
+    if !found.held.public_ips.iter().any(is_own) {
+        let why = format!("{subnets} is now the lease of {}, and stays", holder(found));
+        return Err(Error::Refused(format!("{why}: run the command without --lease")));
+    }
+    let change = LeaseChange::Delete { id: found.held.id.clone(), seen: found.revision };
+    Ok(Decision { change: Some(change), ..of_lease(Action::Released, found) })
+}
+
 /// The node that may use `lease`, with its state; none if it is dead.
 fn user(lease: &StoredLease, node: Option<Holder>) -> Option<String> {
     let Some(Holder { name, is_dead, state, reason }) = node else {
@@ -231,6 +257,7 @@ impl fmt::Display for Decision {
             }
             Action::Unchanged => format!("{subnets} is reserved for {node} already"),
             Action::Released => format!("{subnets} is released"),
+            Action::Gone => format!("{subnets} was released before"),
         };
         writeln!(f, "{}", wrap(&done, 2))?;
         self.notes.iter().try_for_each(|note| writeln!(f, "{}", wrap(&format!("note: {note}"), 2)))
@@ -240,6 +267,8 @@ impl fmt::Display for Decision {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::config::BackendType;
+    use crate::model::lease::Endpoint;
     use crate::store::claim::HeldLease;
 
     const V4: &str = r#"{"Network":"10.5.0.0/16"}"#;
@@ -392,6 +421,34 @@ mod tests {
                 decision.to_string()
             }
             Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn a_node_gives_back_only_its_own_lease() {
+        let endpoint = |ip: &str| Endpoint {
+            subnet: "10.5.7.0/24".parse().unwrap(),
+            public_ip: ip.parse().unwrap(),
+            backend: BackendType::HostGw.into(),
+            vtep: None,
+        };
+        let (id, endpoints) = (LeaseId::new("10.5.7.0-24"), vec![endpoint("192.168.0.7")]);
+        let own = Lease { id: id.clone(), endpoints, created: 1, grant: Some(1) };
+        let given = |stored: &[StoredLease]| match give_back(&contents(stored), &own) {
+            Ok(decision) => (decision.to_string().trim_end().to_owned(), decision.change),
+            Err(error) => (error.to_string(), None),
+        };
+        let mine = lease("10.5.7.0-24", &["192.168.0.7"], Some(2));
+        let delete = LeaseChange::Delete { id, seen: 7 };
+        assert_eq!(given(&[mine]), ("10.5.7.0/24 is released".to_owned(), Some(delete)));
+        assert_eq!(given(&[]), ("10.5.7.0/24 was released before".to_owned(), None));
+        for (stored, why) in [
+            (lease("10.5.7.0-24", &["192.168.0.8"], Some(2)), "is now the lease of"),
+            (lease("10.5.7.0-24", &[], Some(2)), "is now the lease of"),
+            (lease("10.5.7.0-24", &["192.168.0.7"], None), "is reserved for"),
+        ] {
+            let (text, change) = given(&[stored]);
+            assert!(text.contains(why) && change.is_none(), "{text}");
         }
     }
 

@@ -19,8 +19,9 @@ use super::output::{Output, Watch};
 use super::store::{StoreFlags, unavailable};
 use super::{Error, ExitStatus, write};
 use crate::model::config::NetworkConfig;
+use crate::model::lease::Lease;
 use crate::model::prefix::Prefix;
-use crate::store::etcd::EtcdClusterStore;
+use crate::store::etcd::{EtcdClusterStore, EtcdOptions};
 use crate::store::operator::{LeaseContents, Swap};
 
 const EXIT_CODES: &str = "\
@@ -106,6 +107,16 @@ pub(super) async fn run(
         }
         LeasesCommand::Usage(watch) => watch.show(out, output, async || usage(&store).await).await,
     }
+}
+
+/// Gives `own`, the lease of this node, back to etcd, with its report; the sentence about it.
+pub(super) async fn give_back(etcd: EtcdOptions, own: &Lease) -> Result<String, Error> {
+    let store = EtcdClusterStore::new(etcd);
+    let decide = async |contents: &LeaseContents| change::give_back(contents, own);
+    let decision = carry_out(&store, decide).await?;
+    // Nothing depends on the report, and it ends with the etcd lease.
+    let _ = store.forget_report(&own.id).await;
+    Ok(format!("lease {}", decision.to_string().trim_end()))
 }
 
 async fn usage(store: &EtcdClusterStore) -> Result<Usage, Error> {

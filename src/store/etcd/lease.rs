@@ -41,9 +41,6 @@ impl Grant {
     }
 }
 
-/// As in flannel: a node that is off for longer loses its subnet.
-const TTL_SECONDS: i64 = 86_400;
-
 impl Leases for EtcdSubnetManager {
     fn avoid(&self, occupied: Vec<Prefix>) {
         self.shared.occupied.send_replace(occupied);
@@ -95,6 +92,16 @@ impl Leases for EtcdSubnetManager {
 
     fn watch(&self) -> BoxStream<'static, LeaseUpdate> {
         updates(EtcdSource::new(Arc::clone(&self.shared)))
+    }
+
+    async fn release(&self) -> bool {
+        let held = self.shared.ours.borrow().own.as_ref().and_then(|own| own.grant);
+        let Some(id) = held else { return false };
+        // With the etcd lease, all keys under it are deleted: those that another client has
+        // overwritten are not under it.
+        let ask =
+            |connection: Connection| async move { connection.leases().revoke(id).await.map(drop) };
+        matches!(self.shared.store.client.request(ask).await, Ok(()) | Err(Refusal::Absent))
     }
 }
 
@@ -410,7 +417,7 @@ impl Shared {
         let renewed = Instant::now();
         let ask = |connection: Connection| async move {
             let answer = connection.leases().time_to_live(id, None).await?;
-            if answer.ttl() <= 0 {
+            if answer.ttl() <= 0 || seconds(answer.granted_ttl()) != self.lease_ttl.0 {
                 return Ok(None);
             }
             connection.leases().keep_alive(id).await?;
@@ -425,16 +432,17 @@ impl Shared {
     /// lease.
     async fn new_grant(&self) -> Grant {
         let id = random_range(1..=i64::MAX);
+        let ttl = i64::try_from(self.lease_ttl.0.as_secs()).unwrap_or(i64::MAX);
         let ask = |connection: Connection| async move {
             let options = LeaseGrantOptions::new().with_id(id);
-            connection.leases().grant(TTL_SECONDS, Some(options)).await
+            connection.leases().grant(ttl, Some(options)).await
         };
         loop {
             let renewed = Instant::now();
             let ttl = match self.store.client.request(ask).await {
                 Ok(grant) => grant.ttl(),
                 // The answer to an earlier try was lost.
-                Err(Refusal::Exists) => TTL_SECONDS,
+                Err(Refusal::Exists) => ttl,
                 Err(refusal) => {
                     self.pause_after_refusal(refusal).await;
                     continue;

@@ -13,7 +13,7 @@ mod store;
 pub mod value;
 mod watch;
 
-pub use connect::{Credentials, EtcdOptions, Transport, shown};
+pub use connect::{Credentials, EtcdOptions, LeaseTtl, Transport, shown};
 pub use operator::EtcdClusterStore;
 #[doc(hidden)]
 pub use startup::read_snapshot;
@@ -43,6 +43,7 @@ struct Shared {
     store: Store,
     previous: Previous,
     occupied: channel::Sender<Vec<Prefix>>,
+    lease_ttl: LeaseTtl,
     /// A lease is renewed at least this long before its end.
     renew_margin: Duration,
     grant: Mutex<Option<Grant>>,
@@ -54,12 +55,13 @@ struct Shared {
 impl EtcdSubnetManager {
     /// Does not connect yet.
     pub fn new(options: EtcdOptions, previous: Previous, renew_margin: Duration) -> Self {
-        let layout = Layout::below(&options.prefix);
+        let (layout, lease_ttl) = (Layout::below(&options.prefix), options.lease_ttl);
         let client = Client::new(options, random_range(0..usize::MAX));
         let shared = Shared {
             store: Store { client, layout },
             previous,
             occupied: channel::Sender::default(),
+            lease_ttl,
             renew_margin,
             grant: Mutex::new(None),
             ours: channel::Sender::new(Ours::default()),

@@ -297,3 +297,43 @@ fn a_config_that_is_written_while_leases_are_there_finds_the_one_of_this_node() 
     let is_gone = || cluster.etcd.get(&outdated).map(|lease| lease.is_none());
     eventually(PATIENCE, is_gone).unwrap();
 }
+
+#[test]
+fn a_lease_has_the_term_of_the_flag_and_is_given_back_on_request() {
+    let lab = Lab::new(binaries()).unwrap();
+    let etcd = lab.etcd().unwrap();
+    etcd.put("/coreos.com/network/config", VXLAN).unwrap();
+    let segment = lab.segment("10.99.1.0/24").unwrap();
+    let [node, peer] = ["n1", "n2"].map(|name| lab.node(name, &segment).unwrap());
+    peer.daemon(&etcd).start().unwrap().wait_ready().unwrap();
+    let public_ip = node.address(Family::V4).unwrap().to_string();
+    let lease = || etcd.list(SUBNETS).unwrap().into_iter().find(|it| it.value.contains(&public_ip));
+    let mut before = None;
+    for minutes in [90, 120] {
+        let ttl = format!("--subnet-lease-ttl={minutes}");
+        let daemon =
+            node.daemon(&etcd).argument(ttl).argument("--release-on-exit").start().unwrap();
+        daemon.wait_ready().unwrap();
+        let held = lease().unwrap();
+        let term = etcd.etcdctl(&["lease", "timetolive", &format!("{:x}", held.lease)]).unwrap();
+        assert!(term.contains(&format!("granted with TTL({}s)", minutes * 60)), "{term}");
+        assert_eq!(before.get_or_insert_with(|| held.key.clone()), &held.key);
+        // Only a signal that can be caught gives the lease back.
+        daemon.kill().unwrap();
+        assert!(lease().is_some() && node.subnet_file().exists());
+    }
+    let subnet = node.subnet_env().unwrap().subnet(Family::V4).unwrap().to_string();
+    let is_routed = || Ok::<_, anyhow::Error>(peer.ip("route")?.contains(&subnet));
+    eventually(PATIENCE, is_routed).unwrap();
+    let plan = node.daemon(&etcd).argument("--subnet-lease-ttl=120").argument("--release-on-exit");
+    let mut daemon = plan.start().unwrap();
+    daemon.wait_ready().unwrap();
+    daemon.stop().unwrap();
+    assert!(lease().is_none() && !node.subnet_file().exists());
+    eventually(PATIENCE, || is_routed().map(|routed| !routed)).unwrap();
+    // Another node may have the subnet now: it gets the one that is free.
+    etcd.put(&before.unwrap(), r#"{"PublicIP":"10.99.1.99","BackendType":"vxlan"}"#).unwrap();
+    daemon.start().unwrap();
+    daemon.wait_ready().unwrap();
+    assert!(lease().is_some() && node.subnet_env().unwrap().subnet(Family::V4).is_some());
+}

@@ -33,7 +33,7 @@ fn refusal(arguments: &[&str], environment: &[(&str, &str)]) -> String {
 
 #[test]
 fn invalid_flags_are_refused_in_one_sentence() {
-    let cases: [(&[&str], &[&str]); 16] = [
+    let cases: [(&[&str], &[&str]); 18] = [
         (&["--nonsense"], &["--nonsense"]),
         (&["--nonsense=tr0ub4dor"], &["--nonsense"]),
         (&["-iface"], &["--iface", "value"]),
@@ -45,6 +45,8 @@ fn invalid_flags_are_refused_in_one_sentence() {
         (&["-v", "loud"], &["--v", "loud", "number"]),
         (&["--subnet-lease-renew-margin=0"], &["--subnet-lease-renew-margin", "1439"]),
         (&["--subnet-lease-renew-margin=1440"], &["--subnet-lease-renew-margin", "1439"]),
+        (&["--subnet-lease-ttl=1"], &["--subnet-lease-ttl", "2 to 525600"]),
+        (&["--subnet-lease-ttl=60"], &["--subnet-lease-ttl", "60", "--subnet-lease-renew-margin"]),
         (&["--max-withdraw=101"], &["--max-withdraw", "101", "100"]),
         (&["--public-ip=fd00::1"], &["--public-ip", "fd00::1", "IPv4"]),
         (&["--public-ipv6=10.0.0.1"], &["--public-ipv6", "10.0.0.1", "IPv6"]),

@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use tweed_lab::{
     DaemonPlan, Etcd, Family, Lab, Neighbour, Node, NodePlan, Path, ReversePath, SegmentPlan,
-    eventually,
+    Snapshot, eventually,
 };
 
 use crate::fixture::ask::{has_saved, is_ready, json, tweedctl};
@@ -321,6 +321,60 @@ fn a_cleanup_removes_only_entries_of_tweed() {
     cluster.daemons[0].start().unwrap();
     cluster.daemons[0].wait_ready().unwrap();
     eventually(PATIENCE, || Peer::numbered(1).is_tunnelled_by(&node)).unwrap();
+    eventually(PATIENCE, || has_saved(&node, "10.244.101.0")).unwrap();
+    cluster.daemons[0].kill().unwrap();
+    assert_is_left_clean(&cluster, &node, &before);
+}
+
+/// With `--cni --lease`, also what the CNI plugin and etcd have of the node is removed.
+fn assert_is_left_clean(cluster: &Cluster, node: &Node, before: &Snapshot) {
+    let cni = tempfile::tempdir().unwrap();
+    let folder = |name: &str| cni.path().join(name);
+    let (configs, networks, records) = (folder("net.d"), folder("networks"), folder("flannel"));
+    fs::create_dir_all(networks.join("cbr0")).unwrap();
+    fs::create_dir_all(networks.join("others")).unwrap();
+    fs::create_dir_all(&configs).unwrap();
+    fs::create_dir_all(&records).unwrap();
+    let [own, other] = ["10-flannel.conflist", "87-podman.conflist"].map(|it| configs.join(it));
+    let config = r#"{"cniVersion":"1.0.0","name":"cbr0","plugins":[{"type":"flannel"}]}"#;
+    fs::write(&own, config).unwrap();
+    fs::write(&other, config.replace("flannel", "bridge").replace("cbr0", "others")).unwrap();
+    let reservation = networks.join("cbr0/10.244.1.7");
+    fs::write(&reservation, "container\r\neth0").unwrap();
+    node.ip("link add cni0 type bridge").unwrap();
+    node.ip("link set cni0 up").unwrap();
+    let endpoints = cluster.etcd.endpoints().join(",");
+    let path = |path: &std::path::Path| path.display().to_string();
+    let flags = [
+        "cleanup".to_owned(),
+        "--yes".to_owned(),
+        "--cni".to_owned(),
+        "--lease".to_owned(),
+        format!("--cni-conf-dir={}", path(&configs)),
+        format!("--data-dir={}", path(&networks)),
+        format!("--records-dir={}", path(&records)),
+        format!("--etcd-endpoints={endpoints}"),
+    ];
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let subnet = node.subnet_env().unwrap().subnet(Family::V4).unwrap().to_string();
+    let is_leased = || {
+        let leases = cluster.etcd.list(SUBNETS).unwrap();
+        leases.iter().any(|it| it.key.ends_with(&subnet.replace('/', "-")))
+    };
+    let refused = tweedctl(node, &flags).unwrap();
+    let printed = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(code(&refused) == 1 && printed.contains("containers have 1 address"), "{printed}");
+    assert!(is_leased() && own.exists());
+    fs::remove_file(reservation).unwrap();
+    let cleaned = tweedctl(node, &flags).unwrap();
+    let printed = text(&cleaned).unwrap();
+    assert_eq!(code(&cleaned), 0, "{printed}");
+    let released = format!("lease {subnet} is released");
+    assert!(printed.contains(&released) && printed.contains("link cni0"), "{printed}");
+    assert!(!is_leased() && !own.exists() && !records.exists());
+    assert!(!networks.join("cbr0").exists());
+    assert!(other.exists() && networks.join("others").exists());
+    assert_eq!(before.changes(&node.snapshot().unwrap()), Vec::<String>::new());
 }
 
 /// The commands in the README, without comments.
