@@ -24,7 +24,9 @@ const TTL_SECONDS: i64 = 86_400;
 /// Requests to etcd at once, while the cluster is written.
 const AT_ONCE: usize = 64;
 
-/// What is measured; `FILE` stands for a file that is written.
+/// What is measured on a node, next to its daemon.
+const ON_A_NODE: [&[&str]; 2] = [&["status"], &["peers", "--failing"]];
+/// What is measured from the store; `FILE` stands for a file that is written.
 const COMMANDS: [&[&str]; 3] =
     [&["nodes"], &["migrate", "plan", "--to", "host-gw"], &["dashboard", "--export", FILE]];
 const FILE: &str = "FILE";
@@ -44,25 +46,39 @@ pub(crate) fn run(binaries: &Binaries, rounds: usize, sheet: &mut Sheet) -> Resu
         let (nodes, bytes) = node.namespace().within(|| write(&etcd, failing))??;
         reported = nodes;
         for words in COMMANDS {
-            let Cost { times, processor, peak } = measure(words, binaries, &etcd, &node, rounds)?;
+            let cost = measure(words, Some(&etcd), binaries, &node, rounds)?;
             let size = format!("{:.1} MB", megabytes(u64::try_from(bytes / 1024)?));
             let name = words.join(" ");
-            sheet.row(&[
-                &format!("`{name}`"),
-                &failing,
-                &size,
-                &spread(&times),
-                &format!("{} ms", processor.as_millis()),
-                &format!("{:.1} MB", megabytes(peak)),
-            ])?;
-            let what = format!("`{name}`, {failing} unreachable peers");
-            let seconds = times.median().as_secs_f64();
-            goals.push(Goal::at_most(format!("{what}, time"), seconds, 1.0, "s"));
-            goals.push(Goal::at_most(format!("{what}, memory"), megabytes(peak), 100.0, "MB"));
+            let [time, processor, memory] = cost.shown();
+            sheet.row(&[&format!("`{name}`"), &failing, &size, &time, &processor, &memory])?;
+            goals.extend(cost.goals(&format!("`{name}`, {failing} unreachable peers")));
         }
     }
     sheet.goals(&goals)?;
+    on_a_node((&etcd, &node), binaries, rounds, sheet)?;
     node.namespace().within(|| reports::run(&etcd, &reported, sheet))?
+}
+
+fn on_a_node(
+    (etcd, node): (&Etcd, &Node),
+    binaries: &Binaries,
+    rounds: usize,
+    sheet: &mut Sheet,
+) -> Result<()> {
+    let name = format!("One of {} nodes, by `tweedctl`", thousands(NODES));
+    sheet.table(&name, &["`tweedctl`", "time", "CPU", "memory"])?;
+    let daemon = node.daemon(etcd).start()?;
+    daemon.wait_ready()?;
+    let mut goals = Vec::new();
+    for words in ON_A_NODE {
+        let cost = measure(words, None, binaries, node, rounds)?;
+        let name = format!("`{}`", words.join(" "));
+        let [time, processor, memory] = cost.shown();
+        sheet.row(&[&name, &time, &processor, &memory])?;
+        goals.extend(cost.goals(&name));
+    }
+    daemon.stop()?;
+    sheet.goals(&goals)
 }
 
 /// What a command costs.
@@ -74,10 +90,27 @@ struct Cost {
     peak: u64,
 }
 
+impl Cost {
+    fn shown(&self) -> [String; 3] {
+        let Self { times, processor, peak } = self;
+        let memory = format!("{:.1} MB", megabytes(*peak));
+        [spread(times), format!("{} ms", processor.as_millis()), memory]
+    }
+
+    fn goals(&self, what: &str) -> [Goal; 2] {
+        let seconds = self.times.median().as_secs_f64();
+        [
+            Goal::at_most(format!("{what}, time"), seconds, 1.0, "s"),
+            Goal::at_most(format!("{what}, memory"), megabytes(self.peak), 100.0, "MB"),
+        ]
+    }
+}
+
+/// `etcd` is the store that the command reads, if it reads it.
 fn measure(
     words: &[&str],
+    etcd: Option<&Etcd>,
     binaries: &Binaries,
-    etcd: &Etcd,
     node: &Node,
     rounds: usize,
 ) -> Result<Cost> {
@@ -88,7 +121,8 @@ fn measure(
     for _ in 0..rounds {
         let mut command = Command::new(&binaries.tweedctl);
         command.args(words.iter().map(|word| if *word == FILE { file } else { *word }));
-        command.arg(format!("--etcd-endpoints={}", etcd.endpoints().join(",")));
+        let servers = etcd.map(|etcd| etcd.endpoints().join(","));
+        command.args(servers.map(|servers| format!("--etcd-endpoints={servers}")));
         command.arg("--subnet-file").arg(node.subnet_file());
         command.stdout(Stdio::null()).stderr(Stdio::piped());
         let started = Instant::now();
