@@ -4,9 +4,14 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
+use dlmalloc::GlobalDlmalloc;
 use tweed::excerpt;
 use tweed::kernel::NetlinkKernel;
 use tweed::operator::{self, Arguments, Error};
+
+/// The reports of thousands of nodes are millions of values; musl's allocator is slow at that.
+#[global_allocator]
+static ALLOCATOR: GlobalDlmalloc = GlobalDlmalloc;
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
