@@ -173,6 +173,8 @@ pub(super) async fn withdraw_subnet_file(
         let own =
             own.filter(|own| own.as_ref().is_some_and(|own| !are_others(own.subnets(), &written)));
         let Some(own) = own else {
+            // There is none to remove, or it may be another daemon's.
+            path.symlink_metadata()?;
             return Err(io::Error::other("no checkpoint names the subnet"));
         };
         let removed = std::fs::remove_file(path);

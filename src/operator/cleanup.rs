@@ -157,7 +157,7 @@ impl CniParts {
         let unreadable = |path: &Path, error: io::Error| {
             Error::Unavailable(format!("{} cannot be read: {error}", path.display()))
         };
-        let mut parts = Self::default();
+        let (mut parts, mut of_others) = (Self::default(), BTreeSet::new());
         let configs = &flags.cni_conf_dir;
         for path in listed_in(configs).map_err(|error| unreadable(configs, error))? {
             let text = match fs::read_to_string(&path) {
@@ -165,21 +165,27 @@ impl CniParts {
                 Err(error) if error.kind() == io::ErrorKind::NotFound || path.is_dir() => continue,
                 Err(error) => return Err(unreadable(&path, error)),
             };
+            let config: Value = serde_json::from_str(&text).unwrap_or_default();
             if CniConfig::parse(path.display().to_string(), &text).is_own() {
-                parts.add(path, &text, &flags.data_dir);
+                parts.add(path, &config, &flags.data_dir);
+            } else {
+                of_others.extend(bridges(&config, "bridge", "/bridge"));
             }
         }
+        parts.bridges.retain(|bridge| !of_others.contains(bridge));
         parts.files.extend(existing([flags.records_dir.clone()]));
         Ok(parts)
     }
 
-    /// Adds a config with `text`, the addresses of its network, and its bridge.
-    fn add(&mut self, path: PathBuf, text: &str, data_dir: &Path) {
-        let config: Value = serde_json::from_str(text).unwrap_or_default();
-        let name = config.get("name").and_then(Value::as_str);
-        let name = name.filter(|name| !name.contains('/')).unwrap_or_default();
-        let addresses = data_dir.join(name);
-        if !name.is_empty() && addresses.is_dir() {
+    /// Adds a config, the addresses of its network, and its bridge.
+    fn add(&mut self, path: PathBuf, config: &Value, data_dir: &Path) {
+        // Runtimes reject other names: `..` must not become a folder to remove.
+        let is_name = |name: &&str| {
+            name.starts_with(|it: char| it.is_ascii_alphanumeric()) && !name.contains('/')
+        };
+        let name = config.get("name").and_then(Value::as_str).filter(is_name);
+        let addresses = name.map(|name| data_dir.join(name));
+        if let Some(addresses) = addresses.filter(|it| it.is_dir()) {
             let named = listed_in(&addresses).unwrap_or_default().into_iter();
             let is_address = |path: &PathBuf| {
                 path.file_name()
@@ -189,19 +195,27 @@ impl CniParts {
             self.addresses += named.filter(is_address).count();
             self.files.push(addresses);
         }
-        let plugins = config.get("plugins").and_then(Value::as_array).into_iter().flatten();
-        let is_own = |plugin: &&Value| plugin.get("type").is_some_and(|kind| kind == "flannel");
-        let own = plugins.chain([&config]).filter(is_own);
-        let bridge = |plugin: &Value| {
-            let named = plugin.pointer("/delegate/bridge").and_then(Value::as_str);
-            LinkName::new(named.unwrap_or(DEFAULT_BRIDGE))
-        };
-        self.bridges.extend(own.map(bridge));
+        self.bridges.extend(bridges(config, "flannel", "/delegate/bridge"));
         self.files.push(path);
     }
 }
 
-/// That of the CNI plugin `bridge`.
+/// The bridges of all plugins of this kind, which name theirs at `pointer`.
+fn bridges<'a>(
+    config: &'a Value,
+    kind: &'a str,
+    pointer: &'a str,
+) -> impl Iterator<Item = LinkName> + 'a {
+    let plugins = config.get("plugins").and_then(Value::as_array).into_iter().flatten();
+    let of_kind =
+        plugins.chain([config]).filter(move |it| it.get("type").is_some_and(|it| it == kind));
+    of_kind.map(move |plugin| {
+        let named = plugin.pointer(pointer).and_then(Value::as_str);
+        LinkName::new(named.unwrap_or(DEFAULT_BRIDGE))
+    })
+}
+
+/// The default of the CNI plugins `bridge` and `flannel`.
 const DEFAULT_BRIDGE: &str = "cni0";
 
 /// The entries of a folder, in the order of their names; none if there is no such folder.
@@ -371,6 +385,64 @@ impl Removal {
                 let count = refused.len();
                 format!("{found} of tweed, of which {count} refused: run the command again")
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The parts of a host with these CNI configs, and one address in the network of each.
+    fn parts(configs: &[(&str, &str)]) -> (Vec<String>, Vec<LinkName>, usize) {
+        let host = tempfile::tempdir().unwrap();
+        let folder = |name: &str| host.path().join(name);
+        let (cni_conf_dir, data_dir) = (folder("net.d"), folder("cni/networks"));
+        fs::create_dir_all(&cni_conf_dir).unwrap();
+        for (name, config) in configs {
+            fs::write(cni_conf_dir.join(name), config).unwrap();
+            let network = data_dir.join(name.trim_end_matches(".conflist"));
+            fs::create_dir_all(&network).unwrap();
+            fs::write(network.join("10.244.1.7"), "").unwrap();
+            fs::write(network.join("last_reserved_ip.0"), "").unwrap();
+        }
+        let flags = CniFlags { cni: true, cni_conf_dir, data_dir, records_dir: folder("records") };
+        let CniParts { files, bridges, addresses } = CniParts::read(&flags).unwrap();
+        let names = files.iter().map(|it| it.strip_prefix(host.path()).unwrap().display());
+        (names.map(|it| it.to_string()).collect(), bridges.into_iter().collect(), addresses)
+    }
+
+    #[test]
+    fn only_the_parts_of_flannels_networks_are_removed() {
+        let own = r#"{"name":"a","plugins":[{"type":"flannel"},{"type":"portmap"}]}"#;
+        let other = r#"{"name":"b","plugins":[{"type":"bridge","bridge":"br1"}]}"#;
+        assert_eq!(
+            parts(&[("a.conflist", own), ("b.conflist", other)]),
+            (
+                vec!["cni/networks/a".to_owned(), "net.d/a.conflist".to_owned()],
+                vec![LinkName::new("cni0")],
+                1
+            )
+        );
+    }
+
+    #[test]
+    fn a_bridge_that_another_network_uses_stays() {
+        let own = r#"{"name":"a","type":"flannel","delegate":{"bridge":"br1"}}"#;
+        for (other, expected) in [
+            (r#"{"name":"b","type":"bridge","bridge":"br1"}"#, vec![]),
+            (r#"{"name":"b","type":"bridge"}"#, vec![LinkName::new("br1")]),
+        ] {
+            assert_eq!(parts(&[("a.conflist", own), ("b.conflist", other)]).1, expected);
+        }
+    }
+
+    #[test]
+    fn a_name_that_leads_elsewhere_is_no_folder_to_remove() {
+        for name in ["..", ".", "../networks/a", ""] {
+            let own = format!(r#"{{"name":"{name}","type":"flannel"}}"#);
+            let (files, _, addresses) = parts(&[("a.conflist", &own)]);
+            assert_eq!((files, addresses), (vec!["net.d/a.conflist".to_owned()], 0), "{name}");
         }
     }
 }

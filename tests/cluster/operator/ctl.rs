@@ -338,7 +338,8 @@ fn assert_is_left_clean(cluster: &Cluster, node: &Node, before: &Snapshot) {
     let [own, other] = ["10-flannel.conflist", "87-podman.conflist"].map(|it| configs.join(it));
     let config = r#"{"cniVersion":"1.0.0","name":"cbr0","plugins":[{"type":"flannel"}]}"#;
     fs::write(&own, config).unwrap();
-    fs::write(&other, config.replace("flannel", "bridge").replace("cbr0", "others")).unwrap();
+    let config = r#"{"name":"others","plugins":[{"type":"bridge","bridge":"br1"}]}"#;
+    fs::write(&other, config).unwrap();
     let reservation = networks.join("cbr0/10.244.1.7");
     fs::write(&reservation, "container\r\neth0").unwrap();
     node.ip("link add cni0 type bridge").unwrap();
