@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
 use std::io;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
 use serde::Serialize;
 use serde_json::Value;
+use tweed_cni::host_local;
 
 use super::layout::{counted, listed, wrap, wrap_entry};
 use super::node::{self, Files, NoInputs, PlanInputs, Unanswered};
@@ -18,7 +18,7 @@ use super::store::Etcd;
 use super::{Answer, Error, ExitStatus, leases};
 use crate::kernel::Kernel;
 use crate::model::config::Pool;
-use crate::model::entry::{ChainName, Entry, KernelState, Link, LinkKind, LinkName};
+use crate::model::entry::{ChainName, Entry, KernelState, Link, LinkKind, LinkName, POD_BRIDGE};
 use crate::model::lease::Lease;
 use crate::model::prefix::{Family, Prefix};
 use crate::model::status::Readiness;
@@ -167,7 +167,7 @@ impl CniParts {
             };
             let config: Value = serde_json::from_str(&text).unwrap_or_default();
             if CniConfig::parse(path.display().to_string(), &text).is_own() {
-                parts.add(path, &config, &flags.data_dir);
+                parts.add(path, &config, &flags.data_dir)?;
             } else {
                 of_others.extend(bridges(&config, "bridge", "/bridge"));
             }
@@ -178,7 +178,7 @@ impl CniParts {
     }
 
     /// Adds a config, the addresses of its network, and its bridge.
-    fn add(&mut self, path: PathBuf, config: &Value, data_dir: &Path) {
+    fn add(&mut self, path: PathBuf, config: &Value, data_dir: &Path) -> Result<(), Error> {
         // Runtimes reject other names: `..` must not become a folder to remove.
         let is_name = |name: &&str| {
             name.starts_with(|it: char| it.is_ascii_alphanumeric()) && !name.contains('/')
@@ -186,17 +186,14 @@ impl CniParts {
         let name = config.get("name").and_then(Value::as_str).filter(is_name);
         let addresses = name.map(|name| data_dir.join(name));
         if let Some(addresses) = addresses.filter(|it| it.is_dir()) {
-            let named = listed_in(&addresses).unwrap_or_default().into_iter();
-            let is_address = |path: &PathBuf| {
-                path.file_name()
-                    .and_then(|name| name.to_str())
-                    .is_some_and(|name| name.parse::<IpAddr>().is_ok())
-            };
-            self.addresses += named.filter(is_address).count();
+            let reserved = host_local::addresses_in(&addresses);
+            let reserved = reserved.map_err(|error| Error::Unavailable(error.to_string()))?;
+            self.addresses += reserved.len();
             self.files.push(addresses);
         }
         self.bridges.extend(bridges(config, "flannel", "/delegate/bridge"));
         self.files.push(path);
+        Ok(())
     }
 }
 
@@ -211,12 +208,9 @@ fn bridges<'a>(
         plugins.chain([config]).filter(move |it| it.get("type").is_some_and(|it| it == kind));
     of_kind.map(move |plugin| {
         let named = plugin.pointer(pointer).and_then(Value::as_str);
-        LinkName::new(named.unwrap_or(DEFAULT_BRIDGE))
+        LinkName::new(named.unwrap_or(POD_BRIDGE))
     })
 }
-
-/// The default of the CNI plugins `bridge` and `flannel`.
-const DEFAULT_BRIDGE: &str = "cni0";
 
 /// The entries of a folder, in the order of their names; none if there is no such folder.
 fn listed_in(folder: &Path) -> io::Result<Vec<PathBuf>> {

@@ -54,10 +54,15 @@ pub fn reserved_addresses(data_dir: &Path) -> Result<Vec<IpAddr>, Error> {
     })?;
     let mut addresses = Vec::new();
     for network in networks.unwrap_or_default() {
-        let entries = Store::at(data_dir.join(network)).entries()?;
-        addresses.extend(entries.into_iter().map(|entry| entry.address));
+        addresses.extend(addresses_in(&data_dir.join(network))?);
     }
     Ok(addresses)
+}
+
+/// The reserved addresses of the network whose store is `folder`; no record is opened.
+pub fn addresses_in(folder: &Path) -> Result<Vec<IpAddr>, Error> {
+    let entries = Store::at(folder.to_owned()).entries()?;
+    Ok(entries.into_iter().map(|entry| entry.address).collect())
 }
 
 /// Classifies every record, sorted by address, and frees dead ones for `Repair::Free`. Holds the lock.

@@ -12,7 +12,9 @@ mod store;
 mod tests;
 
 pub use allocate::allocate;
-pub use audit::{Classification, Finding, Kind, Repair, audit, networks, reserved_addresses};
+pub use audit::{
+    Classification, Finding, Kind, Repair, addresses_in, audit, networks, reserved_addresses,
+};
 pub(crate) use audit::{alive, leaked};
 pub use config::{Config, Location};
 pub(crate) use liveness::Liveness;
