@@ -280,20 +280,18 @@ impl Exchange {
     /// Sends an echo request by the path of `packet`.
     fn send_echo(&mut self, packet: Packet, gateway: IpAddr) {
         let Packet { from, to, nonce, .. } = packet;
-        let next_hop = match packet.path {
-            Path::Tunnel => Ok(to),
-            Path::Direct => match self.next_hops.resolve(gateway) {
-                Ok(Resolution::Done) => Ok(gateway),
-                Ok(Resolution::UnderWay) => Err(io::ErrorKind::HostUnreachable.into()),
-                Err(error) => Err(error),
-            },
+        let Self { wires, next_hops, .. } = self;
+        let Some(wire) = wires.iter_mut().find(|wire| wire.family() == Family::of(to)) else {
+            return;
         };
-        let wire = self.wires.iter_mut().find(|wire| wire.family() == Family::of(to));
-        let sent = next_hop.and_then(|next_hop| {
-            wire.map_or(Ok(()), |wire| wire.send_echo(from, to, next_hop, nonce))
+        let sent = wire.echo_request(from, to, nonce).and_then(|request| match packet.path {
+            Path::Tunnel => wire.send_raw(to, &request).map(|()| true),
+            Path::Direct => send_if_resolved(wire, next_hops, gateway, &request),
         });
-        if let Err(error) = sent {
-            self.note_unsent(packet, &error);
+        match sent {
+            Ok(true) => {}
+            Ok(false) => self.note_unsent(packet, &io::ErrorKind::HostUnreachable.into()),
+            Err(error) => self.note_unsent(packet, &error),
         }
     }
 
@@ -323,7 +321,12 @@ impl Exchange {
                 self.send_direct(Delayed::new(outgoing, gateway, until));
             }
             Path::Tunnel => {
-                self.transmit(&outgoing, |wire, payload| wire.send_by_tunnel(to, payload));
+                let payload = self.encode(&outgoing);
+                let mut wires = self.wires.iter().filter(|wire| wire.family() == Family::of(to));
+                if let Some(Err(error)) = wires.next().map(|wire| wire.send_by_tunnel(to, &payload))
+                {
+                    self.note_unsent(outgoing.packet, &error);
+                }
             }
         }
     }
@@ -334,16 +337,18 @@ impl Exchange {
         }
     }
 
-    /// Sends only to a resolved next hop. The kernel would resolve another one with the source
-    /// address of this packet, which peers and networks may drop, and would meanwhile delay the
-    /// tunnel's packets to the same peer.
+    /// Sends only to a resolved next hop. The packet is complete before the kernel is asked, and sent
+    /// right after its answer, since the kernel may forget a next hop at any time.
     fn send_direct(&mut self, delayed: Delayed) {
         let (packet, gateway) = (delayed.outgoing.packet, delayed.gateway);
-        match self.next_hops.resolve(gateway) {
-            Ok(Resolution::Done) => self.transmit(&delayed.outgoing, |wire, payload| {
-                wire.send_direct(packet.from, packet.to, gateway, payload)
-            }),
-            Ok(Resolution::UnderWay) => {
+        let payload = self.encode(&delayed.outgoing);
+        let Self { wires, next_hops, .. } = self;
+        let family = Family::of(packet.to);
+        let Some(wire) = wires.iter().find(|wire| wire.family() == family) else { return };
+        let datagram = wire.datagram(packet.from, packet.to, &payload);
+        match datagram.and_then(|it| send_if_resolved(wire, next_hops, gateway, &it)) {
+            Ok(true) => {}
+            Ok(false) => {
                 if !self.waiting.keep(delayed) {
                     self.note_unsent(packet, &io::ErrorKind::HostUnreachable.into());
                 }
@@ -352,15 +357,11 @@ impl Exchange {
         }
     }
 
-    /// Stamps, seals and sends a packet. Stamps increase in the order of sending.
-    fn transmit(&mut self, outgoing: &Outgoing, send: impl FnOnce(&Wire, &[u8]) -> io::Result<()>) {
+    /// Stamps and seals a packet. Stamps increase in the order of sending.
+    fn encode(&mut self, outgoing: &Outgoing) -> Vec<u8> {
         let Outgoing { packet, content, length, secret } = outgoing;
         let packet = Packet { stamp: Some(self.stamps.next()), ..*packet };
-        let family = Family::of(packet.to);
-        let Some(wire) = self.wires.iter().find(|wire| wire.family() == family) else { return };
-        if let Err(error) = send(wire, &packet.encode_with(content, secret, *length)) {
-            self.note_unsent(packet, &error);
-        }
+        packet.encode_with(content, secret, *length)
     }
 
     /// Only counts and logs: a request that was not sent is later reported as lost.
@@ -488,6 +489,21 @@ async fn until(at: Option<Instant>) {
     match at {
         Some(at) => sleep_until(at).await,
         None => std::future::pending().await,
+    }
+}
+
+/// Returns whether the packet was sent. The kernel would resolve an unresolved next hop with the
+/// source address of this packet, which peers and networks may drop, and would meanwhile delay the
+/// tunnel's packets to the same peer.
+fn send_if_resolved(
+    wire: &Wire,
+    next_hops: &mut NextHops,
+    gateway: IpAddr,
+    packet: &[u8],
+) -> io::Result<bool> {
+    match next_hops.resolve(gateway)? {
+        Resolution::Done => wire.send_raw(gateway, packet).map(|()| true),
+        Resolution::UnderWay => Ok(false),
     }
 }
 

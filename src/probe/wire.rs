@@ -85,31 +85,24 @@ impl Wire {
         self.socket.try_send_to(payload, SocketAddr::new(to, self.port)).map(drop)
     }
 
-    /// Sends to `to` with `gateway` as the next hop, instead of by the route to `to`: the kernel
-    /// routes by the address of the call, not by the one in the packet.
-    pub fn send_direct(
-        &self,
-        from: IpAddr,
-        to: IpAddr,
-        gateway: IpAddr,
-        payload: &[u8],
-    ) -> io::Result<()> {
-        send_raw(&self.raw, gateway, datagram(from, to, self.port, payload))
+    /// A packet for [`send_raw`](Self::send_raw).
+    pub fn datagram(&self, from: IpAddr, to: IpAddr, payload: &[u8]) -> io::Result<Vec<u8>> {
+        datagram(from, to, self.port, payload).ok_or_else(|| io::ErrorKind::InvalidInput.into())
     }
 
-    /// Sends an ICMP echo request to `to` with `next_hop` as in [`send_direct`](Self::send_direct);
-    /// with `to` itself, the kernel's route is used.
-    pub fn send_echo(
-        &mut self,
-        from: IpAddr,
-        to: IpAddr,
-        next_hop: IpAddr,
-        nonce: u64,
-    ) -> io::Result<()> {
+    /// An ICMP echo request for [`send_raw`](Self::send_raw), whose reply can be received from now
+    /// on.
+    pub fn echo_request(&mut self, from: IpAddr, to: IpAddr, nonce: u64) -> io::Result<Vec<u8>> {
         if self.echoes.is_none() {
             self.echoes = Some(open_echoes(self.family)?);
         }
-        send_raw(&self.raw, next_hop, echo_request(from, to, nonce, 0))
+        echo_request(from, to, nonce, 0).ok_or_else(|| io::ErrorKind::InvalidInput.into())
+    }
+
+    /// Sends a packet with IP header to `next_hop`: the kernel routes by this address, not by the
+    /// destination in the packet.
+    pub fn send_raw(&self, next_hop: IpAddr, packet: &[u8]) -> io::Result<()> {
+        send_raw(&self.raw, next_hop, packet)
     }
 
     /// The sources and nonces of the echo replies that have arrived, at most `most` messages.
@@ -137,7 +130,8 @@ impl EchoWire {
 
     /// Sends an echo request of `size` bytes with the IP header, which is never fragmented.
     pub fn send(&self, from: IpAddr, to: IpAddr, nonce: u64, size: u16) -> io::Result<()> {
-        send_raw(&self.raw, to, echo_request(from, to, nonce, size))
+        let packet = echo_request(from, to, nonce, size).ok_or(io::ErrorKind::InvalidInput)?;
+        send_raw(&self.raw, to, &packet)
     }
 
     /// As [`Wire::echoed`].
@@ -155,10 +149,9 @@ impl NoWire {
     }
 }
 
-fn send_raw(raw: &OwnedFd, next_hop: IpAddr, packet: Option<Vec<u8>>) -> io::Result<()> {
-    let packet = packet.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+fn send_raw(raw: &OwnedFd, next_hop: IpAddr, packet: &[u8]) -> io::Result<()> {
     let next_hop = SockaddrStorage::from(SocketAddr::new(next_hop, 0));
-    sendto(raw.as_raw_fd(), &packet, &next_hop, MsgFlags::MSG_DONTWAIT)?;
+    sendto(raw.as_raw_fd(), packet, &next_hop, MsgFlags::MSG_DONTWAIT)?;
     Ok(())
 }
 

@@ -339,7 +339,7 @@ impl Recorded {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             let wire = runtime.block_on(async { Wire::open(prefix::Family::V4, 8475) })?;
             for number in 0..Self::COPIES {
-                wire.send_direct(from, to, gateway, &packet)?;
+                wire.send_raw(gateway, &wire.datagram(from, to, &packet)?)?;
                 if number % 50 == 0 {
                     std::thread::sleep(Duration::from_millis(5));
                 }
@@ -429,7 +429,8 @@ impl Responders {
                     let answer = packet.answered(true);
                     let bytes = answer.encode(secret, length);
                     // At the end of the test, the receiver may be gone.
-                    drop(wire.send_direct(answer.from, answer.to, gateway, &bytes));
+                    let datagram = wire.datagram(answer.from, answer.to, &bytes);
+                    drop(datagram.and_then(|it| wire.send_raw(gateway, &it)));
                 }
             }
         });
