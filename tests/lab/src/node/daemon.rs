@@ -6,7 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
+use nix::libc::SYS_epoll_pwait;
+#[cfg(target_arch = "x86_64")]
+use nix::libc::SYS_epoll_wait;
 use nix::sys::signal::Signal;
 
 use crate::network::http::{self, Answer};
@@ -15,6 +18,12 @@ use crate::process::{Ended, Process};
 use crate::stores::api_server::ApiServer;
 use crate::stores::etcd::Etcd;
 use crate::wait::{PATIENCE, eventually};
+
+/// The system calls in which a daemon waits for events.
+#[cfg(target_arch = "x86_64")]
+const WAITING: [i64; 2] = [SYS_epoll_wait, SYS_epoll_pwait];
+#[cfg(not(target_arch = "x86_64"))]
+const WAITING: [i64; 1] = [SYS_epoll_pwait];
 
 const HEALTH: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8081);
 
@@ -186,6 +195,22 @@ impl Daemon {
     /// SIGSTOP: its sockets stay open, but it does not run.
     pub fn freeze(&self) -> Result<()> {
         self.process.signal(Signal::SIGSTOP)
+    }
+
+    /// As [`Self::freeze`], while it waits for something to do.
+    pub fn freeze_idle(&self) -> Result<()> {
+        let call = format!("/proc/{}/syscall", self.process.pid());
+        eventually(PATIENCE, || {
+            self.freeze()?;
+            let call = std::fs::read_to_string(&call)?;
+            let number = call.split(' ').next().and_then(|number| number.parse().ok());
+            if number.is_none_or(|number| !WAITING.contains(&number)) {
+                self.thaw()?;
+                bail!("the daemon is in the middle of its work: {call}");
+            }
+            Ok(())
+        })?;
+        Ok(())
     }
 
     /// SIGCONT.
