@@ -53,6 +53,25 @@ pub enum Act {
     Join,
     /// Both machines lose power, and get the address of the other one.
     SwapAddresses(usize, usize),
+    /// DHCP gives a running machine this address, unless a machine has it.
+    Readdress(usize, u8),
+    /// The interface of a node disappears and is there again, without its routes.
+    RecreateInterface(usize),
+    Kernel(usize, KernelAct),
+}
+
+/// What happens to the conversation of a daemon with its kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KernelAct {
+    /// Its buffer is full: it drops notifications, and reports that.
+    Overrun,
+    /// The next dump or batch fails; of a batch, half is applied.
+    Interrupt,
+    /// The socket of notifications breaks this often.
+    Deafen(u32),
+    /// It refuses to change routes, or no longer does.
+    RefuseRoutes,
+    AllowRoutes,
 }
 
 /// What happens to etcd.
@@ -116,7 +135,7 @@ pub const LENGTH: Duration = Duration::from_secs(120);
 pub fn acts(seed: u64, nodes: usize) -> Vec<Step> {
     let mut rng = StdRng::seed_from_u64(seed);
     let (focus, turn) = (rng.random_range(0..nodes), any_time(&mut rng));
-    let mut dice = Dice { rng, nodes, focus, turn, steps: Vec::new() };
+    let mut dice = Dice { rng, nodes, focus, turn, last: None, steps: Vec::new() };
     if dice.rng.random_bool(EDITED) {
         let config = dice.config();
         dice.add(turn, Act::Configure(config));
@@ -131,12 +150,15 @@ pub fn acts(seed: u64, nodes: usize) -> Vec<Step> {
 }
 
 /// Faults that meet are rare if all times and nodes are equally likely: half of them happen to one
-/// node, and half of them around one moment, mostly the time of an edit of the config.
+/// node, and half of them around one moment, mostly the time of an edit of the config. Some repeat
+/// the kind of the fault before.
 struct Dice {
     rng: StdRng,
     nodes: usize,
     focus: usize,
     turn: Duration,
+    /// The kind of the last fault.
+    last: Option<u32>,
     steps: Vec<Step>,
 }
 
@@ -161,7 +183,7 @@ impl Dice {
     fn throw(&mut self, at: Duration) {
         let end = self.end(at);
         let node = self.node();
-        match self.rng.random_range(0..23) {
+        match self.kind() {
             0 => self.pair((at, Act::Kill(node)), (end, Act::Start(node))),
             1 => self.pair((at, Act::Stop(node)), (end, Act::Continue(node))),
             2 => self.pair((at, Act::PowerOff(node)), (end, Act::PowerOn(node))),
@@ -217,8 +239,40 @@ impl Dice {
                 self.pair((at, Act::SwapAddresses(node, other)), (end, Act::PowerOn(node)));
                 self.add(end, Act::PowerOn(other));
             }
-            _ => self.roll_back(node, at, end),
+            22 => {
+                let address = self.rng.random_range(1..=LAST_ADDRESS);
+                self.add(at, Act::Readdress(node, address));
+            }
+            23 => self.add(at, Act::RecreateInterface(node)),
+            24 => {
+                let breaks = KernelAct::Deafen(self.rng.random_range(1..20));
+                let act = self.one_of([KernelAct::Overrun, KernelAct::Interrupt, breaks]);
+                self.add(at, Act::Kernel(node, act));
+            }
+            25 => self.pair(
+                (at, Act::Kernel(node, KernelAct::RefuseRoutes)),
+                (end, Act::Kernel(node, KernelAct::AllowRoutes)),
+            ),
+            26 => self.roll_back(node, at, end),
+            27 => self.begin_alone((at, Act::Kill(node)), Act::Start(node), end, node),
+            _ => self.begin_alone((at, Act::PowerOff(node)), Act::PowerOn(node), end, node),
         }
+    }
+
+    /// A daemon or a machine stops, and starts again while the store is unreachable for it.
+    fn begin_alone(&mut self, (at, stop): (Duration, Act), start: Act, end: Duration, node: usize) {
+        let between = at + end.saturating_sub(at).mul_f64(self.rng.random());
+        self.add(at, stop);
+        self.add(at + Duration::from_millis(1), Act::StoreLink(node, LinkState::Cut));
+        self.add(between.max(at + MOMENT), start);
+        self.add(end.max(at + MOMENT * 2), Act::StoreLink(node, LinkState::Open));
+    }
+
+    fn kind(&mut self) -> u32 {
+        let again = self.last.filter(|_| self.rng.random_bool(REPEATED));
+        let kind = again.unwrap_or_else(|| self.rng.random_range(0..KINDS));
+        self.last = Some(kind);
+        kind
     }
 
     /// The daemon starts again with an older disk.
@@ -259,6 +313,13 @@ impl Dice {
 }
 
 const MOMENT: Duration = Duration::from_millis(20);
+/// How many kinds of faults there are.
+const KINDS: u32 = 29;
+/// How many faults are of the same kind as the one before.
+const REPEATED: f64 = 0.2;
+/// The last byte of the highest address that DHCP gives to a machine; the first machines of a
+/// history have the lowest ones.
+const LAST_ADDRESS: u8 = 12;
 /// The distance from the chosen moment within which half of the faults happen.
 const AROUND: Duration = Duration::from_secs(5);
 /// How many histories have an edit of the config at this moment.
@@ -383,6 +444,15 @@ impl fmt::Display for Act {
             Self::SwapAddresses(one, other) => {
                 write!(f, "swap-addresses {} {}", name(*one), name(*other))
             }
+            Self::Readdress(node, address) => write!(f, "readdress {} {address}", name(*node)),
+            Self::RecreateInterface(node) => write!(f, "recreate-interface {}", name(*node)),
+            Self::Kernel(node, act) => match act {
+                KernelAct::Overrun => write!(f, "overrun {}", name(*node)),
+                KernelAct::Interrupt => write!(f, "interrupt {}", name(*node)),
+                KernelAct::Deafen(times) => write!(f, "deafen {} {times}", name(*node)),
+                KernelAct::RefuseRoutes => write!(f, "refuse-routes {}", name(*node)),
+                KernelAct::AllowRoutes => write!(f, "allow-routes {}", name(*node)),
+            },
         }
     }
 }

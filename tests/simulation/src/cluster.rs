@@ -2,6 +2,7 @@
 
 use std::future::{Future, poll_fn};
 use std::io;
+use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::Context;
@@ -15,9 +16,9 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::act::Config;
 use crate::etcd::{Etcd, Health};
-use crate::node::Node;
+use crate::node::{Node, address};
 use crate::prober::Network;
-use crate::walk::{Host, Lost};
+use crate::walk::{Arrival, Host, Lost};
 
 pub struct Cluster {
     pub etcd: Etcd,
@@ -56,7 +57,11 @@ impl Cluster {
     /// # Errors
     /// The disk of the simulating machine.
     pub fn add(&mut self) -> io::Result<()> {
-        let node = Node::new(self.nodes.len(), self.folder.path())?;
+        let index = self.nodes.len();
+        let is_free = |it: &IpAddr| self.nodes.iter().all(|node| node.address != *it);
+        let mut addresses = (index + 1..).map_while(|last| u8::try_from(last).ok().map(address));
+        let free = addresses.find(is_free).ok_or_else(|| io::Error::other("no address is free"))?;
+        let node = Node::new(index, free, self.folder.path())?;
         node.add_foreign_route();
         let (kernel, address) = (node.kernel.clone(), node.address);
         let host = Host { kernel, address, is_up: true, pods: None };
@@ -70,6 +75,16 @@ impl Cluster {
         let (first, second) = (self.nodes[one].address, self.nodes[other].address);
         for (index, address) in [(one, second), (other, first)] {
             self.nodes[index].set_address(address);
+            self.network.segment.borrow_mut().hosts[index].address = address;
+        }
+    }
+
+    /// Gives a running machine another address, unless one has it.
+    pub fn readdress(&mut self, index: usize, last: u8) {
+        let address = address(last);
+        if self.nodes.iter().all(|node| node.address != address) {
+            self.nodes[index].set_address(address);
+            self.nodes[index].add_foreign_route();
             self.network.segment.borrow_mut().hosts[index].address = address;
         }
     }
@@ -157,12 +172,8 @@ impl Cluster {
 
     /// An operator deletes the lease of a node, whose daemon may run.
     pub fn delete_lease(&self, index: usize) {
-        let Some(address) = self.nodes.get(index).map(|node| node.address.to_string()) else {
-            return;
-        };
-        let key =
-            self.leases().into_iter().find(|(_, value)| value.contains(&format!("\"{address}\"")));
-        let Some((key, _)) = key else { return };
+        let node = self.nodes.get(index);
+        let Some((key, _)) = node.and_then(|node| self.leases_of(node).next()) else { return };
         let delete = PbDeleteRequest { key: key.into_bytes(), ..PbDeleteRequest::default() };
         self.transact(PbTxnOpRequest::RequestDeleteRange(delete));
     }
@@ -174,6 +185,28 @@ impl Cluster {
             let leases = state.keys().filter(|kv| kv.key.starts_with(LEASES));
             leases.map(|kv| (text(&kv.key), text(&kv.value))).collect()
         })
+    }
+
+    /// The leases and the network config.
+    pub fn stored(&self) -> Vec<(String, String)> {
+        let config = self.etcd.read(|state| {
+            let config = state.keys().find(|kv| kv.key == CONFIG)?;
+            Some(String::from_utf8_lossy(&config.value).into_owned())
+        });
+        let config = config.map(|value| (String::new(), value));
+        self.leases().into_iter().chain(config).collect()
+    }
+
+    /// The leases with the address of a node.
+    pub fn leases_of(&self, node: &Node) -> impl Iterator<Item = (String, String)> + use<> {
+        let address = format!("\"{}\"", node.address);
+        self.leases().into_iter().filter(move |(_, value)| value.contains(&address))
+    }
+
+    /// Whether the subnet of a node is leased to its address.
+    pub fn holds_lease(&self, node: &Node) -> bool {
+        let name = node.lease_name();
+        name.is_some_and(|name| self.leases_of(node).any(|(key, _)| key.ends_with(&name)))
     }
 
     /// Without effect while etcd does not work.
@@ -194,9 +227,12 @@ impl Cluster {
         }
     }
 
-    /// Where packets of pods from one host to another are lost; none if they arrive.
-    pub fn loss(&self, from: usize, to: usize) -> Option<Lost> {
-        self.network.segment.borrow().pod_to_pod(from, to).err()
+    /// How packets of pods get from one host to another.
+    ///
+    /// # Errors
+    /// Where they are lost.
+    pub fn send(&self, from: usize, to: usize) -> Result<Arrival, Lost> {
+        self.network.segment.borrow().pod_to_pod(from, to)
     }
 }
 

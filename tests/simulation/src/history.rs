@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::runtime::RngSeed;
 use tweed::model::entry::{Entry, Key, LinkName, Ownership};
 
-use crate::act::{Act, Config, Device, EtcdAct, FAULTS, LENGTH, SegmentAct, Step, acts};
+use crate::act::{Act, Config, Device, EtcdAct, FAULTS, KernelAct, LENGTH, SegmentAct, Step, acts};
 use crate::cluster::Cluster;
 use crate::etcd::{Health, State};
 use crate::invariant::{Judge, Violation};
@@ -34,6 +34,8 @@ pub struct Finding {
     pub steps: Vec<Step>,
 }
 
+/// The beginning of the texts of all routes.
+const ROUTES: &str = "route ";
 /// How often pairs are looked at while nothing changes.
 const GLANCE: Duration = Duration::from_millis(500);
 
@@ -98,9 +100,10 @@ impl History {
         let mut cluster = Cluster::new(nodes)?;
         cluster.configure(Config::Vxlan);
         (0..nodes).for_each(|index| cluster.start(index));
+        let judge = Judge::new(&cluster);
         Ok(Self {
             cluster,
-            judge: Judge::new(nodes),
+            judge,
             hash: DefaultHasher::new(),
             revision: 0,
             etcd_backup: None,
@@ -176,8 +179,8 @@ impl History {
         for index in 0..self.cluster.nodes.len() {
             self.cluster.nodes[index].link.set(LinkState::Open);
             self.set_stopped(index, false);
-            self.cluster.nodes[index].kernel.link_up(&LinkName::new(Device::Underlay.name()));
-            self.cluster.nodes[index].add_foreign_route();
+            self.cluster.nodes[index].kernel.allow(ROUTES);
+            self.plug_in(index);
             if self.cluster.nodes[index].run.is_none() {
                 self.cluster.start(index);
             }
@@ -189,7 +192,7 @@ impl History {
         match act {
             Act::Kill(index) => self.cluster.nodes[*index].kill(&network),
             Act::Start(index) | Act::PowerOn(index) => {
-                self.set_up(*index, true);
+                self.plug_in(*index);
                 self.cluster.start(*index);
             }
             Act::Stop(index) => self.set_stopped(*index, true),
@@ -225,11 +228,8 @@ impl History {
                 }
                 self.cluster.nodes[*index].kernel.link_down(&LinkName::new(device.name()));
             }
-            Act::LinkUp(index, device) => {
-                if *device == Device::Underlay {
-                    self.set_up(*index, true);
-                    self.cluster.nodes[*index].add_foreign_route();
-                }
+            Act::LinkUp(index, Device::Underlay) => self.plug_in(*index),
+            Act::LinkUp(index, device @ Device::Tunnel) => {
                 self.cluster.nodes[*index].kernel.link_up(&LinkName::new(device.name()));
             }
             Act::SwapAddresses(one, other) => {
@@ -237,6 +237,9 @@ impl History {
                 self.power_off(*one);
                 self.power_off(*other);
             }
+            Act::Readdress(index, address) => self.cluster.readdress(*index, *address),
+            Act::RecreateInterface(index) => self.cluster.nodes[*index].recreate_interface(),
+            Act::Kernel(index, act) => self.change_kernel(*index, *act),
             Act::RestoreDisk(index) => {
                 if let Some(files) = self.disks.remove(index) {
                     self.cluster.nodes[*index].restore(&files)?;
@@ -249,8 +252,9 @@ impl History {
     /// Adds a machine; returns its index.
     fn add(&mut self) -> io::Result<usize> {
         self.cluster.add()?;
-        self.judge.add();
-        Ok(self.cluster.nodes.len() - 1)
+        let last = self.cluster.nodes.len() - 1;
+        self.judge.add(&self.cluster.nodes[last]);
+        Ok(last)
     }
 
     fn power_off(&mut self, index: usize) {
@@ -292,6 +296,25 @@ impl History {
             }
             SegmentAct::DropPods => segment.drops_pods = true,
             SegmentAct::PassPods => segment.drops_pods = false,
+        }
+    }
+
+    /// Its interface is up.
+    fn plug_in(&self, index: usize) {
+        self.set_up(index, true);
+        let node = &self.cluster.nodes[index];
+        node.kernel.link_up(&LinkName::new(Device::Underlay.name()));
+        node.add_foreign_route();
+    }
+
+    fn change_kernel(&self, index: usize, act: KernelAct) {
+        let kernel = &self.cluster.nodes[index].kernel;
+        match act {
+            KernelAct::Overrun => kernel.overrun(),
+            KernelAct::Interrupt => kernel.interrupt("interrupted"),
+            KernelAct::Deafen(times) => kernel.deafen(times),
+            KernelAct::RefuseRoutes => kernel.refuse(ROUTES, "no buffer space available"),
+            KernelAct::AllowRoutes => kernel.allow(ROUTES),
         }
     }
 

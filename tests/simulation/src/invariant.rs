@@ -1,18 +1,21 @@
 //! The invariants: each is a sentence, and a function that judges a cluster by it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use tweed::model::entry::{Entry, Key};
+use tweed::model::path::Path;
 use tweed::model::prefix::Prefix;
 
-use crate::act::{Act, EtcdAct, MachineId, SegmentAct};
+use crate::act::{Act, EtcdAct, KernelAct, MachineId, SegmentAct};
 use crate::cluster::Cluster;
 use crate::etcd::Health;
 use crate::network::LinkState;
 use crate::node::{Node, foreign_route};
+use crate::walk::{Arrival, Lost, Outline};
 
 /// The judgement of an invariant on a history.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,9 +35,34 @@ pub struct Judge {
     copied: Vec<(usize, usize)>,
     /// The nodes that have got the address of another one, or the disk.
     moved: BTreeSet<usize>,
+    /// How long nothing has disturbed any node, or changed in the store.
+    calm: Duration,
+    /// All leases, and the config.
+    store: Option<Vec<(String, String)>>,
+    /// The nodes that lost power when their checkpoint was up to date: they reach all others
+    /// without the store.
+    alone: BTreeSet<usize>,
+    /// The nodes whose kernel refuses to change routes.
+    refused: BTreeSet<usize>,
+    /// The addresses of the nodes when their disks were copied.
+    backups: BTreeMap<usize, IpAddr>,
+    /// A machine was installed again.
+    is_forgotten: bool,
+    /// The nodes that have, or had, an address.
+    addresses: BTreeMap<IpAddr, BTreeSet<usize>>,
+    arrivals: Arrivals,
+}
+
+/// The pairs whose packets arrived when they were looked at, as long as nothing has changed that
+/// these pass: the numbers of changes of the kernels of sender and receiver.
+#[derive(Default)]
+struct Arrivals {
+    outline: Outline,
+    known: BTreeMap<(usize, usize), (u64, Arrival, u64)>,
 }
 
 const PATHS: &str = "pods of two nodes reach each other";
+const TABLE: &str = "each path is that of the backends of its nodes once faults are over";
 const SUBNETS: &str = "the subnet of a node never changes";
 const RUNNING: &str = "no daemon ends by itself";
 const COPIES: &str = "a copy of a machine ends while the original runs";
@@ -48,40 +76,82 @@ const LEFTOVERS: &str = "nothing is left over";
 const REPAIR: Duration = Duration::from_secs(3);
 /// The time in which a node gets its lease and programs its peers, and these learn of it.
 const JOIN: Duration = Duration::from_secs(30);
+/// The time after which a change in the store is in each checkpoint.
+const SAVED: Duration = Duration::from_secs(15);
 /// The time after the end of a copy in which the original's paths are repaired.
 const COPIED: Duration = Duration::from_secs(2);
 
 impl Judge {
-    pub fn new(nodes: usize) -> Self {
-        Self {
-            debts: vec![JOIN; nodes],
-            pods: vec![None; nodes],
+    pub fn new(cluster: &Cluster) -> Self {
+        let mut judge = Self {
+            debts: Vec::new(),
+            pods: Vec::new(),
             copied: Vec::new(),
             moved: BTreeSet::new(),
-        }
+            calm: Duration::ZERO,
+            store: None,
+            alone: BTreeSet::new(),
+            refused: BTreeSet::new(),
+            backups: BTreeMap::new(),
+            is_forgotten: false,
+            addresses: BTreeMap::new(),
+            arrivals: Arrivals::default(),
+        };
+        cluster.nodes.iter().for_each(|node| judge.add(node));
+        judge
     }
 
     /// What a fault excuses. Daemons that end, stop or do not reach the store, and edits of the
     /// config, excuse nothing.
     pub fn take(&mut self, act: &Act, cluster: &Cluster) {
         match act {
-            Act::PowerOff(node) => self.excuse(*node, JOIN),
-            Act::DeleteLease(node) => {
+            Act::PowerOff(node) => {
                 self.excuse(*node, JOIN);
-                // The subnet is free: a copy may be the first to claim it.
-                let copies = self.copied.iter().filter(|(_, original)| original == node);
-                self.moved.extend(copies.flat_map(|(copy, original)| [*copy, *original]));
+                if self.calm >= SAVED && !self.may_end(&cluster.nodes[*node]) {
+                    self.alone.insert(*node);
+                }
             }
-            Act::Reinstall(node) => self.forget(*node),
+            Act::DeleteLease(node) => {
+                self.need_store(*node);
+                self.free(*node);
+            }
+            Act::Reinstall(node) => {
+                self.forget(*node);
+                self.free(*node);
+                self.is_forgotten = true;
+            }
             // They have no pods any more, and may get each the subnet of the other one.
             Act::SwapAddresses(one, other) => {
                 for node in [*one, *other] {
                     self.forget(node);
-                    self.moved.insert(node);
+                    self.note_address(node, cluster.nodes[node].address);
                 }
+            }
+            Act::Readdress(node, _) => {
+                self.need_store(*node);
+                self.note_address(*node, cluster.nodes[*node].address);
+            }
+            Act::BackUpDisk(node) => {
+                self.backups.insert(*node, cluster.nodes[*node].address);
+            }
+            // Its lease may have an address that the node no longer knows as its own.
+            Act::RestoreDisk(node) => {
+                self.alone.remove(node);
+                let before = self.backups.get(node);
+                if before.is_some_and(|before| *before != cluster.nodes[*node].address) {
+                    self.moved.insert(*node);
+                }
+            }
+            Act::Kernel(node, KernelAct::RefuseRoutes) => {
+                self.refused.insert(*node);
+                self.excuse(*node, JOIN);
+            }
+            Act::Kernel(node, KernelAct::AllowRoutes) => {
+                self.refused.remove(node);
             }
             Act::LoseEntry(node, _)
             | Act::FlushTables(node)
+            | Act::RecreateInterface(node)
             | Act::LinkDown(node, _)
             | Act::LinkUp(node, _) => self.excuse(*node, REPAIR),
             Act::Copy(node, MachineId::Kept) => {
@@ -96,7 +166,7 @@ impl Judge {
                 }
             }
             Act::Etcd(EtcdAct::Restore) | Act::Segment(SegmentAct::DropPods) => {
-                (0..self.debts.len()).for_each(|node| self.excuse(node, JOIN));
+                (0..self.debts.len()).for_each(|node| self.need_store(node));
             }
             Act::Kill(_)
             | Act::Start(_)
@@ -114,22 +184,42 @@ impl Judge {
             )
             | Act::Configure(_)
             | Act::Segment(SegmentAct::Cut(..) | SegmentAct::Join(..) | SegmentAct::PassPods)
-            | Act::BackUpDisk(_)
-            | Act::RestoreDisk(_)
             | Act::Copy(_, MachineId::New)
+            | Act::Kernel(_, KernelAct::Overrun | KernelAct::Interrupt | KernelAct::Deafen(_))
             | Act::Join => {}
         }
     }
 
     /// A machine was added.
-    pub fn add(&mut self) {
+    pub fn add(&mut self, node: &Node) {
         self.debts.push(JOIN);
         self.pods.push(None);
+        self.note_address(node.index, node.address);
+    }
+
+    /// A node with a former address of another one may get the subnet of that node.
+    fn note_address(&mut self, node: usize, address: IpAddr) {
+        let others = self.addresses.entry(address).or_default();
+        if others.insert(node) && others.len() > 1 {
+            self.moved.extend(others.iter());
+        }
+    }
+
+    /// The subnet of a node is free: a copy may be the first to claim it.
+    fn free(&mut self, node: usize) {
+        let copies = self.copied.iter().filter(|(_, original)| *original == node);
+        self.moved.extend(copies.flat_map(|(copy, original)| [*copy, *original]));
     }
 
     fn forget(&mut self, node: usize) {
-        self.excuse(node, JOIN);
+        self.need_store(node);
         self.pods[node] = None;
+    }
+
+    /// Only what the store has lets others reach this node, and it them.
+    fn need_store(&mut self, node: usize) {
+        self.excuse(node, JOIN);
+        self.alone.remove(&node);
     }
 
     fn excuse(&mut self, node: usize, time: Duration) {
@@ -152,12 +242,26 @@ impl Judge {
         let is_undisturbed = |node: &Node| {
             let is_connected =
                 segment.hosts[node.index].is_up && node.link.state() == LinkState::Open;
-            is_store_usable && is_connected && (node.is_running() || self.may_end(node))
+            let is_willing = !self.refused.contains(&node.index);
+            let is_running = node.run.as_ref().map_or(self.may_end(node), |run| !run.is_stopped);
+            is_store_usable && is_connected && is_willing && is_running
         };
         // A node waits for what others publish.
-        if cluster.nodes.iter().all(is_undisturbed) {
-            self.debts.iter_mut().for_each(|debt| *debt = debt.saturating_sub(time));
+        let is_calm = cluster.nodes.iter().all(is_undisturbed);
+        let forwards = |node: &Node| {
+            let is_up = segment.hosts[node.index].is_up && !self.refused.contains(&node.index);
+            is_up && (node.is_running() || node.run.is_none() && self.may_end(node))
+        };
+        let is_forwarding = cluster.nodes.iter().all(forwards);
+        for (node, debt) in self.debts.iter_mut().enumerate() {
+            if is_calm || is_forwarding && self.alone.contains(&node) {
+                *debt = debt.saturating_sub(time);
+            }
         }
+        let store = cluster.stored();
+        let is_same = self.store.as_ref() == Some(&store);
+        self.calm = if is_calm && is_same { self.calm + time } else { Duration::ZERO };
+        self.store = Some(store);
     }
 
     /// Judges this moment.
@@ -165,20 +269,38 @@ impl Judge {
         self.paths(cluster).or_else(|| self.subnets(cluster))
     }
 
-    fn paths(&self, cluster: &Cluster) -> Option<Violation> {
-        let is_judged = |node: &&Node| {
-            self.debts[node.index].is_zero()
-                && (!self.may_end(node) || (is_running(node) && node.ends.is_empty()))
-        };
+    fn paths(&mut self, cluster: &Cluster) -> Option<Violation> {
+        let stays =
+            |node: &Node| is_running(node) && node.ends.is_empty() && cluster.holds_lease(node);
+        let is_judged =
+            |node: &&Node| self.debts[node.index].is_zero() && (!self.may_end(node) || stays(node));
         let judged: Vec<usize> =
             cluster.nodes.iter().filter(is_judged).map(|node| node.index).collect();
-        let cut = cluster.network.segment.borrow().cut.clone();
+        let segment = cluster.network.segment.borrow();
+        self.arrivals.check(segment.outline());
         let pairs = judged.iter().flat_map(|from| judged.iter().map(move |to| (*from, *to)));
-        let mut pairs = pairs.filter(|(from, to)| from != to && !cut.contains(&(*from, *to)));
-        let (from, to, lost) =
-            pairs.find_map(|(from, to)| Some((from, to, cluster.loss(from, to)?)))?;
+        let mut pairs = pairs.filter(|pair| pair.0 != pair.1 && !segment.cut.contains(pair));
+        let (from, to, lost) = pairs.find_map(|(from, to)| {
+            Some((from, to, self.arrivals.send(cluster, from, to).err()?))
+        })?;
         let detail = format!("n{} → n{}: {lost:?}", from + 1, to + 1);
         Some(violation(PATHS, cluster, detail))
+    }
+
+    /// Packets to a node with host-gw are sent directly, and so are those of such a node.
+    fn table(&self, cluster: &Cluster) -> Option<Violation> {
+        let is_direct =
+            |node: &Node| cluster.leases_of(node).any(|(_, value)| value.contains("\"host-gw\""));
+        let nodes: Vec<&Node> = running(cluster).filter(|node| !self.may_end(node)).collect();
+        let pairs = nodes.iter().flat_map(|from| nodes.iter().map(move |to| (*from, *to)));
+        pairs.filter(|(from, to)| from.index != to.index).find_map(|(from, to)| {
+            let is_direct = is_direct(from) || is_direct(to);
+            let wanted = if is_direct { Path::Direct } else { Path::Tunnel };
+            let found = cluster.send(from.index, to.index).map(|arrival| arrival.path);
+            let (from, to) = (from.index + 1, to.index + 1);
+            let detail = || format!("n{from} → n{to}: {found:?} and not {wanted:?}");
+            (found != Ok(wanted)).then(|| violation(TABLE, cluster, detail()))
+        })
     }
 
     fn subnets(&mut self, cluster: &Cluster) -> Option<Violation> {
@@ -234,36 +356,32 @@ impl Judge {
             .or_else(|| self.copies(cluster));
         match found {
             Some(found) => Some(found),
-            None => self.views(cluster).await.or_else(|| self.leftovers(cluster)),
+            None => {
+                let found = self.views(cluster).await;
+                found.or_else(|| self.leftovers(cluster)).or_else(|| self.table(cluster))
+            }
         }
     }
 
-    /// The number of peers that each node has. A node that has ended has a lease until its TTL is
-    /// over.
+    /// The number of peers that each node has. The lease of a node that has ended stays until its
+    /// TTL is over, and so does that of a machine which was installed again with another address.
     fn peers(&self, cluster: &Cluster) -> RangeInclusive<usize> {
-        let running = running(cluster).count() - 1;
-        let leases = cluster.leases().len() - 1;
-        running..=if self.moved.is_empty() { running } else { leases.max(running) }
+        let (leases, running) = (cluster.leases(), running(cluster).count() - 1);
+        let has_address = |value: &str| {
+            cluster.nodes.iter().any(|node| value.contains(&format!("\"{}\"", node.address)))
+        };
+        let is_left = self.is_forgotten && leases.iter().any(|(_, value)| !has_address(value));
+        let is_known = self.moved.is_empty() && !is_left;
+        running..=if is_known { running } else { running.max(leases.len() - 1) }
     }
 
     fn leases(&self, cluster: &Cluster) -> Option<Violation> {
-        let leases = cluster.leases();
         let wrong = running(cluster).find_map(|node| {
-            let address = format!("\"{}\"", node.address);
-            let own: Vec<&str> = leases
-                .iter()
-                .filter(|(_, value)| value.contains(&address))
-                .map(|(key, _)| key.as_str())
-                .collect();
-            let name = node.pods().map(|it| format!("{}-{}", it.base(), it.prefix_len()));
-            let is_right = match (&own[..], &name) {
-                ([key], Some(name)) => key.ends_with(name.as_str()),
-                // The lease of the node that had the address before ends with its TTL.
-                (keys, Some(name)) if self.moved.contains(&node.index) => {
-                    keys.iter().any(|key| key.ends_with(name.as_str()))
-                }
-                _ => false,
-            };
+            let own: Vec<String> = cluster.leases_of(node).map(|(key, _)| key).collect();
+            // The lease of the node that had the address before ends with its TTL.
+            let is_single = own.len() == 1 || self.moved.contains(&node.index);
+            let is_right = is_single && cluster.holds_lease(node);
+            let name = node.lease_name();
             (!is_right).then(|| format!("n{} with {name:?} has {own:?}", node.index + 1))
         });
         wrong.map(|detail| violation(LEASES, cluster, detail))
@@ -305,6 +423,26 @@ impl Judge {
                 format!("n{} has {counted} forwarding entries for {peers:?} peers", node.index + 1);
             (!peers.contains(&counted)).then(|| violation(LEFTOVERS, cluster, detail))
         })
+    }
+}
+
+impl Arrivals {
+    fn check(&mut self, outline: Outline) {
+        if self.outline != outline {
+            *self = Self { outline, known: BTreeMap::new() };
+        }
+    }
+
+    fn send(&mut self, cluster: &Cluster, from: usize, to: usize) -> Result<(), Lost> {
+        let changes = |index: usize| cluster.nodes[index].kernel.changes();
+        let is_known = self.known.get(&(from, to)).is_some_and(|(sender, arrival, receiver)| {
+            *sender == changes(from) && *receiver == changes(arrival.host)
+        });
+        if !is_known {
+            let arrival = cluster.send(from, to)?;
+            self.known.insert((from, to), (changes(from), arrival, changes(arrival.host)));
+        }
+        Ok(())
     }
 }
 

@@ -16,7 +16,7 @@ use tweed::control::{Event, Query};
 use tweed::daemon::options::{Options, StoreOptions};
 use tweed::daemon::{Blocking, Daemon, Parts, checkpoint, load_checkpoint, previous};
 use tweed::model::checkpoint::{Checkpoint, HostId};
-use tweed::model::entry::{Entry, LinkName, Route};
+use tweed::model::entry::{Entry, LinkName, Route, SettingKind};
 use tweed::model::node::{Facts, Interface, InterfaceAddress, Lifetime};
 use tweed::model::prefix::{Family, Prefix};
 use tweed::model::status::Status;
@@ -43,6 +43,7 @@ pub struct Node {
     restart: Option<Instant>,
 }
 
+const UNDERLAY: &str = "eth0";
 /// The file of the checkpoint.
 const CHECKPOINT: &str = "state.json";
 /// The pause after which a supervisor starts a daemon again that has ended.
@@ -66,9 +67,8 @@ struct Outlook {
 
 impl Node {
     /// A machine that was never started.
-    pub fn new(index: usize, folder: &Path) -> io::Result<Self> {
-        let number = u8::try_from(index + 1).unwrap_or(u8::MAX);
-        let address = IpAddr::from(Ipv4Addr::new(172, 16, 0, number));
+    pub fn new(index: usize, address: IpAddr, folder: &Path) -> io::Result<Self> {
+        let number = index + 1;
         let disk = folder.join(format!("n{}", index + 1));
         fs::create_dir_all(&disk)?;
         Ok(Self {
@@ -129,10 +129,22 @@ impl Node {
         let _ = fs::remove_file(self.subnet_file());
     }
 
-    /// Gives the machine, which is then switched off, another address.
+    /// The driver of its interface is loaded again: the routes on it are gone.
+    pub fn recreate_interface(&self) {
+        let (name, facts) = (LinkName::new(UNDERLAY), facts(self.address));
+        self.kernel.remove_interface(&name);
+        for interface in facts.interfaces {
+            self.kernel.add_interface(interface);
+        }
+        self.kernel.set_silently(Entry::Setting(SettingKind::ReversePath.off(&name)));
+        self.kernel.link_up(&name);
+        self.add_foreign_route();
+    }
+
+    /// Gives the machine another address.
     pub fn set_address(&mut self, address: IpAddr) {
         self.address = address;
-        self.kernel.change_interface(&LinkName::new("eth0"), |eth0| {
+        self.kernel.change_interface(&LinkName::new(UNDERLAY), |eth0| {
             eth0.addresses.iter_mut().for_each(|own| own.address = address);
         });
     }
@@ -202,6 +214,11 @@ impl Node {
     pub fn pods(&self) -> Option<Prefix> {
         let subnets = tweed_cni::subnet_env::previous_subnets(&self.subnet_file()).ok()?;
         subnets.into_iter().map(Prefix::from).next()
+    }
+
+    /// The name of the lease of its pods.
+    pub fn lease_name(&self) -> Option<String> {
+        self.pods().map(|it| format!("{}-{}", it.base(), it.prefix_len()))
     }
 
     /// Whether its checkpoint has a lease.
@@ -282,7 +299,7 @@ async fn run(
 }
 
 fn facts(address: IpAddr) -> Facts {
-    let name = LinkName::new("eth0");
+    let name = LinkName::new(UNDERLAY);
     let lifetime = Lifetime::Permanent;
     let addresses = vec![InterfaceAddress { address, prefix_len: 24, usable: true, lifetime }];
     let eth0 = Interface { name: name.clone(), mtu: 1500, up: true, layer2: true, addresses };
@@ -290,9 +307,14 @@ fn facts(address: IpAddr) -> Facts {
     Facts { interfaces: vec![eth0], default_routes, ..Facts::default() }
 }
 
+/// An address on the segment, by its last byte.
+pub fn address(last: u8) -> IpAddr {
+    Ipv4Addr::new(172, 16, 0, last).into()
+}
+
 /// A route of another program, which must stay.
 pub fn foreign_route() -> Option<Route> {
     let destination = "192.168.99.0/24".parse().ok()?;
     let gateway = IpAddr::from([172, 16, 0, 254]);
-    Some(Route { protocol: 4, ..Route::via(destination, gateway, LinkName::new("eth0")) })
+    Some(Route { protocol: 4, ..Route::via(destination, gateway, LinkName::new(UNDERLAY)) })
 }

@@ -53,16 +53,46 @@ pub enum Lost {
     Elsewhere,
 }
 
+/// Where a packet arrives, and by which path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    pub host: usize,
+    pub path: Path,
+}
+
 /// How a packet leaves its sender.
 enum Exit {
     Tunnel(IpAddr),
     Direct(IpAddr),
 }
 
+impl Exit {
+    const fn path(&self) -> Path {
+        match self {
+            Self::Tunnel(_) => Path::Tunnel,
+            Self::Direct(_) => Path::Direct,
+        }
+    }
+}
+
 const TUNNEL: &str = "flannel.1";
 const UNDERLAY: &str = "eth0";
 
+/// All that decides about a packet, but kernels.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outline {
+    hosts: Vec<(IpAddr, bool, Option<Prefix>)>,
+    cut: BTreeSet<(usize, usize)>,
+    drops_pods: bool,
+}
+
 impl Segment {
+    pub fn outline(&self) -> Outline {
+        let Self { hosts, cut, drops_pods } = self;
+        let hosts = hosts.iter().map(|host| (host.address, host.is_up, host.pods)).collect();
+        Outline { hosts, cut: cut.clone(), drops_pods: *drops_pods }
+    }
+
     /// Ends all faults.
     pub fn heal(&mut self) {
         self.cut.clear();
@@ -70,22 +100,22 @@ impl Segment {
         self.hosts.iter_mut().for_each(|host| host.is_up = true);
     }
 
-    /// The fate of a packet between pods, by the routes of the sender's kernel.
+    /// How a packet between pods arrives, by the routes of the sender's kernel.
     ///
     /// # Errors
     /// Where it is lost.
-    pub fn pod_to_pod(&self, from: usize, to: usize) -> Result<(), Lost> {
+    pub fn pod_to_pod(&self, from: usize, to: usize) -> Result<Arrival, Lost> {
         let (sender, receiver) = (self.host(from)?, self.host(to)?);
         let (Some(source), Some(destination)) = (sender.pods, receiver.pods) else {
             return Err(Lost::NoRoute);
         };
         let (source, destination) = (source.gateway(), destination.gateway());
         let exit = sender.kernel.read_state(|state| exit(state, destination))?;
-        let (at, link) = self.carry(from, &exit)?;
-        let at = self.host(at)?;
+        let (host, link) = self.carry(from, &exit)?;
+        let at = self.host(host)?;
         at.kernel.read_state(|state| filter(state, source, link))?;
         let is_there = at.pods.is_some_and(|pods| pods.contains(destination));
-        if is_there { Ok(()) } else { Err(Lost::Elsewhere) }
+        if is_there { Ok(Arrival { host, path: exit.path() }) } else { Err(Lost::Elsewhere) }
     }
 
     /// The fate of a probe from the daemon of a host to that of the host with `destination`.

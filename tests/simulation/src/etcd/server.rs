@@ -33,6 +33,9 @@ pub(super) struct Connection {
 
 /// The changes that wait for an observer; a slower one loses its connection.
 const BACKLOG: usize = 4096;
+/// The revisions of events before a watch began that are sent at once. All these messages have the
+/// present revision.
+const MISSED: usize = 1000;
 
 type Outcome<T> = Result<Response<T>, Status>;
 type Messages<T> = BoxStream<'static, Result<T, Status>>;
@@ -354,8 +357,11 @@ impl Etcd {
         let mut responses = vec![created];
         if create.start_revision > 0 {
             let missed = shared.state.since(create.start_revision).filter_map(|it| wish.of(it));
-            let missed = missed.map(|(revision, events)| response(&shared.state, revision, events));
-            responses.extend(missed.collect::<Vec<_>>());
+            let missed: Vec<Change> = missed.collect();
+            responses.extend(missed.chunks(MISSED).map(|changes| {
+                let events = changes.iter().flat_map(|(_, events)| events.clone()).collect();
+                response(&shared.state, shared.state.revision(), events)
+            }));
         }
         if shared.health != Health::Down {
             shared.observers.push((wish, observer.clone()));
