@@ -5,7 +5,7 @@ mod firewall;
 mod processes;
 mod systemd;
 
-pub use cni::cni_config;
+pub use cni::{cni_config, is_cni_config};
 pub use processes::{other_daemons, stopped_listener};
 
 use std::collections::BTreeMap;

@@ -17,6 +17,7 @@ use super::node::{self, Files, NoInputs, PlanInputs, Unanswered};
 use super::store::Etcd;
 use super::{Answer, Error, ExitStatus, leases};
 use crate::kernel::Kernel;
+use crate::kernel::host::is_cni_config;
 use crate::model::config::Pool;
 use crate::model::entry::{ChainName, Entry, KernelState, Link, LinkKind, LinkName, POD_BRIDGE};
 use crate::model::lease::Lease;
@@ -159,10 +160,11 @@ impl CniParts {
         };
         let (mut parts, mut of_others) = (Self::default(), BTreeSet::new());
         let configs = &flags.cni_conf_dir;
-        for path in listed_in(configs).map_err(|error| unreadable(configs, error))? {
+        let listed = listed_in(configs).map_err(|error| unreadable(configs, error))?;
+        for path in listed.into_iter().filter(|path| is_cni_config(path)) {
             let text = match fs::read_to_string(&path) {
                 Ok(text) => text,
-                Err(error) if error.kind() == io::ErrorKind::NotFound || path.is_dir() => continue,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(unreadable(&path, error)),
             };
             let config: Value = serde_json::from_str(&text).unwrap_or_default();
@@ -418,6 +420,12 @@ mod tests {
                 1
             )
         );
+    }
+
+    #[test]
+    fn a_file_that_no_runtime_reads_stays() {
+        let own = r#"{"name":"a","type":"flannel"}"#;
+        assert_eq!(parts(&[("a.conflist.bak", own)]), (vec![], vec![], 0));
     }
 
     #[test]

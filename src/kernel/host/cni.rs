@@ -58,11 +58,13 @@ fn configs(places: &Places) -> (Vec<CniConfig>, Vec<Unread>) {
 /// In the order in which runtimes read them.
 fn paths(folder: &Path) -> Vec<PathBuf> {
     let paths = names(folder).into_iter().map(|name| folder.join(name));
-    let is_config = |path: &PathBuf| {
-        let ending = path.extension().and_then(|ending| ending.to_str());
-        ending.is_some_and(|ending| ENDINGS.contains(&ending)) && !path.is_dir()
-    };
-    paths.filter(is_config).collect()
+    paths.filter(|path| is_cni_config(path)).collect()
+}
+
+/// Whether runtimes read this file of the folder of configs.
+pub fn is_cni_config(path: &Path) -> bool {
+    let ending = path.extension().and_then(|ending| ending.to_str());
+    ending.is_some_and(|ending| ENDINGS.contains(&ending)) && !path.is_dir()
 }
 
 /// All folders, or the first that cannot be read: it may have plugins that no other has.

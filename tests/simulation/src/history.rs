@@ -155,10 +155,13 @@ impl History {
                 };
             }
         }
-        let from = self.revision + 1;
+        let (from, hash) = (self.revision + 1, &mut self.hash);
         self.revision = self.cluster.etcd.read(|state| {
-            for change in state.since(from) {
-                let _ = writeln!(text, "{change:?}");
+            for (revision, event) in
+                state.since(from).flat_map(|(at, it)| it.iter().map(move |it| (at, it)))
+            {
+                let kv = event.kv.as_ref().map(|kv| (&kv.key, &kv.value, kv.lease));
+                (revision, event.r#type, kv).hash(hash);
             }
             state.revision()
         });

@@ -27,8 +27,7 @@ pub struct Violation {
 
 /// Judges a history while it happens.
 pub struct Judge {
-    /// How long each node still has to run undisturbed until its paths are judged again.
-    debts: Vec<Duration>,
+    debts: Vec<Debt>,
     /// Where the pods of each node are. They stay there.
     pods: Vec<Option<Prefix>>,
     /// The copies with the machine id of another node, and that node.
@@ -46,11 +45,20 @@ pub struct Judge {
     refused: BTreeSet<usize>,
     /// The addresses of the nodes when their disks were copied.
     backups: BTreeMap<usize, IpAddr>,
-    /// A machine was installed again.
-    is_forgotten: bool,
+    /// The addresses of the nodes when etcd was copied.
+    copied_store: Vec<IpAddr>,
+    /// The machines that were installed again.
+    forgotten: BTreeSet<usize>,
     /// The nodes that have, or had, an address.
     addresses: BTreeMap<IpAddr, BTreeSet<usize>>,
     arrivals: Arrivals,
+}
+
+/// How long a node has to run undisturbed, at a stretch, until its paths are judged again.
+#[derive(Clone, Copy, Default)]
+struct Debt {
+    whole: Duration,
+    left: Duration,
 }
 
 /// The pairs whose packets arrived when they were looked at, as long as nothing has changed that
@@ -74,8 +82,9 @@ const LEFTOVERS: &str = "nothing is left over";
 
 /// The time in which the daemon of a node repairs its kernel.
 const REPAIR: Duration = Duration::from_secs(3);
-/// The time in which a node gets its lease and programs its peers, and these learn of it.
-const JOIN: Duration = Duration::from_secs(30);
+/// The time in which a node gets its lease and programs its peers, and these learn of it. While
+/// etcd does not answer, clients wait for at most 30 s between two attempts.
+const JOIN: Duration = Duration::from_secs(35);
 /// The time after which a change in the store is in each checkpoint.
 const SAVED: Duration = Duration::from_secs(15);
 /// The time after the end of a copy in which the original's paths are repaired.
@@ -93,7 +102,8 @@ impl Judge {
             alone: BTreeSet::new(),
             refused: BTreeSet::new(),
             backups: BTreeMap::new(),
-            is_forgotten: false,
+            copied_store: Vec::new(),
+            forgotten: BTreeSet::new(),
             addresses: BTreeMap::new(),
             arrivals: Arrivals::default(),
         };
@@ -118,7 +128,7 @@ impl Judge {
             Act::Reinstall(node) => {
                 self.forget(*node);
                 self.free(*node);
-                self.is_forgotten = true;
+                self.forgotten.insert(*node);
             }
             // They have no pods any more, and may get each the subnet of the other one.
             Act::SwapAddresses(one, other) => {
@@ -165,9 +175,18 @@ impl Judge {
                     self.excuse(*node, JOIN);
                 }
             }
-            Act::Etcd(EtcdAct::Restore) | Act::Segment(SegmentAct::DropPods) => {
-                (0..self.debts.len()).for_each(|node| self.need_store(node));
+            Act::Etcd(EtcdAct::BackUp) => {
+                self.copied_store = cluster.nodes.iter().map(|node| node.address).collect();
             }
+            Act::Etcd(EtcdAct::Restore) => {
+                self.all_need_store();
+                // Neither address nor id of its lease is known to this node.
+                let before = self.copied_store.iter().zip(&cluster.nodes);
+                let changed = before.filter(|(address, node)| **address != node.address);
+                let changed = changed.map(|(_, node)| node.index);
+                self.moved.extend(changed.filter(|node| self.forgotten.contains(node)));
+            }
+            Act::Segment(SegmentAct::DropPods) => self.all_need_store(),
             Act::Kill(_)
             | Act::Start(_)
             | Act::Stop(_)
@@ -179,8 +198,7 @@ impl Judge {
                 | EtcdAct::Leaderless
                 | EtcdAct::Slow(_)
                 | EtcdAct::Up
-                | EtcdAct::Compact
-                | EtcdAct::BackUp,
+                | EtcdAct::Compact,
             )
             | Act::Configure(_)
             | Act::Segment(SegmentAct::Cut(..) | SegmentAct::Join(..) | SegmentAct::PassPods)
@@ -192,7 +210,7 @@ impl Judge {
 
     /// A machine was added.
     pub fn add(&mut self, node: &Node) {
-        self.debts.push(JOIN);
+        self.debts.push(Debt { whole: JOIN, left: JOIN });
         self.pods.push(None);
         self.note_address(node.index, node.address);
     }
@@ -222,9 +240,13 @@ impl Judge {
         self.alone.remove(&node);
     }
 
+    fn all_need_store(&mut self) {
+        (0..self.debts.len()).for_each(|node| self.need_store(node));
+    }
+
     fn excuse(&mut self, node: usize, time: Duration) {
-        if let Some(debt) = self.debts.get_mut(node) {
-            *debt = (*debt).max(time);
+        if let Some(debt) = self.debts.get_mut(node).filter(|debt| debt.left < time) {
+            *debt = Debt { whole: time, left: time };
         }
     }
 
@@ -243,19 +265,22 @@ impl Judge {
             let is_connected =
                 segment.hosts[node.index].is_up && node.link.state() == LinkState::Open;
             let is_willing = !self.refused.contains(&node.index);
-            let is_running = node.run.as_ref().map_or(self.may_end(node), |run| !run.is_stopped);
+            let has_ended = self.may_end(node) && !node.ends.is_empty();
+            let is_running = node.run.as_ref().map_or(has_ended, |run| !run.is_stopped);
             is_store_usable && is_connected && is_willing && is_running
         };
         // A node waits for what others publish.
         let is_calm = cluster.nodes.iter().all(is_undisturbed);
         let forwards = |node: &Node| {
             let is_up = segment.hosts[node.index].is_up && !self.refused.contains(&node.index);
-            is_up && (node.is_running() || node.run.is_none() && self.may_end(node))
+            is_up && (node.is_running() || node.run.is_none() && !node.ends.is_empty())
         };
         let is_forwarding = cluster.nodes.iter().all(forwards);
         for (node, debt) in self.debts.iter_mut().enumerate() {
             if is_calm || is_forwarding && self.alone.contains(&node) {
-                *debt = debt.saturating_sub(time);
+                debt.left = debt.left.saturating_sub(time);
+            } else if !debt.left.is_zero() {
+                debt.left = debt.whole;
             }
         }
         let store = cluster.stored();
@@ -272,8 +297,9 @@ impl Judge {
     fn paths(&mut self, cluster: &Cluster) -> Option<Violation> {
         let stays =
             |node: &Node| is_running(node) && node.ends.is_empty() && cluster.holds_lease(node);
-        let is_judged =
-            |node: &&Node| self.debts[node.index].is_zero() && (!self.may_end(node) || stays(node));
+        let is_judged = |node: &&Node| {
+            self.debts[node.index].left.is_zero() && (!self.may_end(node) || stays(node))
+        };
         let judged: Vec<usize> =
             cluster.nodes.iter().filter(is_judged).map(|node| node.index).collect();
         let segment = cluster.network.segment.borrow();
@@ -370,13 +396,16 @@ impl Judge {
         let has_address = |value: &str| {
             cluster.nodes.iter().any(|node| value.contains(&format!("\"{}\"", node.address)))
         };
-        let is_left = self.is_forgotten && leases.iter().any(|(_, value)| !has_address(value));
+        let is_left =
+            !self.forgotten.is_empty() && leases.iter().any(|(_, value)| !has_address(value));
         let is_known = self.moved.is_empty() && !is_left;
         running..=if is_known { running } else { running.max(leases.len() - 1) }
     }
 
     fn leases(&self, cluster: &Cluster) -> Option<Violation> {
-        let wrong = running(cluster).find_map(|node| {
+        // Others may have started again a moment ago, and end when they read who holds their lease.
+        let stays = |node: &&Node| !self.may_end(node) || node.ends.is_empty();
+        let wrong = running(cluster).filter(stays).find_map(|node| {
             let own: Vec<String> = cluster.leases_of(node).map(|(key, _)| key).collect();
             // The lease of the node that had the address before ends with its TTL.
             let is_single = own.len() == 1 || self.moved.contains(&node.index);

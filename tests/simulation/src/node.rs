@@ -4,10 +4,11 @@ use std::cell::RefCell;
 use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
@@ -41,6 +42,8 @@ pub struct Node {
     /// Why its daemons have ended by themselves.
     pub ends: Vec<String>,
     restart: Option<Instant>,
+    /// What was read in the subnet file last, and in which file.
+    pods: RefCell<Option<((u64, SystemTime), Option<Prefix>)>>,
 }
 
 const UNDERLAY: &str = "eth0";
@@ -82,6 +85,7 @@ impl Node {
             boots: 1,
             ends: Vec::new(),
             restart: None,
+            pods: RefCell::default(),
         })
     }
 
@@ -212,8 +216,14 @@ impl Node {
 
     /// The subnet of its pods, by the file that the CNI plugin reads.
     pub fn pods(&self) -> Option<Prefix> {
-        let subnets = tweed_cni::subnet_env::previous_subnets(&self.subnet_file()).ok()?;
-        subnets.into_iter().map(Prefix::from).next()
+        let file = fs::metadata(self.subnet_file()).ok()?;
+        let version = (file.ino(), file.modified().ok()?);
+        let mut pods = self.pods.borrow_mut();
+        if pods.is_none_or(|(read, _)| read != version) {
+            let subnets = tweed_cni::subnet_env::previous_subnets(&self.subnet_file()).ok()?;
+            *pods = Some((version, subnets.into_iter().map(Prefix::from).next()));
+        }
+        pods.and_then(|(_, pods)| pods)
     }
 
     /// The name of the lease of its pods.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use tweed::model::entry::{
     Address, Entry, KernelState, Key, Link, LinkKind, LinkName, Route, RouteKind, Setting,
@@ -136,10 +137,10 @@ impl Segment {
         let (at, link) = self.carry(from, &exit)?;
         let is_local = self.host(at)?.kernel.read_state(|state| {
             filter(state, source, link)?;
-            let is_it = |entry: &Entry| {
-                matches!(entry, Entry::Address(Address { address, .. }) if *address == destination)
+            let is_it = |entry: &Arc<Entry>| {
+                matches!(**entry, Entry::Address(Address { address, .. }) if address == destination)
             };
-            if state.entries().any(is_it) { Ok(()) } else { Err(Lost::Elsewhere) }
+            if state.local().any(is_it) { Ok(()) } else { Err(Lost::Elsewhere) }
         });
         is_local.map(|()| at)
     }
@@ -206,8 +207,7 @@ fn decapsulate(state: &KernelState, source: IpAddr) -> Result<(), Lost> {
         Some(Entry::Link(Link { up: true, kind: LinkKind::Vxlan(_), .. })) => {}
         _ => return Err(Lost::NoTunnel),
     }
-    let mut entries = state.entries();
-    let guard = entries.find_map(|entry| match entry {
+    let guard = state.local().find_map(|entry| match &**entry {
         Entry::Table(table) if table.has_peers() => Some(&table.name),
         _ => None,
     });

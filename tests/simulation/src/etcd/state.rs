@@ -85,7 +85,8 @@ impl State {
 
     /// The changes from `revision` on.
     pub fn since(&self, revision: i64) -> impl Iterator<Item = &Change> {
-        self.changes.iter().filter(move |(at, _)| *at >= revision)
+        let first = self.changes.partition_point(|(at, _)| *at < revision);
+        self.changes.iter().skip(first)
     }
 
     pub fn range(&self, request: &PbRangeRequest) -> Answer<PbRangeResponse> {
