@@ -119,6 +119,12 @@ check_flip() {
     write_config "{$network,\"Mixed\":true,\"Backend\":{\"Type\":\"vxlan\"}}" >/dev/null
     follows "another edit changes it back" reaches 1 10.244.2.0/24 flannel.1
     follows "n1 publishes its old backend again" has_annotation n1 backend-type vxlan
+    follows "an event about n1 shows the change of its backend" has_event n1 BackendChanged
+}
+
+# Whether `kubectl describe node` shows an event with this reason.
+has_event() {
+    kubectl describe node "$1" | grep --quiet "Normal *$2 .* tweedd "
 }
 
 migrate() { "$tweedctl" migrate --kube-subnet-mgr --kubeconfig-file "$KUBECONFIG" "$@"; }

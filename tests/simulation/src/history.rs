@@ -10,8 +10,9 @@ use std::time::Duration;
 use tokio::runtime::RngSeed;
 use tweed::model::entry::{Entry, Key, LinkName, Ownership};
 
-use crate::act::{Act, Config, Device, EtcdAct, FAULTS, KernelAct, LENGTH, SegmentAct, Step, acts};
+use crate::act::{Act, Config, Device, EtcdAct, KernelAct, SegmentAct, Step};
 use crate::cluster::Cluster;
+use crate::dice::{Dice, FAULTS, LENGTH};
 use crate::etcd::{Health, State};
 use crate::invariant::{Judge, Violation};
 use crate::network::LinkState;
@@ -43,8 +44,8 @@ const GLANCE: Duration = Duration::from_millis(500);
 ///
 /// # Errors
 /// The disk of the simulating machine.
-pub fn play(seed: u64, nodes: usize) -> io::Result<Outcome> {
-    replay(seed, nodes, &acts(seed, nodes))
+pub fn play(seed: u64, dice: &Dice) -> io::Result<Outcome> {
+    replay(seed, dice.nodes, &dice.throw(seed).steps)
 }
 
 /// Plays these acts; all else follows from `seed`.
@@ -69,8 +70,8 @@ pub fn replay(seed: u64, nodes: usize, steps: &[Step]) -> io::Result<Outcome> {
 ///
 /// # Errors
 /// The disk of the simulating machine.
-pub fn shrink(seed: u64, nodes: usize, violation: Violation) -> io::Result<Finding> {
-    let (mut steps, mut violation) = (acts(seed, nodes), violation);
+pub fn shrink(seed: u64, dice: &Dice, violation: Violation) -> io::Result<Finding> {
+    let (nodes, mut steps, mut violation) = (dice.nodes, dice.throw(seed).steps, violation);
     let mut at = 0;
     while at < steps.len() {
         let mut fewer = steps.clone();

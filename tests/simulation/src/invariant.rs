@@ -392,7 +392,7 @@ impl Judge {
     /// The number of peers that each node has. The lease of a node that has ended stays until its
     /// TTL is over, and so does that of a machine which was installed again with another address.
     fn peers(&self, cluster: &Cluster) -> RangeInclusive<usize> {
-        let (leases, running) = (cluster.leases(), running(cluster).count() - 1);
+        let (leases, running) = (cluster.leases(), self.lasting(cluster).count().saturating_sub(1));
         let has_address = |value: &str| {
             cluster.nodes.iter().any(|node| value.contains(&format!("\"{}\"", node.address)))
         };
@@ -402,10 +402,19 @@ impl Judge {
         running..=if is_known { running } else { running.max(leases.len() - 1) }
     }
 
+    /// The nodes that run, without those that end again once they read who holds their lease.
+    fn lasting<'a>(&self, cluster: &'a Cluster) -> impl Iterator<Item = &'a Node> {
+        let ends: BTreeSet<usize> = cluster
+            .nodes
+            .iter()
+            .filter(|node| self.may_end(node) && !node.ends.is_empty())
+            .map(|node| node.index)
+            .collect();
+        running(cluster).filter(move |node| !ends.contains(&node.index))
+    }
+
     fn leases(&self, cluster: &Cluster) -> Option<Violation> {
-        // Others may have started again a moment ago, and end when they read who holds their lease.
-        let stays = |node: &&Node| !self.may_end(node) || node.ends.is_empty();
-        let wrong = running(cluster).filter(stays).find_map(|node| {
+        let wrong = self.lasting(cluster).find_map(|node| {
             let own: Vec<String> = cluster.leases_of(node).map(|(key, _)| key).collect();
             // The lease of the node that had the address before ends with its TTL.
             let is_single = own.len() == 1 || self.moved.contains(&node.index);
@@ -418,7 +427,7 @@ impl Judge {
 
     async fn views(&self, cluster: &mut Cluster) -> Option<Violation> {
         let peers = self.peers(cluster);
-        let indices: Vec<usize> = running(cluster).map(|node| node.index).collect();
+        let indices: Vec<usize> = self.lasting(cluster).map(|node| node.index).collect();
         for index in indices {
             let Some(run) = cluster.nodes[index].run.as_ref() else { continue };
             let status = run.status();
@@ -443,7 +452,7 @@ impl Judge {
 
     fn leftovers(&self, cluster: &Cluster) -> Option<Violation> {
         let peers = self.peers(cluster);
-        running(cluster).find_map(|node| {
+        self.lasting(cluster).find_map(|node| {
             let counted = node.kernel.read_state(|state| {
                 let entries = state.entries();
                 entries.filter(|entry| matches!(entry.key(), Key::Fdb(..))).count()

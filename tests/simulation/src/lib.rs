@@ -5,6 +5,8 @@
 
 pub mod act;
 pub mod cluster;
+pub mod coverage;
+pub mod dice;
 pub mod etcd;
 pub mod history;
 pub mod invariant;

@@ -1,6 +1,5 @@
 //! `tweed-simulate`: plays histories of whole clusters, and prints those that an invariant rejects.
 
-use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +9,8 @@ use std::time::Duration;
 use clap::Parser;
 use tokio::time::Instant;
 use tweed::daemon::{LogFormat, log_to_stderr};
-use tweed_simulation::act::acts;
+use tweed_simulation::coverage::Coverage;
+use tweed_simulation::dice::{Dice, Fault};
 use tweed_simulation::history::{Finding, play, shrink};
 
 #[derive(Parser)]
@@ -27,6 +27,9 @@ struct Options {
     /// Nodes of each cluster
     #[arg(long, default_value_t = 5)]
     nodes: usize,
+    /// Only these faults happen [default: all]
+    #[arg(long, value_delimiter = ',')]
+    faults: Vec<Fault>,
     /// Histories at once
     #[arg(long, default_value_t = 2)]
     jobs: usize,
@@ -47,7 +50,12 @@ fn main() -> anyhow::Result<()> {
     let end = begun + Duration::from_secs(options.minutes * 60);
     let next = AtomicU64::new(options.seed);
     let (last, played) = (AtomicU64::new(options.seed + options.histories), AtomicU64::new(0));
-    let (findings, thrown) = (Mutex::new(Vec::new()), Mutex::new(BTreeMap::<String, u64>::new()));
+    let mut dice = Dice::new(options.nodes);
+    if !options.faults.is_empty() {
+        dice.faults = options.faults;
+    }
+    let findings = Mutex::new(Vec::new());
+    let coverage = Mutex::new(Coverage::new(&dice.faults));
     thread::scope(|scope| {
         for _ in 0..options.jobs {
             scope.spawn(|| {
@@ -57,10 +65,8 @@ fn main() -> anyhow::Result<()> {
                         return;
                     }
                     played.fetch_add(1, Ordering::Relaxed);
-                    for step in acts(seed, options.nodes) {
-                        *lock(&thrown).entry(step.act.name()).or_default() += 1;
-                    }
-                    match one(seed, options.nodes) {
+                    lock(&coverage).add(&dice.throw(seed));
+                    match one(seed, &dice) {
                         Ok(None) => {}
                         Ok(Some(finding)) => {
                             let _ = writeln!(io::stdout(), "{finding}");
@@ -79,9 +85,7 @@ fn main() -> anyhow::Result<()> {
     });
     let played = played.into_inner();
     let mut out = io::stdout();
-    for (act, times) in lock(&thrown).iter() {
-        writeln!(out, "{times:>8} {act}")?;
-    }
+    write!(out, "{}", lock(&coverage))?;
     let rate = f64::from(u32::try_from(played)?) / begun.elapsed().as_secs_f64() * 60.0;
     let found = lock(&findings).len();
     let seconds = begun.elapsed().as_secs();
@@ -90,9 +94,9 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn one(seed: u64, nodes: usize) -> io::Result<Option<Finding>> {
-    let outcome = play(seed, nodes)?;
-    outcome.violation.map(|violation| shrink(seed, nodes, violation)).transpose()
+fn one(seed: u64, dice: &Dice) -> io::Result<Option<Finding>> {
+    let outcome = play(seed, dice)?;
+    outcome.violation.map(|violation| shrink(seed, dice, violation)).transpose()
 }
 
 fn lock<T>(shared: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

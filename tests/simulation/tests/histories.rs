@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use tweed_simulation::act::{Act, Config, EtcdAct, MachineId, Step};
+use tweed_simulation::dice::Dice;
 use tweed_simulation::history::{play, replay, shrink};
 
 const NODES: usize = 5;
@@ -20,7 +21,7 @@ const TIME: Duration = Duration::from_secs(60);
 fn a_seed_decides_everything() {
     let hashes: Vec<u64> = (0..20)
         .map(|seed| {
-            let [first, second] = [(); 2].map(|()| play(seed, NODES).unwrap().hash);
+            let [first, second] = [(); 2].map(|()| play(seed, &Dice::new(NODES)).unwrap().hash);
             assert_eq!(first, second, "two plays of seed {seed} differ");
             first
         })
@@ -92,7 +93,7 @@ fn the_patches_that_revert_fixes_apply() {
 }
 
 fn accept(seed: u64) {
-    if let Some(violation) = play(seed, NODES).unwrap().violation {
-        panic!("{}", shrink(seed, NODES, violation).unwrap());
+    if let Some(violation) = play(seed, &Dice::new(NODES)).unwrap().violation {
+        panic!("{}", shrink(seed, &Dice::new(NODES), violation).unwrap());
     }
 }

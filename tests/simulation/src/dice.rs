@@ -1,0 +1,330 @@
+//! The dice: a seed decides all acts of a history before it begins, so that the history can be
+//! repeated without some of them.
+
+use std::time::Duration;
+
+use clap::ValueEnum;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use crate::act::{Act, Config, Device, EtcdAct, KernelAct, MachineId, SegmentAct, Step};
+use crate::network::LinkState;
+
+/// Until then, the cluster is left alone.
+pub const CALM: Duration = Duration::from_secs(15);
+/// From then on, nothing new happens, and everything ends that is not over.
+pub const FAULTS: Duration = Duration::from_secs(70);
+/// A history's length.
+pub const LENGTH: Duration = Duration::from_secs(120);
+/// Faults within this time meet. Half of them happen within it before or after one moment.
+pub const AROUND: Duration = Duration::from_secs(5);
+
+/// What the dice throw: an act, and mostly the act that ends it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum Fault {
+    /// An operator edits the network config
+    Edit,
+    /// The config is deleted or malformed, and corrected
+    Mistake,
+    /// A daemon is killed, and started
+    Kill,
+    /// A daemon is killed, and started while it does not reach the store
+    KillAlone,
+    /// SIGSTOP and SIGCONT
+    Stop,
+    /// A machine loses power, and is started
+    PowerCut,
+    /// A machine loses power, and is started while it does not reach the store
+    PowerCutAlone,
+    /// A machine is installed again
+    Reinstall,
+    /// A daemon is started with an older disk
+    RestoreDisk,
+    /// The disk of a machine is put into another one
+    Copy,
+    /// A machine is added
+    Join,
+    /// Two machines get each the address of the other one
+    SwapAddresses,
+    /// A running machine gets another address
+    Readdress,
+    /// The store cannot be reached from a node, or its answers are lost
+    StoreLink,
+    /// etcd is down
+    EtcdDown,
+    /// etcd has no leader
+    Leaderless,
+    /// etcd answers late
+    SlowEtcd,
+    /// etcd forgets its history
+    Compact,
+    /// etcd is restored from a backup
+    RestoreEtcd,
+    /// An operator deletes a lease
+    DeleteLease,
+    /// Another program removes an entry of tweed
+    LoseEntry,
+    /// `nft flush ruleset`
+    FlushTables,
+    /// A link goes down, and up again
+    LinkDown,
+    /// The interface of a node disappears, and is there again
+    RecreateInterface,
+    /// The kernel drops notifications, or a conversation with it fails
+    BreakKernel,
+    /// The kernel refuses to change routes
+    RefuseRoutes,
+    /// Nothing arrives from one node at another one
+    CutSegment,
+    /// The segment drops packets with addresses of pods
+    DropPods,
+}
+
+/// How histories are thrown.
+#[derive(Clone, Debug)]
+pub struct Dice {
+    pub nodes: usize,
+    /// Only these faults happen. At least one.
+    pub faults: Vec<Fault>,
+}
+
+/// A history before it is played.
+#[derive(Clone, Debug, Default)]
+pub struct Script {
+    /// In the order of time.
+    pub steps: Vec<Step>,
+    pub thrown: Vec<(Duration, Fault)>,
+}
+
+impl Dice {
+    /// All faults, for this number of nodes.
+    pub fn new(nodes: usize) -> Self {
+        Self { nodes, faults: Fault::value_variants().to_vec() }
+    }
+
+    /// The history with this seed.
+    pub fn throw(&self, seed: u64) -> Script {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let (focus, turn) = (rng.random_range(0..self.nodes), any_time(&mut rng));
+        let mut throw =
+            Throw { rng, dice: self, focus, turn, last: None, script: Script::default() };
+        if throw.rng.random_bool(EDITED) && self.faults.contains(&Fault::Edit) {
+            throw.happen(turn, Fault::Edit);
+        }
+        for _ in 0..throw.rng.random_range(1..=7) {
+            let (at, fault) = (throw.time(), throw.fault());
+            throw.happen(at, fault);
+        }
+        let mut script = throw.script;
+        script.steps.sort_by_key(|step| step.at);
+        script
+    }
+}
+
+/// Faults that meet are rare if all times and nodes are equally likely: half of them happen to one
+/// node, and half of them around one moment, mostly the time of an edit of the config. Some repeat
+/// the fault before.
+struct Throw<'a> {
+    rng: StdRng,
+    dice: &'a Dice,
+    focus: usize,
+    turn: Duration,
+    last: Option<Fault>,
+    script: Script,
+}
+
+impl Throw<'_> {
+    fn fault(&mut self) -> Fault {
+        let again = self.last.filter(|_| self.rng.random_bool(REPEATED));
+        let faults = &self.dice.faults;
+        let fault = again.unwrap_or_else(|| faults[self.rng.random_range(0..faults.len())]);
+        self.last = Some(fault);
+        fault
+    }
+
+    fn node(&mut self) -> usize {
+        if self.rng.random() { self.focus } else { self.rng.random_range(0..self.dice.nodes) }
+    }
+
+    fn other(&mut self, node: usize) -> usize {
+        (node + self.rng.random_range(1..self.dice.nodes)) % self.dice.nodes
+    }
+
+    fn time(&mut self) -> Duration {
+        if self.rng.random() {
+            return any_time(&mut self.rng);
+        }
+        let (before, later) = (self.turn.saturating_sub(AROUND), self.rng.random::<f64>());
+        (before + (AROUND * 2).mul_f64(later)).clamp(CALM, FAULTS)
+    }
+
+    fn happen(&mut self, at: Duration, fault: Fault) {
+        self.script.thrown.push((at, fault));
+        let (end, node) = (self.end(at), self.node());
+        match fault {
+            Fault::Edit | Fault::Mistake => self.edit(at, end, fault),
+            Fault::Kill => self.pair((at, Act::Kill(node)), (end, Act::Start(node))),
+            Fault::KillAlone => {
+                self.begin_alone((at, Act::Kill(node)), Act::Start(node), end, node)
+            }
+            Fault::Stop => self.pair((at, Act::Stop(node)), (end, Act::Continue(node))),
+            Fault::PowerCut => self.pair((at, Act::PowerOff(node)), (end, Act::PowerOn(node))),
+            Fault::PowerCutAlone => {
+                self.begin_alone((at, Act::PowerOff(node)), Act::PowerOn(node), end, node);
+            }
+            Fault::Reinstall => self.pair((at, Act::Reinstall(node)), (end, Act::PowerOn(node))),
+            Fault::RestoreDisk => self.roll_back(node, at, end),
+            Fault::Copy => {
+                let id = self.one_of([MachineId::Kept, MachineId::New]);
+                self.add(at, Act::Copy(node, id));
+            }
+            Fault::Join => self.add(at, Act::Join),
+            Fault::SwapAddresses => {
+                let other = self.other(node);
+                self.pair((at, Act::SwapAddresses(node, other)), (end, Act::PowerOn(node)));
+                self.add(end, Act::PowerOn(other));
+            }
+            Fault::Readdress => {
+                let address = self.rng.random_range(1..=LAST_ADDRESS);
+                self.add(at, Act::Readdress(node, address));
+            }
+            Fault::StoreLink
+            | Fault::EtcdDown
+            | Fault::Leaderless
+            | Fault::SlowEtcd
+            | Fault::Compact
+            | Fault::RestoreEtcd
+            | Fault::DeleteLease => self.fail_store(node, at, end, fault),
+            Fault::LoseEntry
+            | Fault::FlushTables
+            | Fault::LinkDown
+            | Fault::RecreateInterface
+            | Fault::BreakKernel
+            | Fault::RefuseRoutes => self.fail_kernel(node, at, end, fault),
+            Fault::CutSegment => {
+                let other = self.other(node);
+                let [cut, join] = [SegmentAct::Cut, SegmentAct::Join].map(|act| act(node, other));
+                self.pair((at, Act::Segment(cut)), (end, Act::Segment(join)));
+            }
+            Fault::DropPods => self.pair(
+                (at, Act::Segment(SegmentAct::DropPods)),
+                (end, Act::Segment(SegmentAct::PassPods)),
+            ),
+        }
+    }
+
+    fn edit(&mut self, at: Duration, end: Duration, fault: Fault) {
+        let config = Act::Configure(self.config());
+        if fault == Fault::Mistake {
+            let mistake = self.one_of([Config::Missing, Config::Malformed]);
+            self.pair((at, Act::Configure(mistake)), (end, config));
+        } else {
+            self.add(at, config);
+        }
+    }
+
+    fn fail_store(&mut self, node: usize, at: Duration, end: Duration, fault: Fault) {
+        let up = (end, Act::Etcd(EtcdAct::Up));
+        match fault {
+            Fault::StoreLink => {
+                let state = self.one_of([LinkState::Cut, LinkState::AnswersLost]);
+                let open = Act::StoreLink(node, LinkState::Open);
+                self.pair((at, Act::StoreLink(node, state)), (end, open));
+            }
+            Fault::EtcdDown => self.pair((at, Act::Etcd(EtcdAct::Down)), up),
+            Fault::Leaderless => self.pair((at, Act::Etcd(EtcdAct::Leaderless)), up),
+            Fault::SlowEtcd => {
+                let time = Duration::from_millis(self.rng.random_range(50..3000));
+                self.pair((at, Act::Etcd(EtcdAct::Slow(time))), up);
+            }
+            Fault::Compact => self.add(at, Act::Etcd(EtcdAct::Compact)),
+            Fault::RestoreEtcd => {
+                let restore = Act::Etcd(EtcdAct::Restore);
+                self.pair((at, Act::Etcd(EtcdAct::BackUp)), (end, restore));
+            }
+            _ => self.add(at, Act::DeleteLease(node)),
+        }
+    }
+
+    fn fail_kernel(&mut self, node: usize, at: Duration, end: Duration, fault: Fault) {
+        match fault {
+            Fault::LoseEntry => {
+                let number = self.rng.random_range(0..1000);
+                self.add(at, Act::LoseEntry(node, number));
+            }
+            Fault::FlushTables => self.add(at, Act::FlushTables(node)),
+            Fault::LinkDown => {
+                let device = self.one_of([Device::Underlay, Device::Tunnel]);
+                self.pair((at, Act::LinkDown(node, device)), (end, Act::LinkUp(node, device)));
+            }
+            Fault::RecreateInterface => self.add(at, Act::RecreateInterface(node)),
+            Fault::BreakKernel => {
+                let breaks = KernelAct::Deafen(self.rng.random_range(1..20));
+                let act = self.one_of([KernelAct::Overrun, KernelAct::Interrupt, breaks]);
+                self.add(at, Act::Kernel(node, act));
+            }
+            _ => self.pair(
+                (at, Act::Kernel(node, KernelAct::RefuseRoutes)),
+                (end, Act::Kernel(node, KernelAct::AllowRoutes)),
+            ),
+        }
+    }
+
+    /// A daemon or a machine stops, and starts again while the store is unreachable for it.
+    fn begin_alone(&mut self, (at, stop): (Duration, Act), start: Act, end: Duration, node: usize) {
+        let between = at + end.saturating_sub(at).mul_f64(self.rng.random());
+        self.add(at, stop);
+        self.add(at + Duration::from_millis(1), Act::StoreLink(node, LinkState::Cut));
+        self.add(between.max(at + MOMENT), start);
+        self.add(end.max(at + MOMENT * 2), Act::StoreLink(node, LinkState::Open));
+    }
+
+    /// The daemon starts again with an older disk.
+    fn roll_back(&mut self, node: usize, at: Duration, end: Duration) {
+        let between = at + end.saturating_sub(at) / 2;
+        self.add(at, Act::BackUpDisk(node));
+        self.add(between, Act::Kill(node));
+        self.add(between + Duration::from_millis(1), Act::RestoreDisk(node));
+        self.add(end, Act::Start(node));
+    }
+
+    fn one_of<T: Copy, const N: usize>(&mut self, items: [T; N]) -> T {
+        items[self.rng.random_range(0..N)]
+    }
+
+    fn config(&mut self) -> Config {
+        match self.rng.random_range(0..3) {
+            0 => Config::Vxlan,
+            1 => Config::HostGw,
+            _ => Config::Rollout(self.rng.random_range(0..=100)),
+        }
+    }
+
+    /// Short ones are as frequent as long ones.
+    fn end(&mut self, at: Duration) -> Duration {
+        let left = FAULTS.saturating_sub(at).as_secs_f64();
+        at + Duration::from_secs_f64(left * self.rng.random::<f64>().powi(2)).max(MOMENT)
+    }
+
+    fn pair(&mut self, (at, act): (Duration, Act), (end, over): (Duration, Act)) {
+        self.add(at, act);
+        self.add(end, over);
+    }
+
+    fn add(&mut self, at: Duration, act: Act) {
+        self.script.steps.push(Step { at, act });
+    }
+}
+
+const MOMENT: Duration = Duration::from_millis(20);
+/// How many faults are the same as the one before.
+const REPEATED: f64 = 0.2;
+/// The last byte of the highest address that DHCP gives to a machine; the first machines of a
+/// history have the lowest ones.
+const LAST_ADDRESS: u8 = 12;
+/// How many histories have an edit of the config at this moment.
+const EDITED: f64 = 0.7;
+
+fn any_time(rng: &mut StdRng) -> Duration {
+    CALM + FAULTS.saturating_sub(CALM).mul_f64(rng.random())
+}
