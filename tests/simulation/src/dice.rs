@@ -108,6 +108,9 @@ impl Dice {
         let (focus, turn) = (rng.random_range(0..self.nodes), any_time(&mut rng));
         let mut throw =
             Throw { rng, dice: self, focus, turn, last: None, script: Script::default() };
+        // Before the daemons start.
+        let config = throw.config();
+        throw.add(Duration::ZERO, Act::Configure(config));
         if throw.rng.random_bool(EDITED) && self.faults.contains(&Fault::Edit) {
             throw.happen(turn, Fault::Edit);
         }

@@ -244,11 +244,17 @@ impl History {
             Act::Readdress(index, address) => self.cluster.readdress(*index, *address),
             Act::RecreateInterface(index) => self.cluster.nodes[*index].recreate_interface(),
             Act::Kernel(index, act) => self.change_kernel(*index, *act),
-            Act::RestoreDisk(index) => {
-                if let Some(files) = self.disks.remove(index) {
-                    self.cluster.nodes[*index].restore(&files)?;
-                }
-            }
+            Act::RestoreDisk(index) => self.restore_disk(*index)?,
+        }
+        Ok(())
+    }
+
+    fn restore_disk(&mut self, index: usize) -> io::Result<()> {
+        let Some(files) = self.disks.remove(&index) else { return Ok(()) };
+        let node = &self.cluster.nodes[index];
+        node.restore(&files)?;
+        if node.is_empty() {
+            self.cluster.network.segment.borrow_mut().hosts[index].pods = None;
         }
         Ok(())
     }

@@ -125,11 +125,7 @@ impl Judge {
                 self.need_store(*node);
                 self.free(*node);
             }
-            Act::Reinstall(node) => {
-                self.forget(*node);
-                self.free(*node);
-                self.forgotten.insert(*node);
-            }
+            Act::Reinstall(node) => self.reinstall(*node),
             // They have no pods any more, and may get each the subnet of the other one.
             Act::SwapAddresses(one, other) => {
                 for node in [*one, *other] {
@@ -144,14 +140,7 @@ impl Judge {
             Act::BackUpDisk(node) => {
                 self.backups.insert(*node, cluster.nodes[*node].address);
             }
-            // Its lease may have an address that the node no longer knows as its own.
-            Act::RestoreDisk(node) => {
-                self.alone.remove(node);
-                let before = self.backups.get(node);
-                if before.is_some_and(|before| *before != cluster.nodes[*node].address) {
-                    self.moved.insert(*node);
-                }
-            }
+            Act::RestoreDisk(node) => self.restore(*node, &cluster.nodes[*node]),
             Act::Kernel(node, KernelAct::RefuseRoutes) => {
                 self.refused.insert(*node);
                 self.excuse(*node, JOIN);
@@ -220,6 +209,23 @@ impl Judge {
         let others = self.addresses.entry(address).or_default();
         if others.insert(node) && others.len() > 1 {
             self.moved.extend(others.iter());
+        }
+    }
+
+    fn reinstall(&mut self, node: usize) {
+        self.forget(node);
+        self.free(node);
+        self.forgotten.insert(node);
+    }
+
+    fn restore(&mut self, node: usize, restored: &Node) {
+        self.alone.remove(&node);
+        if restored.is_empty() {
+            self.reinstall(node);
+        }
+        // Its lease may have an address that the node no longer knows as its own.
+        if self.backups.get(&node).is_some_and(|before| *before != restored.address) {
+            self.moved.insert(node);
         }
     }
 

@@ -237,6 +237,11 @@ impl Node {
         checkpoint.is_some_and(|checkpoint| checkpoint.local.own.is_some())
     }
 
+    /// Whether its disk names no subnet.
+    pub fn is_empty(&self) -> bool {
+        self.pods().is_none() && !self.remembers()
+    }
+
     pub fn is_running(&self) -> bool {
         self.run.as_ref().is_some_and(|run| !run.is_stopped)
     }
