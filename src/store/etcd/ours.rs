@@ -66,11 +66,13 @@ impl Ours {
         let stored = listing.stored.iter().find(|stored| stored.record.id == id);
         let shows_our_write = stored.is_some_and(|stored| stored.mod_revision == own.mod_revision);
         // Changes before our write are ignored, unless revisions have restarted: then they are
-        // lower, or the same without our write.
+        // lower, or the same without our write. A lease that a backup restored was written before
+        // ours, so no other machine has overwritten ours with it.
         if listing.revision < known.max(own.mod_revision)
             || (listing.revision == own.mod_revision && !shows_our_write)
         {
             own.mod_revision = 0;
+            own.disputed = None;
         }
         self.see(&id, stored, listing.revision)
     }
@@ -220,6 +222,20 @@ mod tests {
         let low = || vec![stored(OTHER, Some(8), 3)];
         assert_eq!(loss_by_listing(low(), 4, 2).as_deref(), Some(TAKEN));
         assert_eq!(loss_by_listing(low(), 600, 500).as_deref(), Some(TAKEN));
+    }
+
+    #[test]
+    fn a_restored_store_ends_a_dispute() {
+        let public_ips = ["10.0.0.2".parse().unwrap()];
+        let is_disputed = |revision| {
+            let mut ours = ours();
+            let dispute = Dispute { since: Instant::now(), with: public_ips.to_vec() };
+            ours.own = ours.own.map(|own| Own { disputed: Some(dispute), ..own });
+            let stored = vec![stored(OTHER, Some(7), revision)];
+            ours.see_all(&Listing { stored, revision }, revision);
+            ours.own.unwrap().is_disputed_with(&public_ips)
+        };
+        assert_eq!([10, 3].map(is_disputed), [true, false]);
     }
 
     #[test]

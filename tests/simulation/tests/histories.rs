@@ -30,7 +30,7 @@ fn a_seed_decides_everything() {
 }
 
 /// Without what they needed not to be rejected. Other dice do not change them.
-fn rejected_once() -> [(u64, Vec<Step>); 3] {
+fn rejected_once() -> [(u64, Vec<Step>); 4] {
     let copy = |node| Act::Copy(node, MachineId::Kept);
     [
         // A supervisor restarts the daemon of a copy.
@@ -45,6 +45,17 @@ fn rejected_once() -> [(u64, Vec<Step>); 3] {
                 step(65_165, Act::Etcd(EtcdAct::Up)),
                 step(66_071, copy(1)),
                 step(67_104, Act::Configure(Config::HostGw)),
+            ],
+        ),
+        // A restarted node with a new address finds its former one in a restored store.
+        (
+            4499,
+            vec![
+                step(15_000, Act::Kill(3)),
+                step(23_019, Act::Readdress(3, 6)),
+                step(37_959, Act::Etcd(EtcdAct::BackUp)),
+                step(56_379, Act::Start(3)),
+                step(59_703, Act::Etcd(EtcdAct::Restore)),
             ],
         ),
     ]
