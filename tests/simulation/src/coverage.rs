@@ -71,11 +71,11 @@ impl Coverage {
 
 /// Before this moment.
 fn flip(script: &Script, at: Duration) -> Flip {
-    let edits = script.steps.iter().filter_map(|step| match step.act {
+    let mut edits = script.steps.iter().filter_map(|step| match step.act {
         Act::Configure(config) => Some((step.at, config)),
         _ => None,
     });
-    match edits.filter(|(edited, _)| *edited < at).last() {
+    match edits.rfind(|(edited, _)| *edited < at) {
         Some((_, Config::Missing | Config::Malformed)) => Flip::Mistake,
         Some((edited, _)) if at.saturating_sub(edited) <= AROUND => Flip::Begun,
         None | Some((_, Config::Vxlan)) => Flip::Vxlan,

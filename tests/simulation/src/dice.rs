@@ -168,7 +168,7 @@ impl Throw<'_> {
             Fault::Edit | Fault::Mistake => self.edit(at, end, fault),
             Fault::Kill => self.pair((at, Act::Kill(node)), (end, Act::Start(node))),
             Fault::KillAlone => {
-                self.begin_alone((at, Act::Kill(node)), Act::Start(node), end, node)
+                self.begin_alone((at, Act::Kill(node)), Act::Start(node), end, node);
             }
             Fault::Stop => self.pair((at, Act::Stop(node)), (end, Act::Continue(node))),
             Fault::PowerCut => self.pair((at, Act::PowerOff(node)), (end, Act::PowerOn(node))),

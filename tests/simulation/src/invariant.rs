@@ -115,17 +115,11 @@ impl Judge {
     /// config, excuse nothing.
     pub fn take(&mut self, act: &Act, cluster: &Cluster) {
         match act {
-            Act::PowerOff(node) => {
-                self.excuse(*node, JOIN);
-                if self.calm >= SAVED && !self.may_end(&cluster.nodes[*node]) {
-                    self.alone.insert(*node);
-                }
-            }
-            Act::DeleteLease(node) => {
-                self.need_store(*node);
-                self.free(*node);
-            }
-            Act::Reinstall(node) => self.reinstall(*node),
+            Act::PowerOff(node)
+            | Act::Reinstall(node)
+            | Act::Readdress(node, _)
+            | Act::BackUpDisk(node)
+            | Act::RestoreDisk(node) => self.take_machine(act, *node, cluster),
             // They have no pods any more, and may get each the subnet of the other one.
             Act::SwapAddresses(one, other) => {
                 for node in [*one, *other] {
@@ -133,14 +127,16 @@ impl Judge {
                     self.note_address(node, cluster.nodes[node].address);
                 }
             }
-            Act::Readdress(node, _) => {
+            Act::Copy(node, MachineId::Kept) => self.copy(*node, &cluster.nodes[*node]),
+            Act::DeleteLease(node) => {
                 self.need_store(*node);
-                self.note_address(*node, cluster.nodes[*node].address);
+                self.free(*node);
             }
-            Act::BackUpDisk(node) => {
-                self.backups.insert(*node, cluster.nodes[*node].address);
+            Act::Etcd(EtcdAct::BackUp) => {
+                self.copied_store = cluster.nodes.iter().map(|node| node.address).collect();
             }
-            Act::RestoreDisk(node) => self.restore(*node, &cluster.nodes[*node]),
+            Act::Etcd(EtcdAct::Restore) => self.restore_etcd(cluster),
+            Act::Segment(SegmentAct::DropPods) => self.all_need_store(),
             Act::Kernel(node, KernelAct::RefuseRoutes) => {
                 self.refused.insert(*node);
                 self.excuse(*node, JOIN);
@@ -153,48 +149,61 @@ impl Judge {
             | Act::RecreateInterface(node)
             | Act::LinkDown(node, _)
             | Act::LinkUp(node, _) => self.excuse(*node, REPAIR),
-            Act::Copy(node, MachineId::Kept) => {
-                let (original, copy) = (&cluster.nodes[*node], self.debts.len() - 1);
-                if is_running(original) && original.remembers() && !self.moved.contains(node) {
-                    self.copied.push((copy, *node));
-                    self.excuse(*node, COPIED);
-                } else {
-                    // Whichever of the two starts first has the subnet.
-                    self.moved.extend([*node, copy]);
-                    self.excuse(*node, JOIN);
-                }
-            }
-            Act::Etcd(EtcdAct::BackUp) => {
-                self.copied_store = cluster.nodes.iter().map(|node| node.address).collect();
-            }
-            Act::Etcd(EtcdAct::Restore) => {
-                self.all_need_store();
-                // Neither address nor id of its lease is known to this node.
-                let before = self.copied_store.iter().zip(&cluster.nodes);
-                let changed = before.filter(|(address, node)| **address != node.address);
-                let changed = changed.map(|(_, node)| node.index);
-                self.moved.extend(changed.filter(|node| self.forgotten.contains(node)));
-            }
-            Act::Segment(SegmentAct::DropPods) => self.all_need_store(),
             Act::Kill(_)
             | Act::Start(_)
             | Act::Stop(_)
             | Act::Continue(_)
             | Act::PowerOn(_)
             | Act::StoreLink(..)
-            | Act::Etcd(
-                EtcdAct::Down
-                | EtcdAct::Leaderless
-                | EtcdAct::Slow(_)
-                | EtcdAct::Up
-                | EtcdAct::Compact,
-            )
+            | Act::Etcd(_)
             | Act::Configure(_)
-            | Act::Segment(SegmentAct::Cut(..) | SegmentAct::Join(..) | SegmentAct::PassPods)
+            | Act::Segment(_)
             | Act::Copy(_, MachineId::New)
-            | Act::Kernel(_, KernelAct::Overrun | KernelAct::Interrupt | KernelAct::Deafen(_))
+            | Act::Kernel(..)
             | Act::Join => {}
         }
+    }
+
+    fn take_machine(&mut self, act: &Act, index: usize, cluster: &Cluster) {
+        let node = &cluster.nodes[index];
+        match act {
+            Act::Reinstall(_) => self.reinstall(index),
+            Act::Readdress(..) => {
+                self.need_store(index);
+                self.note_address(index, node.address);
+            }
+            Act::BackUpDisk(_) => {
+                self.backups.insert(index, node.address);
+            }
+            Act::RestoreDisk(_) => self.restore(index, node),
+            _ => {
+                self.excuse(index, JOIN);
+                if self.calm >= SAVED && !self.may_end(node) {
+                    self.alone.insert(index);
+                }
+            }
+        }
+    }
+
+    fn copy(&mut self, node: usize, original: &Node) {
+        let copy = self.debts.len() - 1;
+        if is_running(original) && original.remembers() && !self.moved.contains(&node) {
+            self.copied.push((copy, node));
+            self.excuse(node, COPIED);
+        } else {
+            // Whichever of the two starts first has the subnet.
+            self.moved.extend([node, copy]);
+            self.excuse(node, JOIN);
+        }
+    }
+
+    fn restore_etcd(&mut self, cluster: &Cluster) {
+        self.all_need_store();
+        // Neither address nor id of its lease is known to this node.
+        let before = self.copied_store.iter().zip(&cluster.nodes);
+        let changed = before.filter(|(address, node)| **address != node.address);
+        let changed = changed.map(|(_, node)| node.index);
+        self.moved.extend(changed.filter(|node| self.forgotten.contains(node)));
     }
 
     /// A machine was added.
@@ -386,13 +395,11 @@ impl Judge {
             .or_else(|| foreign(cluster))
             .or_else(|| self.stopped(cluster))
             .or_else(|| self.copies(cluster));
-        match found {
-            Some(found) => Some(found),
-            None => {
-                let found = self.views(cluster).await;
-                found.or_else(|| self.leftovers(cluster)).or_else(|| self.table(cluster))
-            }
+        if found.is_some() {
+            return found;
         }
+        let found = self.views(cluster).await;
+        found.or_else(|| self.leftovers(cluster)).or_else(|| self.table(cluster))
     }
 
     /// The number of peers that each node has. The lease of a node that has ended stays until its

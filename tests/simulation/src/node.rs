@@ -42,8 +42,15 @@ pub struct Node {
     /// Why its daemons have ended by themselves.
     pub ends: Vec<String>,
     restart: Option<Instant>,
-    /// What was read in the subnet file last, and in which file.
-    pods: RefCell<Option<((u64, SystemTime), Option<Prefix>)>>,
+    pods: RefCell<Option<ReadPods>>,
+}
+
+/// What was read in the subnet file last.
+#[derive(Clone, Copy)]
+struct ReadPods {
+    /// Its inode, and the time of its last change.
+    version: (u64, SystemTime),
+    pods: Option<Prefix>,
 }
 
 const UNDERLAY: &str = "eth0";
@@ -218,12 +225,13 @@ impl Node {
     pub fn pods(&self) -> Option<Prefix> {
         let file = fs::metadata(self.subnet_file()).ok()?;
         let version = (file.ino(), file.modified().ok()?);
-        let mut pods = self.pods.borrow_mut();
-        if pods.is_none_or(|(read, _)| read != version) {
+        let mut read = self.pods.borrow_mut();
+        if read.is_none_or(|read| read.version != version) {
             let subnets = tweed_cni::subnet_env::previous_subnets(&self.subnet_file()).ok()?;
-            *pods = Some((version, subnets.into_iter().map(Prefix::from).next()));
+            let pods = subnets.into_iter().map(Prefix::from).next();
+            *read = Some(ReadPods { version, pods });
         }
-        pods.and_then(|(_, pods)| pods)
+        read.and_then(|read| read.pods)
     }
 
     /// The name of the lease of its pods.
