@@ -49,6 +49,8 @@ pub struct Judge {
     copied_store: Vec<IpAddr>,
     /// The machines that were installed again.
     forgotten: BTreeSet<usize>,
+    /// The nodes that recognise their lease in a restored etcd only by their address.
+    unproved: BTreeSet<usize>,
     /// The nodes that have, or had, an address.
     addresses: BTreeMap<IpAddr, BTreeSet<usize>>,
     arrivals: Arrivals,
@@ -104,6 +106,7 @@ impl Judge {
             backups: BTreeMap::new(),
             copied_store: Vec::new(),
             forgotten: BTreeSet::new(),
+            unproved: BTreeSet::new(),
             addresses: BTreeMap::new(),
             arrivals: Arrivals::default(),
         };
@@ -171,6 +174,9 @@ impl Judge {
             Act::Readdress(..) => {
                 self.need_store(index);
                 self.note_address(index, node.address);
+                if self.unproved.contains(&index) {
+                    self.moved.insert(index);
+                }
             }
             Act::BackUpDisk(_) => {
                 self.backups.insert(index, node.address);
@@ -199,11 +205,17 @@ impl Judge {
 
     fn restore_etcd(&mut self, cluster: &Cluster) {
         self.all_need_store();
-        // Neither address nor id of its lease is known to this node.
+        // The id of their lease in the backup is unknown to them.
+        self.unproved.extend(&self.forgotten);
         let before = self.copied_store.iter().zip(&cluster.nodes);
         let changed = before.filter(|(address, node)| **address != node.address);
         let changed = changed.map(|(_, node)| node.index);
-        self.moved.extend(changed.filter(|node| self.forgotten.contains(node)));
+        self.moved.extend(changed.filter(|node| self.unproved.contains(node)));
+        // The backup is of the moment in which the copy had the lease.
+        let has_lease =
+            |(copy, _): &&(usize, usize)| cluster.leases_of(&cluster.nodes[*copy]).next().is_some();
+        let copied = self.copied.iter().filter(has_lease);
+        self.moved.extend(copied.flat_map(|(copy, original)| [*copy, *original]));
     }
 
     /// A machine was added.
