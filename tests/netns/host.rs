@@ -33,16 +33,8 @@ pub(crate) fn on_a_host<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send 
         unshare(CloneFlags::CLONE_NEWNET).unwrap();
         // Otherwise the kernel notifies again when duplicate address detection ends.
         fs::write("/proc/sys/net/ipv6/conf/default/accept_dad", "0").unwrap();
-        for line in [
-            "link set lo up",
-            "link add eth0 type veth peer name far0",
-            "link set eth0 up",
-            "link set far0 up",
-            "addr add 172.16.0.1/24 dev eth0",
-            "addr add fd16::1/64 dev eth0",
-        ] {
-            ip(line);
-        }
+        ip("link set lo up");
+        add_uplink();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             shows("link show eth0", "state UP").await;
@@ -53,6 +45,18 @@ pub(crate) fn on_a_host<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send 
     };
     if let Err(panicked) = thread::spawn(body).join() {
         panic::resume_unwind(panicked);
+    }
+}
+
+pub(crate) fn add_uplink() {
+    for line in [
+        "link add eth0 type veth peer name far0",
+        "link set eth0 up",
+        "link set far0 up",
+        "addr add 172.16.0.1/24 dev eth0",
+        "addr add fd16::1/64 dev eth0",
+    ] {
+        ip(line);
     }
 }
 
@@ -242,16 +246,28 @@ pub(crate) async fn missing(kernel: &mut NetlinkKernel, desired: &KernelState) -
 
 /// All notifications until now.
 pub(crate) async fn notifications(kernel: &mut NetlinkKernel) -> Vec<Observation> {
+    notifications_until(kernel, "lo").await
+}
+
+/// All notifications until now; `marker` is a link that nothing else changes.
+pub(crate) async fn notifications_until(
+    kernel: &mut NetlinkKernel,
+    marker: &str,
+) -> Vec<Observation> {
     addresses_are_in_use().await;
     // The kernel sends notifications in order: the marker comes after all earlier ones.
-    ip("link set lo alias marker");
-    let marker = Observation::LinkChanged(name("lo"));
+    let mark = || ip(&format!("link set {marker} alias marker"));
+    mark();
+    let marked = Observation::LinkChanged(name(marker));
     let mut observations = Vec::new();
     loop {
         let next = tokio::time::timeout(Duration::from_secs(60), kernel.observe());
         let observation = next.await.expect("no notification of the marker").unwrap();
-        if observation == marker {
-            return observations;
+        match observation {
+            _ if observation == marked => return observations,
+            // It did not listen yet.
+            Observation::Paused => drop(mark()),
+            _ => {}
         }
         observations.push(observation);
     }

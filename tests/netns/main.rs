@@ -7,6 +7,7 @@ mod facts;
 mod firewall;
 mod foreign;
 mod host;
+mod model;
 mod neighbour;
 mod nexthop;
 mod observe;

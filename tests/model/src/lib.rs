@@ -139,7 +139,7 @@ impl ModelKernel {
 
     /// The host gets an interface.
     pub fn add_interface(&self, interface: Interface) {
-        self.world().facts.interfaces.push(interface);
+        self.world().add_interface(interface);
     }
 
     /// An interface of the host disappears, with the tunnels bound to it.

@@ -22,8 +22,8 @@ pub(super) struct World {
     pub(super) changes: u64,
 }
 
-/// The notifications of a change. The kernel sends none for sysctls, for iptables, or for IPv4
-/// routes that are removed with their link.
+/// The notifications of a change. The kernel sends none for legacy iptables, for sysctls but reverse-path
+/// filters, or for IPv4 routes that are removed with their link.
 type Notifications = Vec<Observation>;
 
 impl World {
@@ -87,6 +87,9 @@ impl World {
             {
                 Err("File exists".into())
             }
+            Op::Create(entry) | Op::Replace(entry) if self.is_void(entry) => {
+                Ok(Notifications::new())
+            }
             Op::Create(entry) | Op::Replace(entry) => {
                 self.check(entry)?;
                 Ok(self.put(Entry::clone(entry)))
@@ -102,7 +105,8 @@ impl World {
         self.changes += 1;
         match &entry {
             Entry::Link(link) => self.put_link(link.clone()),
-            Entry::Setting(_) | Entry::Chain(_) => {
+            Entry::Setting(setting) => self.put_setting(setting.clone()),
+            Entry::Chain(_) => {
                 self.state.insert(entry);
                 Notifications::new()
             }
@@ -142,8 +146,12 @@ impl World {
                 self.state.remove(key).map(notifications).into_iter().collect()
             }
             Key::Nexthop(id) => self.lose_nexthop(*id),
-            Key::Address(..)
-            | Key::Renewal(_)
+            Key::Address(link, ..) => {
+                let had_one = self.has_ipv4(link);
+                let lost = self.state.remove(key).map(|_| Observation::Lost(key.clone()));
+                lost.into_iter().chain(self.end_ipv4(link, had_one)).collect()
+            }
+            Key::Renewal(_)
             | Key::Element(..)
             | Key::Fdb(..)
             | Key::Neighbour(..)
@@ -153,22 +161,62 @@ impl World {
         }
     }
 
-    /// Its routes are removed with it, without notification.
+    fn has_ipv4(&self, link: &LinkName) -> bool {
+        let mut interfaces = self.facts.interfaces.iter().filter(|it| it.name == *link);
+        interfaces.any(|it| it.addresses.iter().any(|own| own.address.is_ipv4()))
+            || self.state.entries().any(|entry| {
+                matches!(entry, Entry::Address(own) if own.link == *link && own.address.is_ipv4())
+            })
+    }
+
+    /// With its last IPv4 address, a link loses its IPv4 neighbours, and its routes without
+    /// notification. Routes with a nexthop object stay.
+    fn end_ipv4(&mut self, link: &LinkName, had_one: bool) -> Notifications {
+        if !had_one || self.has_ipv4(link) {
+            return Notifications::new();
+        }
+        let is_lost = |entry: &Entry| match entry {
+            Entry::Route(route) => {
+                route.destination.family() == Family::V4 && route.nexthop.is_none()
+            }
+            Entry::Neighbour(neighbour) => neighbour.address.is_ipv4(),
+            _ => false,
+        };
+        let is_lost = |entry: &Entry| entry.link() == Some(link) && is_lost(entry);
+        let lost = self.state.entries().filter(|entry| is_lost(entry)).map(Entry::key);
+        let notified = lost.filter(|key| matches!(key, Key::Neighbour(..)));
+        let notifications = notified.map(Observation::Lost).collect();
+        self.state.retain(|entry| !is_lost(entry));
+        notifications
+    }
+
+    /// Its routes are removed with it; only those of IPv6 are notified.
     fn lose_nexthop(&mut self, id: NexthopId) -> Notifications {
         let key = Key::Nexthop(id);
-        let notifications = self.state.remove(&key).map(|_| Observation::Lost(key));
-        self.state.retain(|entry| !matches!(entry, Entry::Route(r) if r.nexthop == Some(id)));
-        notifications.into_iter().collect()
+        let is_on_it = |entry: &Entry| matches!(entry, Entry::Route(r) if r.nexthop == Some(id));
+        let routes = self.state.entries().filter(|entry| is_on_it(entry)).map(Entry::key);
+        let notified =
+            routes.filter(|it| matches!(it, Key::Route(to, _) if to.family() == Family::V6));
+        let mut notifications: Notifications = notified.map(Observation::Lost).collect();
+        notifications.extend(self.state.remove(&key).map(|_| Observation::Lost(key)));
+        self.state.retain(|entry| !is_on_it(entry));
+        notifications
     }
 
     pub(super) fn link_up(&mut self, link: &LinkName) -> Notifications {
+        if self.is_up(link) == Some(true) {
+            return Notifications::new();
+        }
         self.changes += 1;
         self.set_up(link, LinkState::Up);
         vec![Observation::LinkChanged(link.clone())]
     }
 
-    /// The link drops its routes and neighbours; only removed IPv6 routes are notified.
+    /// The link drops its routes, neighbours and IPv6 addresses; only what was IPv6 is notified.
     pub(super) fn link_down(&mut self, link: &LinkName) -> Notifications {
+        if self.is_up(link) == Some(false) {
+            return Notifications::new();
+        }
         self.changes += 1;
         self.set_up(link, LinkState::Down);
         let on_link = |entry: &Entry| entry.link() == Some(link);
@@ -177,13 +225,24 @@ impl World {
                 Entry::Route(route) if route.destination.family() == Family::V6 => {
                     Some(Observation::Lost(entry.key()))
                 }
+                Entry::Address(own) if own.address.is_ipv6() => {
+                    Some(Observation::Lost(entry.key()))
+                }
                 _ => None,
             });
         let notifications = notifications.chain([Observation::LinkChanged(link.clone())]).collect();
         self.state.retain(|entry| {
-            let goes = matches!(entry, Entry::Route(_) | Entry::Nexthop(_) | Entry::Neighbour(_));
+            let goes = match entry {
+                Entry::Address(own) => own.address.is_ipv6(),
+                Entry::Route(_) | Entry::Nexthop(_) | Entry::Neighbour(_) => true,
+                _ => false,
+            };
             !(on_link(entry) && goes)
         });
+        let interface = self.facts.interfaces.iter_mut().find(|it| it.name == *link);
+        if let Some(interface) = interface {
+            interface.addresses.retain(|own| own.address.is_ipv4());
+        }
         notifications
     }
 
@@ -192,11 +251,23 @@ impl World {
         link: &LinkName,
         change: impl FnOnce(&mut Interface),
     ) -> Notifications {
+        self.changes += 1;
+        let had_one = self.has_ipv4(link);
         let mut interfaces = self.facts.interfaces.iter_mut();
         if let Some(interface) = interfaces.find(|interface| interface.name == *link) {
             change(interface);
         }
-        vec![Observation::LinkChanged(link.clone())]
+        let mut notifications = self.end_ipv4(link, had_one);
+        notifications.push(Observation::LinkChanged(link.clone()));
+        notifications
+    }
+
+    pub(super) fn add_interface(&mut self, interface: Interface) {
+        self.changes += 1;
+        let (link, kind, on) =
+            (interface.name.clone(), SettingKind::ReversePath, self.makes_strict());
+        self.state.insert(Entry::Setting(Setting { link, kind, on }));
+        self.facts.interfaces.push(interface);
     }
 
     pub(super) fn remove_interface(&mut self, link: &LinkName) -> Notifications {
@@ -210,6 +281,14 @@ impl World {
         });
         let gone: Vec<LinkName> = bound.chain([link.clone()]).collect();
         gone.into_iter().flat_map(|link| self.lose(&Key::Link(link))).collect()
+    }
+
+    fn put_setting(&mut self, setting: Setting) -> Notifications {
+        let (link, kind) = (setting.link.clone(), setting.kind);
+        let before = self.state.insert(Entry::Setting(setting.clone()));
+        let is_changed = before.is_none_or(|it| *it != Entry::Setting(setting));
+        let is_notified = kind == SettingKind::ReversePath && self.is_up(&link).is_some();
+        if is_changed && is_notified { vec![Observation::LinkChanged(link)] } else { Vec::new() }
     }
 
     fn put_link(&mut self, link: Link) -> Notifications {
@@ -234,8 +313,12 @@ impl World {
 
     /// Whether a new device has a strict filter, by the host's default.
     fn makes_strict(&self) -> bool {
-        let mut entries = self.state.entries();
-        entries.any(|e| matches!(e, Entry::Setting(it) if it.is_on(SettingKind::ReversePath)))
+        let default = Key::Setting(SettingKind::ReversePath, LinkName::new("default"));
+        let default = self.state.get(&default);
+        default.map_or(
+            self.facts.makes_strict,
+            |entry| matches!(entry, Entry::Setting(setting) if setting.on),
+        )
     }
 
     fn check(&self, entry: &Entry) -> Result<(), String> {
@@ -260,6 +343,14 @@ impl World {
                 entry.link().map_or(Ok(()), |link| self.check_device(link))
             }
         }
+    }
+
+    /// A link that has no settings of IPv6 needs none.
+    fn is_void(&self, entry: &Entry) -> bool {
+        let Entry::Setting(Setting { link, kind: SettingKind::AcceptRa, .. }) = entry else {
+            return false;
+        };
+        self.is_up(link).is_none()
     }
 
     fn check_setting(&self, Setting { link, kind, .. }: &Setting) -> Result<(), String> {

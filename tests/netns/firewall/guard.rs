@@ -47,7 +47,7 @@ fn element(address: IpAddr) -> Entry {
 }
 
 /// The entries of a guard with `peers` peers per family.
-fn guarding(peers: u32) -> KernelState {
+pub(crate) fn guarding(peers: u32) -> KernelState {
     let addresses = (1..=peers).flat_map(|number| {
         let v4 = Ipv4Addr::from_bits(0xac14_0000 + number);
         let v6 = Ipv6Addr::from_bits((0xfd16 << 112) + (7 << 64) + u128::from(number));

@@ -1,5 +1,5 @@
 //! Tables of nftables, chains of iptables, and the guard of the tunnel.
 
 mod chains;
-mod guard;
+pub(crate) mod guard;
 mod tables;

@@ -17,7 +17,7 @@ use tweed::control::{Event, Query};
 use tweed::daemon::options::{Options, StoreOptions};
 use tweed::daemon::{Blocking, Daemon, Parts, checkpoint, load_checkpoint, previous};
 use tweed::model::checkpoint::{Checkpoint, HostId};
-use tweed::model::entry::{Entry, LinkName, Route, SettingKind};
+use tweed::model::entry::{Entry, LinkName, Route};
 use tweed::model::node::{Facts, Interface, InterfaceAddress, Lifetime};
 use tweed::model::prefix::{Family, Prefix};
 use tweed::model::status::Status;
@@ -147,7 +147,6 @@ impl Node {
         for interface in facts.interfaces {
             self.kernel.add_interface(interface);
         }
-        self.kernel.set_silently(Entry::Setting(SettingKind::ReversePath.off(&name)));
         self.kernel.link_up(&name);
         self.add_foreign_route();
     }

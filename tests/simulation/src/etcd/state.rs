@@ -15,6 +15,9 @@ use tonic::Status;
 /// What etcd answers, or its error.
 pub(super) type Answer<T> = Result<T, Status>;
 
+/// The revision of the last compaction before there was one; 0 can be compacted once.
+const NEVER: i64 = -1;
+
 /// The events of one revision.
 pub(super) type Change = (i64, Vec<PbEvent>);
 
@@ -55,7 +58,7 @@ impl State {
             cluster,
             term: 2,
             revision: 1,
-            compacted: 0,
+            compacted: NEVER,
             keys: BTreeMap::new(),
             changes: Vec::new(),
             leases: BTreeMap::new(),
