@@ -1,6 +1,7 @@
 //! Uses one server of a store at a time, and the next one after a failure.
 
 use std::error::Error as StdError;
+use std::fmt;
 use std::future::Future;
 use std::iter::successors;
 use std::sync::Arc;
@@ -14,6 +15,39 @@ use super::operator::Unavailable;
 use super::report::Report;
 use super::watch::Interrupted;
 use crate::random::random;
+
+/// How the servers of a store are reached.
+#[derive(Clone, Default)]
+pub enum Transport<C> {
+    #[default]
+    Sockets,
+    /// Servers in memory.
+    Channels(Arc<OpenChannel<C>>),
+}
+
+/// Opens a connection to an endpoint, or returns why it cannot.
+type OpenChannel<C> = dyn Fn(&str) -> Result<C, String> + Send + Sync;
+
+impl<C> fmt::Debug for Transport<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Sockets => "Sockets",
+            Self::Channels(_) => "Channels",
+        })
+    }
+}
+
+impl<C> PartialEq for Transport<C> {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Sockets, Self::Sockets) => true,
+            (Self::Channels(open), Self::Channels(other)) => Arc::ptr_eq(open, other),
+            (Self::Sockets, Self::Channels(_)) | (Self::Channels(_), Self::Sockets) => false,
+        }
+    }
+}
+
+impl<C> Eq for Transport<C> {}
 
 /// The servers of one store.
 pub(super) trait Servers {

@@ -22,6 +22,7 @@ use hyper::Uri;
 use tokio::sync::watch as channel;
 use tokio::time::Instant;
 
+pub use self::failover::Transport;
 use self::operator::{StoreContents, Swap, Unavailable};
 use crate::mac::MacAddr;
 use crate::model::config::{ConfigUpdate, NetworkConfig};

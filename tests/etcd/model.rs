@@ -12,8 +12,8 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::join;
 use tokio::time::timeout;
-use tweed_simulation::etcd::{Etcd, State};
 use tweed_simulation::network::Link;
+use tweed_simulation::store::etcd::{Etcd, State};
 
 use crate::fixture::server::{EtcdServer, TIMEOUT};
 

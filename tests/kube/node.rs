@@ -35,7 +35,7 @@ pub(crate) fn vxlan(public_ips: &[&str]) -> LeaseAttributes {
 /// Node n1 with these servers.
 pub(crate) fn options(urls: &[String]) -> KubeOptions {
     KubeOptions {
-        api: ApiOptions { urls: urls.to_vec(), kubeconfig: None },
+        api: ApiOptions { urls: urls.to_vec(), ..ApiOptions::default() },
         annotation_prefix: AnnotationPrefix::default(),
         node: NodeRef::Name("n1".to_owned()),
         pod: None,

@@ -20,7 +20,7 @@ const CONFIG_MAPS: &str = "/api/v1/namespaces/kube-flannel/configmaps";
 
 fn store(server: &ApiServer) -> KubeClusterStore {
     KubeClusterStore::new(KubeClusterOptions {
-        api: ApiOptions { urls: vec![server.url()], kubeconfig: None },
+        api: ApiOptions { urls: vec![server.url()], ..ApiOptions::default() },
         annotation_prefix: AnnotationPrefix::default(),
         namespace: "kube-flannel".to_owned(),
         config_map: "kube-flannel-cfg".to_owned(),

@@ -7,7 +7,8 @@ use hyper::Uri;
 use super::argv::GivenFlags;
 use super::flags::EtcdFlags;
 use super::stop::Stop;
-use crate::store::etcd::{self, Credentials, EtcdOptions, LeaseTtl, Transport};
+use crate::store::Transport;
+use crate::store::etcd::{self, Credentials, EtcdOptions, LeaseTtl};
 use crate::store::is_protected;
 
 const ENDPOINTS: &str = "etcd-endpoints";

@@ -49,7 +49,8 @@ pub(super) fn api(
     let KubeFlags { api_url: urls, kubeconfig, annotation_prefix: prefix, .. } = flags;
     let urls = urls.iter().flat_map(|list| list.split(',')).map(str::trim);
     let urls = urls.filter(|url| !url.is_empty()).map(|url| api_url(url, settings));
-    let api = ApiOptions { urls: urls.collect::<Result<_, _>>()?, kubeconfig: kubeconfig.clone() };
+    let (urls, kubeconfig) = (urls.collect::<Result<_, _>>()?, kubeconfig.clone());
+    let api = ApiOptions { urls, kubeconfig, ..ApiOptions::default() };
     let wrong = |allowed: InvalidPrefix| {
         settings.bad_value("kube-annotation-prefix", prefix, allowed.to_string())
     };

@@ -3,14 +3,13 @@
 use std::error::Error as StdError;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{Certificate, Channel, Client, ConnectOptions, Error, Identity, TlsOptions};
 use tonic::Code;
 
 use crate::excerpt;
-use crate::store::failover::{Refusal, with_cause};
+use crate::store::failover::{Refusal, Transport, with_cause};
 
 /// The endpoints of etcd, and the prefix of our network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,7 +25,7 @@ pub struct EtcdOptions {
     pub key_file: Option<PathBuf>,
     pub credentials: Option<Credentials>,
     pub lease_ttl: LeaseTtl,
-    pub transport: Transport,
+    pub transport: Transport<Channel>,
 }
 
 /// After this time, a node that is off loses its subnet.
@@ -39,39 +38,6 @@ impl Default for LeaseTtl {
         Self(Duration::from_secs(86_400))
     }
 }
-
-/// How the servers are reached.
-#[derive(Clone, Default)]
-pub enum Transport {
-    #[default]
-    Sockets,
-    /// Servers in memory.
-    Channels(Arc<OpenChannel>),
-}
-
-/// Opens a connection to an endpoint, or returns why it cannot.
-type OpenChannel = dyn Fn(&str) -> Result<Channel, String> + Send + Sync;
-
-impl fmt::Debug for Transport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Sockets => "Sockets",
-            Self::Channels(_) => "Channels",
-        })
-    }
-}
-
-impl PartialEq for Transport {
-    fn eq(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Sockets, Self::Sockets) => true,
-            (Self::Channels(open), Self::Channels(other)) => Arc::ptr_eq(open, other),
-            (Self::Sockets, Self::Channels(_)) | (Self::Channels(_), Self::Sockets) => false,
-        }
-    }
-}
-
-impl Eq for Transport {}
 
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {

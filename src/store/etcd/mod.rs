@@ -13,7 +13,7 @@ mod store;
 pub mod value;
 mod watch;
 
-pub use connect::{Credentials, EtcdOptions, LeaseTtl, Transport, shown};
+pub use connect::{Credentials, EtcdOptions, LeaseTtl, shown};
 pub use operator::EtcdClusterStore;
 #[doc(hidden)]
 pub use startup::read_snapshot;

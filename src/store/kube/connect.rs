@@ -11,7 +11,7 @@ use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
 use crate::store::failover::with_cause;
-use crate::store::is_protected;
+use crate::store::{Transport, is_protected};
 
 /// How to reach the API servers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,6 +20,7 @@ pub struct ApiOptions {
     pub urls: Vec<String>,
     /// None means the service account of the pod.
     pub kubeconfig: Option<PathBuf>,
+    pub transport: Transport<Client>,
 }
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -33,6 +34,9 @@ const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// # Errors
 /// The message contains no secrets.
 pub(super) async fn open(options: &ApiOptions, url: Option<&str>) -> Result<Client, String> {
+    if let Transport::Channels(open) = &options.transport {
+        return open(url.unwrap_or_default());
+    }
     let mut config = match (&options.kubeconfig, url) {
         (Some(file), _) => from_file(file).await?,
         (None, None) => Config::incluster().map_err(|error| {
@@ -163,7 +167,7 @@ mod tests {
     async fn refusal(url: &str, secret: &str, flag: Option<&str>) -> Option<String> {
         let file = kubeconfig(url, secret);
         let kubeconfig = Some(file.path().to_owned());
-        open(&ApiOptions { urls: Vec::new(), kubeconfig }, flag).await.err()
+        open(&ApiOptions { kubeconfig, ..ApiOptions::default() }, flag).await.err()
     }
 
     #[tokio::test]

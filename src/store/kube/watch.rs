@@ -349,7 +349,7 @@ mod tests {
 
     fn source() -> KubeSource {
         let options = KubeOptions {
-            api: ApiOptions { urls: Vec::new(), kubeconfig: None },
+            api: ApiOptions::default(),
             annotation_prefix: AnnotationPrefix::default(),
             node: NodeRef::Name("n1".to_owned()),
             pod: None,

@@ -15,36 +15,45 @@ use tempfile::TempDir;
 use tokio::time::{Instant, sleep_until};
 
 use crate::act::Config;
-use crate::etcd::{Etcd, Health};
+use crate::network::LinkState;
 use crate::node::{Node, address};
 use crate::prober::Network;
+use crate::store::etcd::Etcd;
+use crate::store::{Health, Store, StoreKind};
 use crate::walk::{Arrival, Host, Lost};
 
 pub struct Cluster {
-    pub etcd: Etcd,
+    pub store: Store,
     pub network: Rc<Network>,
     pub nodes: Vec<Node>,
     begun: Instant,
     folder: TempDir,
+    /// The network config in Kubernetes, and the nodes whose kubelets write it into a file later.
+    mounted: Option<String>,
+    unwritten: Vec<(Instant, usize)>,
 }
 
 /// The key of the network config.
 const CONFIG: &[u8] = b"/coreos.com/network/config";
+/// A kubelet writes a changed config later than that of the node before.
+const MOUNT: Duration = Duration::from_millis(1500);
 const LEASES: &[u8] = b"/coreos.com/network/subnets/";
 
 impl Cluster {
-    /// Machines that are switched on, without daemons, next to an empty etcd.
+    /// Machines that are switched on, without daemons, next to an empty store.
     ///
     /// # Errors
     /// The disk of the simulating machine.
-    pub fn new(count: usize) -> io::Result<Self> {
+    pub fn new(count: usize, kind: StoreKind) -> io::Result<Self> {
         let folder = tempfile::Builder::new().prefix("tweed-simulation").tempdir_in(in_memory())?;
         let mut cluster = Self {
-            etcd: Etcd::new(),
+            store: Store::new(kind),
             network: Rc::default(),
             nodes: Vec::new(),
             begun: Instant::now(),
             folder,
+            mounted: None,
+            unwritten: Vec::new(),
         };
         for _ in 0..count {
             cluster.add()?;
@@ -63,6 +72,10 @@ impl Cluster {
         let free = addresses.find(is_free).ok_or_else(|| io::Error::other("no address is free"))?;
         let node = Node::new(index, free, self.folder.path())?;
         node.add_foreign_route();
+        node.mount(self.mounted.as_deref())?;
+        if let Store::Kubernetes(kubernetes) = &self.store {
+            kubernetes.add_node(index);
+        }
         let (kernel, address) = (node.kernel.clone(), node.address);
         let host = Host { kernel, address, is_up: true, pods: None };
         self.network.segment.borrow_mut().hosts.push(host);
@@ -91,12 +104,20 @@ impl Cluster {
 
     pub fn start(&mut self, index: usize) {
         if let Some(node) = self.nodes.get_mut(index) {
-            node.start(&self.etcd, &self.network);
+            node.start(&self.store, &self.network);
         }
     }
 
-    /// Writes or deletes the network config, as `etcdctl` does.
-    pub fn configure(&self, config: Config) {
+    /// Writes or deletes the network config, as `etcdctl` or `kubectl` does.
+    pub fn configure(&mut self, config: Config) {
+        let Store::Etcd(etcd) = &self.store else {
+            if self.store.is_writable() {
+                self.mounted = config.text();
+                let later = (0..).map(|index| Instant::now() + MOUNT * index);
+                self.unwritten = later.zip(0..self.nodes.len()).collect();
+            }
+            return;
+        };
         let key = CONFIG.to_vec();
         let request = match config.text() {
             Some(text) => PbTxnOpRequest::RequestPut(PbPutRequest {
@@ -109,15 +130,34 @@ impl Cluster {
                 ..PbDeleteRequest::default()
             }),
         };
-        self.transact(request);
+        transact(etcd, request);
     }
 
-    /// Whether etcd has a valid network config.
+    /// Kubelets write the network config into files.
+    fn mount(&mut self) -> io::Result<()> {
+        let (nodes, is_up) = (&self.nodes, self.store.health() == Health::Up);
+        let is_due = |(at, index): &mut (Instant, usize)| {
+            *at <= Instant::now() && is_up && nodes[*index].link.state() == LinkState::Open
+        };
+        let due: Vec<(Instant, usize)> = self.unwritten.extract_if(.., is_due).collect();
+        due.iter().try_for_each(|(_, index)| nodes[*index].mount(self.mounted.as_deref()))
+    }
+
+    /// The network config; none if there is none.
+    fn config(&self) -> Option<String> {
+        match &self.store {
+            Store::Etcd(etcd) => etcd.read(|state| {
+                let config = state.keys().find(|kv| kv.key == CONFIG)?;
+                Some(String::from_utf8_lossy(&config.value).into_owned())
+            }),
+            Store::Kubernetes(_) => self.mounted.clone(),
+        }
+    }
+
+    /// Whether each node can read a valid network config.
     pub fn is_configured(&self) -> bool {
-        self.etcd.read(|state| {
-            let config = state.keys().find(|kv| kv.key == CONFIG);
-            config.is_some_and(|kv| kv.value.starts_with(br#"{"Network""#))
-        })
+        let is_valid = self.config().is_some_and(|text| text.starts_with(r#"{"Network""#));
+        is_valid && self.unwritten.is_empty()
     }
 
     /// The virtual time since the cluster exists.
@@ -133,8 +173,12 @@ impl Cluster {
         mut look: impl FnMut(&Self) -> Option<T>,
     ) -> Option<T> {
         let mut end = pin!(sleep_until(Instant::now() + time));
-        self.etcd.end_leases();
-        self.nodes.iter_mut().for_each(|node| node.supervise(&self.etcd, &self.network));
+        if let Store::Etcd(etcd) = &self.store {
+            etcd.end_leases();
+        }
+        // The disk of the simulating machine is there.
+        let _ = self.mount();
+        self.nodes.iter_mut().for_each(|node| node.supervise(&self.store, &self.network));
         let mut found = look(self);
         poll_fn(|context| {
             for index in 0..self.nodes.len() {
@@ -172,28 +216,34 @@ impl Cluster {
 
     /// An operator deletes the lease of a node, whose daemon may run.
     pub fn delete_lease(&self, index: usize) {
+        let etcd = match &self.store {
+            Store::Etcd(etcd) => etcd,
+            Store::Kubernetes(kubernetes) if self.store.is_writable() => {
+                return kubernetes.remove_annotations(index);
+            }
+            Store::Kubernetes(_) => return,
+        };
         let node = self.nodes.get(index);
         let Some((key, _)) = node.and_then(|node| self.leases_of(node).next()) else { return };
         let delete = PbDeleteRequest { key: key.into_bytes(), ..PbDeleteRequest::default() };
-        self.transact(PbTxnOpRequest::RequestDeleteRange(delete));
+        transact(etcd, PbTxnOpRequest::RequestDeleteRange(delete));
     }
 
     /// The keys of all leases with their values.
     pub fn leases(&self) -> Vec<(String, String)> {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        self.etcd.read(|state| {
-            let leases = state.keys().filter(|kv| kv.key.starts_with(LEASES));
-            leases.map(|kv| (text(&kv.key), text(&kv.value))).collect()
-        })
+        match &self.store {
+            Store::Etcd(etcd) => etcd.read(|state| {
+                let leases = state.keys().filter(|kv| kv.key.starts_with(LEASES));
+                leases.map(|kv| (text(&kv.key), text(&kv.value))).collect()
+            }),
+            Store::Kubernetes(kubernetes) => kubernetes.leases(),
+        }
     }
 
     /// The leases and the network config.
     pub fn stored(&self) -> Vec<(String, String)> {
-        let config = self.etcd.read(|state| {
-            let config = state.keys().find(|kv| kv.key == CONFIG)?;
-            Some(String::from_utf8_lossy(&config.value).into_owned())
-        });
-        let config = config.map(|value| (String::new(), value));
+        let config = self.config().map(|value| (String::new(), value));
         self.leases().into_iter().chain(config).collect()
     }
 
@@ -207,16 +257,6 @@ impl Cluster {
     pub fn holds_lease(&self, node: &Node) -> bool {
         let name = node.lease_name();
         name.is_some_and(|name| self.leases_of(node).any(|(key, _)| key.ends_with(&name)))
-    }
-
-    /// Without effect while etcd does not work.
-    fn transact(&self, request: PbTxnOpRequest) {
-        if matches!(self.etcd.health(), Health::Down | Health::Leaderless) {
-            return;
-        }
-        let success = vec![PbTxnRequestOp { request: Some(request) }];
-        let request = PbTxnRequest { success, ..PbTxnRequest::default() };
-        self.etcd.change(|state| ((), state.txn(&request).ok().and_then(|(_, change)| change)));
     }
 
     /// Reads from the disks where the pods of each host are.
@@ -234,6 +274,16 @@ impl Cluster {
     pub fn send(&self, from: usize, to: usize) -> Result<Arrival, Lost> {
         self.network.segment.borrow().pod_to_pod(from, to)
     }
+}
+
+/// Without effect while etcd does not work.
+fn transact(etcd: &Etcd, request: PbTxnOpRequest) {
+    if matches!(etcd.health(), Health::Down | Health::Leaderless) {
+        return;
+    }
+    let success = vec![PbTxnRequestOp { request: Some(request) }];
+    let request = PbTxnRequest { success, ..PbTxnRequest::default() };
+    etcd.change(|state| ((), state.txn(&request).ok().and_then(|(_, change)| change)));
 }
 
 /// A file system in memory, where there is one.

@@ -9,6 +9,7 @@ use rand::{RngExt, SeedableRng};
 
 use crate::act::{Act, Config, Device, EtcdAct, KernelAct, MachineId, SegmentAct, Step};
 use crate::network::LinkState;
+use crate::store::StoreKind;
 
 /// Until then, the cluster is left alone.
 pub const CALM: Duration = Duration::from_secs(15);
@@ -80,17 +81,27 @@ pub enum Fault {
     DropPods,
 }
 
+impl Fault {
+    /// Two machines with one name cannot be in Kubernetes.
+    fn is_possible(self, store: StoreKind) -> bool {
+        self != Self::Copy || store == StoreKind::Etcd
+    }
+}
+
 /// How histories are thrown.
 #[derive(Clone, Debug)]
 pub struct Dice {
     pub nodes: usize,
     /// Only these faults happen. At least one.
     pub faults: Vec<Fault>,
+    /// Only this store is used; if none, the seed decides.
+    pub store: Option<StoreKind>,
 }
 
 /// A history before it is played.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Script {
+    pub store: StoreKind,
     /// In the order of time.
     pub steps: Vec<Step>,
     pub thrown: Vec<(Duration, Fault)>,
@@ -99,22 +110,28 @@ pub struct Script {
 impl Dice {
     /// All faults, for this number of nodes.
     pub fn new(nodes: usize) -> Self {
-        Self { nodes, faults: Fault::value_variants().to_vec() }
+        Self { nodes, faults: Fault::value_variants().to_vec(), store: None }
     }
 
     /// The history with this seed.
     pub fn throw(&self, seed: u64) -> Script {
         let mut rng = StdRng::seed_from_u64(seed);
         let (focus, turn) = (rng.random_range(0..self.nodes), any_time(&mut rng));
-        let mut throw =
-            Throw { rng, dice: self, focus, turn, last: None, script: Script::default() };
+        let store = self.store.unwrap_or(match seed % 2 {
+            0 => StoreKind::Etcd,
+            _ => StoreKind::Kubernetes,
+        });
+        let faults = self.faults.iter().copied().filter(|fault| fault.is_possible(store)).collect();
+        let script = Script { store, steps: Vec::new(), thrown: Vec::new() };
+        let mut throw = Throw { rng, dice: self, faults, focus, turn, last: None, script };
         // Before the daemons start.
         let config = throw.config();
         throw.add(Duration::ZERO, Act::Configure(config));
         if throw.rng.random_bool(EDITED) && self.faults.contains(&Fault::Edit) {
             throw.happen(turn, Fault::Edit);
         }
-        for _ in 0..throw.rng.random_range(1..=7) {
+        let number = if throw.faults.is_empty() { 0 } else { throw.rng.random_range(1..=7) };
+        for _ in 0..number {
             let (at, fault) = (throw.time(), throw.fault());
             throw.happen(at, fault);
         }
@@ -130,6 +147,8 @@ impl Dice {
 struct Throw<'a> {
     rng: StdRng,
     dice: &'a Dice,
+    /// Those that are possible with the store.
+    faults: Vec<Fault>,
     focus: usize,
     turn: Duration,
     last: Option<Fault>,
@@ -139,7 +158,7 @@ struct Throw<'a> {
 impl Throw<'_> {
     fn fault(&mut self) -> Fault {
         let again = self.last.filter(|_| self.rng.random_bool(REPEATED));
-        let faults = &self.dice.faults;
+        let faults = &self.faults;
         let fault = again.unwrap_or_else(|| faults[self.rng.random_range(0..faults.len())]);
         self.last = Some(fault);
         fault

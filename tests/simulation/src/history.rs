@@ -12,10 +12,10 @@ use tweed::model::entry::{Entry, Key, LinkName, Ownership};
 
 use crate::act::{Act, Config, Device, EtcdAct, KernelAct, SegmentAct, Step};
 use crate::cluster::Cluster;
-use crate::dice::{Dice, FAULTS, LENGTH};
-use crate::etcd::{Health, State};
+use crate::dice::{Dice, FAULTS, LENGTH, Script};
 use crate::invariant::{Judge, Violation};
 use crate::network::LinkState;
+use crate::store::{Health, Store, StoreBackup, StoreKind};
 
 /// What became of a history.
 #[derive(Clone, Debug)]
@@ -30,6 +30,7 @@ pub struct Outcome {
 pub struct Finding {
     pub seed: u64,
     pub nodes: usize,
+    pub store: StoreKind,
     pub violation: Violation,
     /// The acts without which it would be accepted.
     pub steps: Vec<Step>,
@@ -45,14 +46,19 @@ const GLANCE: Duration = Duration::from_millis(500);
 /// # Errors
 /// The disk of the simulating machine.
 pub fn play(seed: u64, dice: &Dice) -> io::Result<Outcome> {
-    replay(seed, dice.nodes, &dice.throw(seed).steps)
+    let script = dice.throw(seed);
+    replay(seed, (dice.nodes, script.store), &script.steps)
 }
 
-/// Plays these acts; all else follows from `seed`.
+/// Plays these acts with this many nodes and this store; all else follows from `seed`.
 ///
 /// # Errors
 /// The disk of the simulating machine.
-pub fn replay(seed: u64, nodes: usize, steps: &[Step]) -> io::Result<Outcome> {
+pub fn replay(
+    seed: u64,
+    (nodes, store): (usize, StoreKind),
+    steps: &[Step],
+) -> io::Result<Outcome> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -60,7 +66,7 @@ pub fn replay(seed: u64, nodes: usize, steps: &[Step]) -> io::Result<Outcome> {
         .build()?;
     runtime.block_on(async {
         tweed::random::seed(seed);
-        let mut history = History::begin(nodes)?;
+        let mut history = History::begin(nodes, store)?;
         let violation = history.run(steps).await?;
         Ok(Outcome { hash: history.hash.finish(), violation })
     })
@@ -71,19 +77,20 @@ pub fn replay(seed: u64, nodes: usize, steps: &[Step]) -> io::Result<Outcome> {
 /// # Errors
 /// The disk of the simulating machine.
 pub fn shrink(seed: u64, dice: &Dice, violation: Violation) -> io::Result<Finding> {
-    let (nodes, mut steps, mut violation) = (dice.nodes, dice.throw(seed).steps, violation);
+    let Script { mut steps, store, .. } = dice.throw(seed);
+    let (nodes, mut violation) = (dice.nodes, violation);
     let mut at = 0;
     while at < steps.len() {
         let mut fewer = steps.clone();
         fewer.remove(at);
-        match replay(seed, nodes, &fewer)?.violation {
+        match replay(seed, (nodes, store), &fewer)?.violation {
             Some(same) if same.invariant == violation.invariant => {
                 (steps, violation) = (fewer, same);
             }
             _ => at += 1,
         }
     }
-    Ok(Finding { seed, nodes, violation, steps })
+    Ok(Finding { seed, nodes, store, violation, steps })
 }
 
 struct History {
@@ -92,13 +99,13 @@ struct History {
     hash: DefaultHasher,
     /// The revision of etcd up to which `hash` has its changes.
     revision: i64,
-    etcd_backup: Option<State>,
+    store_backup: Option<StoreBackup>,
     disks: BTreeMap<usize, Vec<(PathBuf, Vec<u8>)>>,
 }
 
 impl History {
-    fn begin(nodes: usize) -> io::Result<Self> {
-        let mut cluster = Cluster::new(nodes)?;
+    fn begin(nodes: usize, store: StoreKind) -> io::Result<Self> {
+        let mut cluster = Cluster::new(nodes, store)?;
         cluster.configure(Config::Vxlan);
         (0..nodes).for_each(|index| cluster.start(index));
         let judge = Judge::new(&cluster);
@@ -107,7 +114,7 @@ impl History {
             judge,
             hash: DefaultHasher::new(),
             revision: 0,
-            etcd_backup: None,
+            store_backup: None,
             disks: BTreeMap::new(),
         })
     }
@@ -157,15 +164,23 @@ impl History {
             }
         }
         let (from, hash) = (self.revision + 1, &mut self.hash);
-        self.revision = self.cluster.etcd.read(|state| {
-            for (revision, event) in
-                state.since(from).flat_map(|(at, it)| it.iter().map(move |it| (at, it)))
-            {
-                let kv = event.kv.as_ref().map(|kv| (&kv.key, &kv.value, kv.lease));
-                (revision, event.r#type, kv).hash(hash);
+        match &self.cluster.store {
+            Store::Etcd(etcd) => {
+                self.revision = etcd.read(|state| {
+                    let changes = state.since(from);
+                    for (revision, event) in
+                        changes.flat_map(|(at, it)| it.iter().map(move |it| (at, it)))
+                    {
+                        let kv = event.kv.as_ref().map(|kv| (&kv.key, &kv.value, kv.lease));
+                        (revision, event.r#type, kv).hash(hash);
+                    }
+                    state.revision()
+                });
             }
-            state.revision()
-        });
+            Store::Kubernetes(kubernetes) => {
+                (kubernetes.version(), kubernetes.leases()).hash(hash);
+            }
+        }
         self.note(&format!("{:?} {} {text}", self.cluster.age(), self.revision));
     }
 
@@ -175,7 +190,7 @@ impl History {
 
     /// Ends all faults that are not over.
     fn heal(&mut self) {
-        self.cluster.etcd.set_health(Health::Up);
+        self.cluster.store.set_health(Health::Up);
         if !self.cluster.is_configured() {
             self.cluster.configure(Config::Vxlan);
         }
@@ -275,21 +290,17 @@ impl History {
     }
 
     fn change_etcd(&mut self, act: EtcdAct) {
-        let etcd = self.cluster.etcd.clone();
+        let (store, nodes) = (&self.cluster.store, self.cluster.nodes.len());
         match act {
-            EtcdAct::Down => etcd.set_health(Health::Down),
-            EtcdAct::Leaderless => etcd.set_health(Health::Leaderless),
-            EtcdAct::Slow(time) => etcd.set_health(Health::Slow(time)),
-            EtcdAct::Up => etcd.set_health(Health::Up),
-            EtcdAct::Compact => etcd.change(|state| {
-                let revision = state.revision();
-                let _ = state.compact(revision);
-                ((), None)
-            }),
-            EtcdAct::BackUp => self.etcd_backup = Some(etcd.read(Clone::clone)),
+            EtcdAct::Down => store.set_health(Health::Down),
+            EtcdAct::Leaderless => store.set_health(Health::Leaderless),
+            EtcdAct::Slow(time) => store.set_health(Health::Slow(time)),
+            EtcdAct::Up => store.set_health(Health::Up),
+            EtcdAct::Compact => store.compact(),
+            EtcdAct::BackUp => self.store_backup = Some(store.back_up()),
             EtcdAct::Restore => {
-                if let Some(backup) = self.etcd_backup.take() {
-                    etcd.restore(backup);
+                if let Some(backup) = self.store_backup.take() {
+                    store.restore(backup, nodes);
                 }
             }
         }
@@ -372,7 +383,8 @@ impl History {
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "seed {} with {} nodes: {}", self.seed, self.nodes, self.violation)?;
+        let Self { seed, nodes, store, violation, .. } = self;
+        writeln!(f, "seed {seed} with {nodes} nodes and {store}: {violation}")?;
         self.steps.iter().try_for_each(|step| writeln!(f, "  {step}"))
     }
 }

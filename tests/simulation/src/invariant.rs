@@ -12,9 +12,9 @@ use tweed::model::prefix::Prefix;
 
 use crate::act::{Act, EtcdAct, KernelAct, MachineId, SegmentAct};
 use crate::cluster::Cluster;
-use crate::etcd::Health;
 use crate::network::LinkState;
 use crate::node::{Node, foreign_route};
+use crate::store::{Health, Store};
 use crate::walk::{Arrival, Lost, Outline};
 
 /// The judgement of an invariant on a history.
@@ -27,6 +27,8 @@ pub struct Violation {
 
 /// Judges a history while it happens.
 pub struct Judge {
+    /// Whether a node has its subnet by its name, whatever its address and its disk are.
+    is_named: bool,
     debts: Vec<Debt>,
     /// Where the pods of each node are. They stay there.
     pods: Vec<Option<Prefix>>,
@@ -95,6 +97,7 @@ const COPIED: Duration = Duration::from_secs(2);
 impl Judge {
     pub fn new(cluster: &Cluster) -> Self {
         let mut judge = Self {
+            is_named: matches!(cluster.store, Store::Kubernetes(_)),
             debts: Vec::new(),
             pods: Vec::new(),
             copied: Vec::new(),
@@ -205,6 +208,9 @@ impl Judge {
 
     fn restore_etcd(&mut self, cluster: &Cluster) {
         self.all_need_store();
+        if self.is_named {
+            return;
+        }
         // The id of their lease in the backup is unknown to them.
         self.unproved.extend(&self.forgotten);
         let before = self.copied_store.iter().zip(&cluster.nodes);
@@ -228,7 +234,7 @@ impl Judge {
     /// A node with a former address of another one may get the subnet of that node.
     fn note_address(&mut self, node: usize, address: IpAddr) {
         let others = self.addresses.entry(address).or_default();
-        if others.insert(node) && others.len() > 1 {
+        if others.insert(node) && others.len() > 1 && !self.is_named {
             self.moved.extend(others.iter());
         }
     }
@@ -236,7 +242,9 @@ impl Judge {
     fn reinstall(&mut self, node: usize) {
         self.forget(node);
         self.free(node);
-        self.forgotten.insert(node);
+        if !self.is_named {
+            self.forgotten.insert(node);
+        }
     }
 
     fn restore(&mut self, node: usize, restored: &Node) {
@@ -245,7 +253,8 @@ impl Judge {
             self.reinstall(node);
         }
         // Its lease may have an address that the node no longer knows as its own.
-        if self.backups.get(&node).is_some_and(|before| *before != restored.address) {
+        let is_moved = self.backups.get(&node).is_some_and(|before| *before != restored.address);
+        if is_moved && !self.is_named {
             self.moved.insert(node);
         }
     }
@@ -258,7 +267,9 @@ impl Judge {
 
     fn forget(&mut self, node: usize) {
         self.need_store(node);
-        self.pods[node] = None;
+        if !self.is_named {
+            self.pods[node] = None;
+        }
     }
 
     /// Only what the store has lets others reach this node, and it them.
@@ -286,7 +297,7 @@ impl Judge {
                 self.excuse(original, COPIED);
             }
         }
-        let is_store_usable = cluster.etcd.health() == Health::Up && cluster.is_configured();
+        let is_store_usable = cluster.store.health() == Health::Up && cluster.is_configured();
         let segment = cluster.network.segment.borrow();
         let is_undisturbed = |node: &Node| {
             let is_connected =

@@ -56,6 +56,12 @@ impl Link {
         timeout(PINGS, self.until_open(direction)).await.map_err(|_| Closed)
     }
 
+    /// Takes a message across, however long the link is cut.
+    pub async fn arrive(&self, direction: Direction) {
+        sleep(LATENCY).await;
+        self.until_open(direction).await;
+    }
+
     /// Returns once nothing has got through for so long that pings end the connection.
     pub async fn closed(&self) {
         loop {

@@ -21,13 +21,16 @@ use tweed::model::entry::{Entry, LinkName, Route};
 use tweed::model::node::{Facts, Interface, InterfaceAddress, Lifetime};
 use tweed::model::prefix::{Family, Prefix};
 use tweed::model::status::Status;
-use tweed::store::etcd::{EtcdSubnetManager, Transport};
+use tweed::store::etcd::EtcdSubnetManager;
+use tweed::store::kube::KubeSubnetManager;
+use tweed::store::{Documents, Leases, Transport};
 use tweed_model::ModelKernel;
 
 use crate::act::MachineId;
-use crate::etcd::Etcd;
 use crate::network::Link;
 use crate::prober::{Network, probe_paths};
+use crate::store::Store;
+use crate::store::kubernetes::{NAMESPACE, name};
 
 pub struct Node {
     pub index: usize,
@@ -37,6 +40,8 @@ pub struct Node {
     pub link: Link,
     pub run: Option<Run>,
     disk: PathBuf,
+    /// The file of the network config that Kubernetes mounts.
+    config: PathBuf,
     machine: String,
     boots: u32,
     /// Why its daemons have ended by themselves.
@@ -88,6 +93,7 @@ impl Node {
             link: Link::default(),
             run: None,
             disk,
+            config: folder.join(format!("n{number}.json")),
             machine: format!("machine-{number}"),
             boots: 1,
             ends: Vec::new(),
@@ -97,9 +103,9 @@ impl Node {
     }
 
     /// Starts the daemon.
-    pub fn start(&mut self, etcd: &Etcd, network: &Rc<Network>) {
+    pub fn start(&mut self, store: &Store, network: &Rc<Network>) {
         let (outlook, tasks) = (Rc::<RefCell<Outlook>>::default(), LocalSet::new());
-        let (options, host) = (self.options(etcd), self.host());
+        let (options, host) = (self.options(store), self.host());
         let (kernel, index) = (self.kernel.clone(), self.index);
         let (seen, network) = (Rc::clone(&outlook), Rc::clone(network));
         tasks.spawn_local(async move {
@@ -114,9 +120,9 @@ impl Node {
     }
 
     /// Starts the daemon again if it has ended, after a pause.
-    pub fn supervise(&mut self, etcd: &Etcd, network: &Rc<Network>) {
+    pub fn supervise(&mut self, store: &Store, network: &Rc<Network>) {
         if self.restart.take_if(|at| *at <= Instant::now()).is_some() {
-            self.start(etcd, network);
+            self.start(store, network);
         }
         if let Some(reason) = self.run.as_ref().and_then(Run::ended) {
             self.kill(network);
@@ -262,19 +268,50 @@ impl Node {
         HostId { machine: Some(self.machine.clone()), boot: Some(boot) }
     }
 
-    fn options(&self, etcd: &Etcd) -> Options {
-        let flags = [
-            "--etcd-endpoints=http://etcd:2379".to_owned(),
+    /// A kubelet writes the network config into its file.
+    ///
+    /// # Errors
+    /// The disk of the simulating machine.
+    pub fn mount(&self, config: Option<&str>) -> io::Result<()> {
+        match config {
+            Some(config) => fs::write(&self.config, config),
+            None if self.config.exists() => fs::remove_file(&self.config),
+            None => Ok(()),
+        }
+    }
+
+    fn options(&self, store: &Store) -> Options {
+        let mut flags = vec![
             "--iface=eth0".to_owned(),
             "--healthz-port=0".to_owned(),
             format!("--subnet-file={}", self.subnet_file().display()),
             format!("--state-file={}", self.disk.join(CHECKPOINT).display()),
         ];
-        let options = Options::parse(flags, |_| None);
+        flags.extend(match store {
+            Store::Etcd(_) => vec!["--etcd-endpoints=http://etcd:2379".to_owned()],
+            Store::Kubernetes(_) => vec![
+                "--kube-subnet-mgr".to_owned(),
+                "--kube-api-url=http://kubernetes".to_owned(),
+                format!("--net-config-path={}", self.config.display()),
+            ],
+        });
+        let environment = |variable: &str| match variable {
+            "NODE_NAME" => Some(name(self.index)),
+            "POD_NAMESPACE" => Some(NAMESPACE.to_owned()),
+            _ => None,
+        };
+        let options = Options::parse(flags, environment);
         let Ok(mut options) = options else { unreachable!("these flags are valid") };
-        let (etcd, link) = (etcd.clone(), self.link.clone());
-        if let StoreOptions::Etcd(options) = &mut options.store {
-            options.transport = Transport::Channels(Arc::new(move |_| etcd.connect(&link)));
+        let link = self.link.clone();
+        match (&mut options.store, store.clone()) {
+            (StoreOptions::Etcd(options), Store::Etcd(etcd)) => {
+                options.transport = Transport::Channels(Arc::new(move |_| etcd.connect(&link)));
+            }
+            (StoreOptions::Kube(options), Store::Kubernetes(server)) => {
+                let open = move |_: &str| Ok(server.connect(&link));
+                options.api.transport = Transport::Channels(Arc::new(open));
+            }
+            (StoreOptions::Etcd(_) | StoreOptions::Kube(_), _) => unreachable!("by the flags"),
         }
         options
     }
@@ -301,15 +338,31 @@ async fn run(
     options: Options,
     host: HostId,
     kernel: ModelKernel,
+    network: (usize, Rc<Network>),
+    outlook: &RefCell<Outlook>,
+) -> anyhow::Result<()> {
+    let remembered = load_checkpoint(&options, &host);
+    let blocking = Blocking::Inline;
+    match options.store.clone() {
+        StoreOptions::Etcd(etcd) => {
+            let before = previous(&options, remembered.as_ref());
+            let manager = EtcdSubnetManager::new(etcd, before, options.renew_margin);
+            let parts = Parts { options, host, manager, kernel, remembered, blocking };
+            run_parts(parts, network, outlook).await
+        }
+        StoreOptions::Kube(kube) => {
+            let manager = KubeSubnetManager::new(kube);
+            let parts = Parts { options, host, manager, kernel, remembered, blocking };
+            run_parts(parts, network, outlook).await
+        }
+    }
+}
+
+async fn run_parts<S: Leases + Documents + 'static>(
+    parts: Parts<S, ModelKernel>,
     (index, network): (usize, Rc<Network>),
     outlook: &RefCell<Outlook>,
 ) -> anyhow::Result<()> {
-    let StoreOptions::Etcd(etcd) = options.store.clone() else { return Ok(()) };
-    let remembered = load_checkpoint(&options, &host);
-    let before = previous(&options, remembered.as_ref());
-    let manager = EtcdSubnetManager::new(etcd, before, options.renew_margin);
-    let blocking = Blocking::Inline;
-    let parts = Parts { options, host, manager, kernel, remembered, blocking };
     let daemon = Daemon::start(parts).await?;
     outlook.borrow_mut().events = Some(daemon.events());
     let probes = probe_paths(network, index, daemon.manager(), daemon.events());

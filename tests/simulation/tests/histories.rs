@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use tweed_simulation::act::{Act, Config, EtcdAct, MachineId, Step};
 use tweed_simulation::dice::Dice;
 use tweed_simulation::history::{play, replay, shrink};
+use tweed_simulation::store::StoreKind;
 
 const NODES: usize = 5;
 /// How long new histories are played.
@@ -68,7 +69,7 @@ fn step(milliseconds: u64, act: Act) -> Step {
 #[test]
 fn no_history_that_was_rejected_once_is_rejected_again() {
     for (seed, steps) in rejected_once() {
-        let outcome = replay(seed, NODES, &steps).unwrap();
+        let outcome = replay(seed, (NODES, StoreKind::Etcd), &steps).unwrap();
         assert_eq!(outcome.violation, None, "seed {seed}: {steps:?}");
     }
 }

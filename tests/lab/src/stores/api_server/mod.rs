@@ -20,6 +20,9 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 pub use fault::{Faults, Gone, Lists};
+use hyper::body::Body as HttpBody;
+use hyper::{Request, Response};
+pub use reply::Body as ApiBody;
 
 use crate::network::namespace::Namespace;
 use crate::network::segment::Segment;
@@ -45,6 +48,10 @@ struct Running {
     stop: oneshot::Sender<()>,
     thread: JoinHandle<io::Result<()>>,
 }
+
+/// All objects at some time.
+#[derive(Clone, Debug)]
+pub struct Backup(store::Store);
 
 /// A request that was received.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,6 +83,17 @@ impl ApiServer {
         let shared = Arc::new(Shared::default());
         let running = Some(run(&shared, listener)?);
         Ok(Self { shared, address, namespace, running })
+    }
+
+    /// Without sockets: only [`answer`](Self::answer) reaches it.
+    pub fn in_memory() -> Self {
+        let address = SocketAddr::from(([127, 0, 0, 1], 0));
+        Self { shared: Arc::default(), address, namespace: None, running: None }
+    }
+
+    /// The answer to a request, as over a socket.
+    pub async fn answer<B: HttpBody>(&self, request: Request<B>) -> Response<ApiBody> {
+        serve::answer(&self.shared, request).await
     }
 
     pub fn url(&self) -> String {
@@ -193,6 +211,29 @@ impl ApiServer {
     /// As after a restore from a backup: versions restart at `version`.
     pub fn rewind(&self, version: u64) {
         self.shared.change(|store| store.rewind(version));
+    }
+
+    /// A copy of all objects, and of the version.
+    pub fn back_up(&self) -> Backup {
+        Backup(lock(&self.shared.store).clone())
+    }
+
+    /// As after a restore of the etcd below the server: the objects are those of the backup, and
+    /// versions go on from there.
+    pub fn restore(&self, Backup(store): Backup) {
+        self.shared.change(|present| {
+            *present = store;
+            present.compact();
+        });
+        self.drop_watches();
+    }
+
+    pub fn version(&self) -> u64 {
+        lock(&self.shared.store).version()
+    }
+
+    pub fn nodes(&self) -> Vec<Value> {
+        lock(&self.shared.store).list(NODES, "").cloned().collect()
     }
 
     /// Ends every watch; clients start new ones.

@@ -8,7 +8,7 @@ use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
 
 /// An error in a body ends the connection without a message.
-pub(super) type Body = UnsyncBoxBody<Bytes, std::io::Error>;
+pub type Body = UnsyncBoxBody<Bytes, std::io::Error>;
 
 pub(super) fn json(status: StatusCode, value: &Value) -> Response<Body> {
     let body = Full::new(Bytes::from(value.to_string())).map_err(|never| match never {});

@@ -9,7 +9,7 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
+use hyper::body::{Body as HttpBody, Incoming};
 use hyper::header::CONTENT_TYPE;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -50,7 +50,7 @@ async fn accept(shared: &Arc<Shared>, listener: TcpListener) -> io::Result<()> {
         let (stream, _) = listener.accept().await?;
         let shared = Arc::clone(shared);
         connections.spawn(async move {
-            let answer = |request| {
+            let answer = |request: Request<Incoming>| {
                 let shared = Arc::clone(&shared);
                 async move { Ok::<_, Infallible>(answer(&shared, request).await) }
             };
@@ -61,7 +61,10 @@ async fn accept(shared: &Arc<Shared>, listener: TcpListener) -> io::Result<()> {
     }
 }
 
-async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> Response<Body> {
+pub(super) async fn answer<B: HttpBody>(
+    shared: &Arc<Shared>,
+    request: Request<B>,
+) -> Response<Body> {
     let (parts, body) = request.into_parts();
     let body = body.collect().await.map(|body| body.to_bytes().to_vec()).unwrap_or_default();
     let (method, path) = (parts.method, parts.uri.path().to_owned());

@@ -12,7 +12,7 @@ const LONGEST: usize = 4000;
 /// The path of an object: its collection, such as `/api/v1/nodes`, and its name.
 pub(super) type Place = (String, String);
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Store {
     objects: BTreeMap<Place, Value>,
     history: Vec<Change>,

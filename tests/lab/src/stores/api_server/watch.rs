@@ -89,7 +89,14 @@ impl Watch {
         }
         loop {
             self.changed.mark_unchanged();
-            let changes = lock(&self.shared.store).since(&self.collection, self.version);
+            let changes = {
+                let store = lock(&self.shared.store);
+                // A server ends a watch that has not kept up.
+                if self.version < store.compacted() {
+                    return None;
+                }
+                store.since(&self.collection, self.version)
+            };
             if let Some(last) = changes.last() {
                 self.version = last.version;
                 let events =

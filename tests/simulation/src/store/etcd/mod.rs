@@ -7,12 +7,11 @@ mod state;
 pub use state::State;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use etcd_client::Channel;
 use tokio::sync::watch;
-use tokio::time::sleep;
 
+use super::Health;
 use crate::network::{Link, LinkState};
 use server::Connection;
 use state::{Change, Observers};
@@ -30,18 +29,6 @@ struct Shared {
     state: State,
     observers: Observers,
     health: Health,
-}
-
-/// How the server behaves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Health {
-    Up,
-    /// It accepts no connection, and has closed all of them.
-    Down,
-    /// It answers that it has no leader.
-    Leaderless,
-    /// It answers each request after this time.
-    Slow(Duration),
 }
 
 impl Etcd {
@@ -98,6 +85,15 @@ impl Etcd {
         shared.health = health;
     }
 
+    /// Forgets its history.
+    pub fn compact(&self) {
+        self.change(|state| {
+            let revision = state.revision();
+            let _ = state.compact(revision);
+            ((), None)
+        });
+    }
+
     /// Takes the data of `backup`, as an operator does with `etcdctl snapshot restore`.
     pub fn restore(&self, backup: State) {
         let mut shared = self.shared();
@@ -130,12 +126,5 @@ impl Etcd {
 impl Default for Etcd {
     fn default() -> Self {
         Self::new()
-    }
-}
-
-/// Until the server answers, if it is slow.
-async fn think(health: Health) {
-    if let Health::Slow(time) = health {
-        sleep(time).await;
     }
 }

@@ -21,9 +21,10 @@ use tonic::{Request, Response, Status, Streaming};
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Service, ServiceExt};
 
+use super::Etcd;
 use super::state::{Answer, Change, State, Wish};
-use super::{Etcd, Health, think};
 use crate::network::{Direction, Link};
+use crate::store::{Health, think};
 
 #[derive(Clone)]
 pub(super) struct Connection {

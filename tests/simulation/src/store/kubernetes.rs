@@ -1,0 +1,200 @@
+//! An API server of Kubernetes in memory, reached over links that may fail.
+
+use std::convert::Infallible;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::stream;
+use http::{Request, Response, StatusCode};
+use http_body::Frame;
+use http_body_util::{BodyExt, BodyStream, Full, StreamBody};
+use kube::Client;
+use kube::client::Body;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tower::Service;
+use tweed_lab::{ApiBody, ApiServer, Backup};
+
+use super::{Health, think};
+use crate::network::{Direction, Link};
+
+/// Clones share one server.
+#[derive(Clone, Debug)]
+pub struct Kubernetes {
+    server: Arc<ApiServer>,
+    health: Arc<Mutex<Health>>,
+    /// How often the server has closed all connections.
+    closings: watch::Sender<u64>,
+}
+
+/// The namespace of tweed's own objects.
+pub const NAMESPACE: &str = "kube-flannel";
+/// What a daemon writes into the annotations of its Node.
+const PUBLISHED: [&str; 4] = ["public-ip", "backend-type", "backend-data", "kube-subnet-manager"];
+const PREFIX: &str = "flannel.alpha.coreos.com/";
+
+impl Kubernetes {
+    pub fn new() -> Self {
+        let server = Arc::new(ApiServer::in_memory());
+        Self { server, health: Arc::new(Mutex::new(Health::Up)), closings: watch::Sender::new(0) }
+    }
+
+    /// A machine joins the cluster, which assigns a subnet to it.
+    pub fn add_node(&self, index: usize) {
+        self.server.add_node(&name(index), &[&format!("10.244.{}.0/24", index + 1)]);
+    }
+
+    /// A client by `link`.
+    pub fn connect(&self, link: &Link) -> Client {
+        Client::new(Connection { kubernetes: self.clone(), link: link.clone() }, NAMESPACE)
+    }
+
+    pub fn health(&self) -> Health {
+        *self.health.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn set_health(&self, health: Health) {
+        *self.health.lock().unwrap_or_else(PoisonError::into_inner) = health;
+        if health == Health::Down {
+            self.close();
+        }
+    }
+
+    /// A watch that has not followed has to list all objects again.
+    pub fn compact(&self) {
+        self.server.compact();
+    }
+
+    pub fn back_up(&self) -> Backup {
+        self.server.back_up()
+    }
+
+    /// Kubelets register the `nodes` that the backup does not have.
+    pub fn restore(&self, backup: Backup, nodes: usize) {
+        self.server.restore(backup);
+        (0..nodes)
+            .filter(|it| self.server.node(&name(*it)).is_none())
+            .for_each(|it| self.add_node(it));
+        self.close();
+    }
+
+    /// An operator removes what the daemon of a node has published.
+    pub fn remove_annotations(&self, index: usize) {
+        PUBLISHED.iter().for_each(|key| self.server.annotate(&name(index), key, None));
+    }
+
+    pub fn version(&self) -> u64 {
+        self.server.version()
+    }
+
+    /// The subnets of all nodes whose daemons have published something, and that.
+    pub fn leases(&self) -> Vec<(String, String)> {
+        let nodes = self.server.nodes();
+        nodes.iter().filter_map(published).collect()
+    }
+
+    fn close(&self) {
+        self.closings.send_modify(|count| *count += 1);
+    }
+}
+
+impl Default for Kubernetes {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The name of the Node of a machine.
+pub fn name(index: usize) -> String {
+    format!("n{}", index + 1)
+}
+
+fn published(node: &Value) -> Option<(String, String)> {
+    let subnet = node.pointer("/spec/podCIDR")?.as_str()?.replace('/', "-");
+    let all = node.pointer("/metadata/annotations")?.as_object()?;
+    let of = |key: &str| all.get(&format!("{PREFIX}{key}"));
+    of("public-ip")?;
+    let values: Vec<String> =
+        PUBLISHED.iter().filter_map(|key| of(key)).map(Value::to_string).collect();
+    Some((subnet, values.join(" ")))
+}
+
+#[derive(Clone)]
+struct Connection {
+    kubernetes: Kubernetes,
+    link: Link,
+}
+
+type Answer = Response<ApiBody>;
+
+impl Service<Request<Body>> for Connection {
+    type Response = Answer;
+    type Error = io::Error;
+    type Future = BoxFuture<'static, io::Result<Answer>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let connection = self.clone();
+        Box::pin(async move { connection.answer(request).await })
+    }
+}
+
+impl Connection {
+    async fn answer(&self, request: Request<Body>) -> io::Result<Answer> {
+        let Self { kubernetes, link } = self;
+        let closings = kubernetes.closings.subscribe();
+        if kubernetes.health() == Health::Down {
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        }
+        link.arrive(Direction::Request).await;
+        think(kubernetes.health()).await;
+        let response = match kubernetes.health() {
+            Health::Down => return Err(closed()),
+            Health::Leaderless => failure("etcdserver: leader changed"),
+            Health::Up | Health::Slow(_) => kubernetes.server.answer(request).await,
+        };
+        link.arrive(Direction::Answer).await;
+        if closings.has_changed().unwrap_or(true) {
+            return Err(closed());
+        }
+        let (parts, body) = response.into_parts();
+        let frames = stream::unfold(Some((BodyStream::new(body), link.clone(), closings)), frame);
+        Ok(Response::from_parts(parts, StreamBody::new(frames).boxed_unsync()))
+    }
+}
+
+type Frames = (BodyStream<ApiBody>, Link, watch::Receiver<u64>);
+
+/// Takes the next frame back, until the server closes the connection.
+async fn frame(frames: Option<Frames>) -> Option<(io::Result<Frame<Bytes>>, Option<Frames>)> {
+    let (mut body, link, mut closings) = frames?;
+    let next = tokio::select! {
+        biased;
+        _ = closings.changed() => Some(Err(closed())),
+        next = body.next() => next,
+    };
+    let frame = next?;
+    link.arrive(Direction::Answer).await;
+    let rest = frame.is_ok().then_some((body, link, closings));
+    Some((frame, rest))
+}
+
+fn closed() -> io::Error {
+    io::ErrorKind::ConnectionReset.into()
+}
+
+fn failure(message: &str) -> Response<ApiBody> {
+    let status = json!({ "kind": "Status", "apiVersion": "v1", "message": message, "code": 500 });
+    let body =
+        Full::new(Bytes::from(status.to_string())).map_err(|never: Infallible| match never {});
+    let mut response = Response::new(body.boxed_unsync());
+    *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+    response
+}

@@ -1,0 +1,116 @@
+//! The store of a cluster, in memory: etcd, or the API server of Kubernetes.
+
+pub mod etcd;
+pub mod kubernetes;
+
+use std::fmt;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use tokio::time::sleep;
+use tweed_lab::Backup;
+
+use etcd::{Etcd, State};
+use kubernetes::Kubernetes;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum StoreKind {
+    Etcd,
+    Kubernetes,
+}
+
+impl fmt::Display for StoreKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Etcd => "etcd",
+            Self::Kubernetes => "kubernetes",
+        })
+    }
+}
+
+/// Clones share one store.
+#[derive(Clone, Debug)]
+pub enum Store {
+    Etcd(Etcd),
+    Kubernetes(Kubernetes),
+}
+
+/// A copy of the data of a store.
+#[derive(Debug)]
+pub enum StoreBackup {
+    Etcd(State),
+    Kubernetes(Backup),
+}
+
+/// How the server behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Health {
+    Up,
+    /// It accepts no connection, and has closed all of them.
+    Down,
+    /// It answers that etcd has no leader.
+    Leaderless,
+    /// It answers each request after this time.
+    Slow(Duration),
+}
+
+impl Store {
+    pub fn new(kind: StoreKind) -> Self {
+        match kind {
+            StoreKind::Etcd => Self::Etcd(Etcd::new()),
+            StoreKind::Kubernetes => Self::Kubernetes(Kubernetes::new()),
+        }
+    }
+
+    pub fn health(&self) -> Health {
+        match self {
+            Self::Etcd(etcd) => etcd.health(),
+            Self::Kubernetes(kubernetes) => kubernetes.health(),
+        }
+    }
+
+    /// Whether operators can write to it.
+    pub fn is_writable(&self) -> bool {
+        !matches!(self.health(), Health::Down | Health::Leaderless)
+    }
+
+    pub fn set_health(&self, health: Health) {
+        match self {
+            Self::Etcd(etcd) => etcd.set_health(health),
+            Self::Kubernetes(kubernetes) => kubernetes.set_health(health),
+        }
+    }
+
+    pub fn compact(&self) {
+        match self {
+            Self::Etcd(etcd) => etcd.compact(),
+            Self::Kubernetes(kubernetes) => kubernetes.compact(),
+        }
+    }
+
+    pub fn back_up(&self) -> StoreBackup {
+        match self {
+            Self::Etcd(etcd) => StoreBackup::Etcd(etcd.read(Clone::clone)),
+            Self::Kubernetes(kubernetes) => StoreBackup::Kubernetes(kubernetes.back_up()),
+        }
+    }
+
+    /// Takes the data of a backup, in a cluster of this many `nodes`.
+    pub fn restore(&self, backup: StoreBackup, nodes: usize) {
+        match (self, backup) {
+            (Self::Etcd(etcd), StoreBackup::Etcd(state)) => etcd.restore(state),
+            (Self::Kubernetes(kubernetes), StoreBackup::Kubernetes(backup)) => {
+                kubernetes.restore(backup, nodes);
+            }
+            (Self::Etcd(_), StoreBackup::Kubernetes(_))
+            | (Self::Kubernetes(_), StoreBackup::Etcd(_)) => {}
+        }
+    }
+}
+
+/// Until the server answers, if it is slow.
+async fn think(health: Health) {
+    if let Health::Slow(time) = health {
+        sleep(time).await;
+    }
+}
