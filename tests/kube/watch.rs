@@ -209,6 +209,25 @@ async fn a_restored_cluster_whose_versions_have_caught_up_is_read_again() {
 }
 
 #[tokio::test]
+async fn a_restored_cluster_is_read_again_although_our_node_is_as_in_the_backup() {
+    let mut server = server();
+    add_peer(&server, 3);
+    add_peer(&server, 4);
+    let mut updates = watch(&server).await;
+    let backup = server.back_up();
+    server.annotate("n3", "public-ip", Some("172.18.0.33"));
+    assert_eq!(next(&mut updates).await, "put n3@172.18.0.33");
+    server.stop().unwrap();
+    server.restore(backup);
+    server.delete_node("n4");
+    for beat in 0..100 {
+        server.heartbeat("n3", beat);
+    }
+    server.start_again().unwrap();
+    assert_eq!(next(&mut updates).await, "snapshot [n1@172.18.0.1 n3@172.18.0.3]");
+}
+
+#[tokio::test]
 async fn changes_while_the_server_is_unreachable_are_sent_afterwards() {
     let mut server = server();
     let mut updates = watch(&server).await;

@@ -258,13 +258,13 @@ pub(crate) async fn notifications_until(
     // The kernel sends notifications in order: the marker comes after all earlier ones.
     let mark = || ip(&format!("link set {marker} alias marker"));
     mark();
-    let marked = Observation::LinkChanged(name(marker));
+    let end = Observation::LinkChanged(name(marker));
     let mut observations = Vec::new();
     loop {
         let next = tokio::time::timeout(Duration::from_secs(60), kernel.observe());
         let observation = next.await.expect("no notification of the marker").unwrap();
         match observation {
-            _ if observation == marked => return observations,
+            _ if observation == end => return observations,
             // It did not listen yet.
             Observation::Paused => drop(mark()),
             _ => {}

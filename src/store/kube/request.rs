@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use hyper::{Request, Uri};
 use jiff::Timestamp;
 use kube::core::Request as Resource;
-use kube::core::params::{GetParams, ListParams, Patch, PatchParams, PostParams, WatchParams};
+use kube::core::params::{
+    GetParams, ListParams, Patch, PatchParams, PostParams, VersionMatch, WatchParams,
+};
 use serde_json::{Value, json};
 
 use crate::model::event::EventDigest;
@@ -34,6 +36,13 @@ pub(super) const NET_CONF: &str = "net-conf.json";
 
 pub(super) fn node(name: &str) -> ApiRequest {
     built(nodes().get(name, &GetParams::default()))
+}
+
+/// A list of at most one node: `name` as it was at `version`. Unlike other reads, it needs the
+/// permission to list nodes.
+pub(super) fn node_at(name: &str, version: &str) -> ApiRequest {
+    let params = ListParams::default().fields(&format!("metadata.name={name}"));
+    built(nodes().list(&params.at(version).matching(VersionMatch::Exact)))
 }
 
 /// Checks whether the server answers, with a cheap request that needs no permission.
@@ -242,6 +251,15 @@ mod tests {
             line(&streamed_list(270)),
             "GET /api/v1/nodes?&watch=true&timeoutSeconds=270&allowWatchBookmarks=true\
              &sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion="
+        );
+    }
+
+    #[test]
+    fn a_former_version_of_a_node_is_read_by_its_name() {
+        assert_eq!(
+            line(&node_at("n1", "812")),
+            "GET /api/v1/nodes?&fieldSelector=metadata.name%3Dn1&resourceVersion=812\
+             &resourceVersionMatch=Exact"
         );
     }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use kube::core::Status;
 use serde::Deserialize;
+use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 use tracing::{debug, info, warn};
 
@@ -15,6 +16,7 @@ use super::client::{Client, lacks_history};
 use super::node::{NodeObject, Reader};
 use super::open::Open;
 use super::own::{Ours, OwnNode};
+use super::request::ApiRequest;
 use super::{Shared, request};
 use crate::excerpt;
 use crate::model::lease::{LeaseId, LeaseUpdate, Record};
@@ -29,6 +31,8 @@ pub(super) struct KubeSource {
     version: String,
     open: Option<Open>,
     known: HashMap<Arc<str>, Known>,
+    /// The event with the latest version of a node.
+    latest: Latest,
     /// Whether the server streams lists, as far as known.
     has_streamed_lists: bool,
     /// Whether the last watch failed: then history is checked before the watch is reopened.
@@ -49,6 +53,13 @@ struct Event<'a> {
     kind: Cow<'a, str>,
     #[serde(borrow)]
     object: NodeObject<'a>,
+}
+
+/// An event that a cluster has in its history, as it was received.
+#[derive(Default)]
+struct Latest {
+    version: u64,
+    line: Vec<u8>,
 }
 
 #[derive(Deserialize)]
@@ -89,6 +100,7 @@ impl Source for KubeSource {
         self.reader = self.shared.reader();
         self.shared.ours.send_if_modified(Ours::forget_version);
         self.known.clear();
+        self.latest = Latest::default();
         let listed = self.list_all().await;
         let client = &self.shared.client;
         listed
@@ -110,6 +122,7 @@ impl KubeSource {
             version: String::new(),
             open: None,
             known: HashMap::new(),
+            latest: Latest::default(),
             has_streamed_lists: true,
             is_broken: false,
         }
@@ -130,7 +143,10 @@ impl KubeSource {
                 }
                 return Err(Failure::Unreachable);
             };
-            let update = event(line)?.and_then(|event| self.update(&event));
+            let update = event(line)?.and_then(|event| {
+                self.latest.note(&event, line);
+                self.update(&event)
+            });
             self.open = Some(open);
             if let Some(update) = update {
                 return Ok(update);
@@ -140,7 +156,17 @@ impl KubeSource {
 
     async fn reopen(&mut self) -> Result<Open, Failure> {
         if self.is_broken {
-            self.shared.check_history().await?;
+            match self.shared.check_history(&self.latest).await {
+                // Bookmarks after that event may be of a history that a backup has replaced.
+                Ok(History::Has(version)) => self.version = version.to_string(),
+                Ok(History::Unknown) => {}
+                Err(failure) => {
+                    if failure == GAP {
+                        info!("the cluster was restored from a backup: reading all nodes again");
+                    }
+                    return Err(failure);
+                }
+            }
         }
         let opened = self.shared.open(&request::watch(&self.version, duration())).await;
         self.is_broken = opened.is_err();
@@ -228,7 +254,9 @@ impl KubeSource {
             let Ok(line) = timeout_at(progress + STALL, open.line(&shared.client)).await else {
                 return Ok(None);
             };
-            let Some(event) = event(line?.ok_or(Failure::Unreachable)?)? else { continue };
+            let line = line?.ok_or(Failure::Unreachable)?;
+            let Some(event) = event(line)? else { continue };
+            self.latest.note(&event, line);
             note(&mut records, self.update(&event));
             match event.kind.as_ref() {
                 "BOOKMARK" if event.object.metadata.annotations().any(|it| it == END) => {
@@ -254,18 +282,79 @@ impl KubeSource {
 }
 
 impl Shared {
-    /// Checks that our own node is not older than known. This detects a cluster restored from a
-    /// backup, even if its versions have reached the known ones.
-    async fn check_history(&self) -> Result<(), Failure> {
+    /// Checks that the history of the cluster has the `latest` event. This detects a cluster
+    /// restored from a backup, even if its versions have reached the known ones. Without such an
+    /// event in the history, checks that our own node is not older than known.
+    async fn check_history(&self, latest: &Latest) -> Result<History, Failure> {
+        let Some((ask, object)) = latest.ask() else { return self.check_own_version().await };
+        match self.client.once(&ask).await {
+            Ok(body) if only_item(&body).is_some_and(|item| item == object) => {
+                Ok(History::Has(latest.version))
+            }
+            Ok(_) => Err(GAP),
+            // The version is compacted, or the server has no such lists.
+            Err(Failure::Refused(Refusal::NoHistory | Refusal::Invalid(_))) => {
+                self.check_own_version().await
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+
+    async fn check_own_version(&self) -> Result<History, Failure> {
         let known = self.ours.borrow().clone();
-        let Some((name, known)) = known.name.as_deref().zip(known.node()) else { return Ok(()) };
+        let Some((name, known)) = known.name.as_deref().zip(known.node()) else {
+            return Ok(History::Unknown);
+        };
         let is_older = |node: OwnNode| known.is_later_than(&node);
         match self.client.once(&request::node(name)).await {
             Ok(body) if self.decode(&body).is_some_and(is_older) => Err(GAP),
             Err(Failure::Refused(Refusal::Absent)) => Err(GAP),
-            answer => answer.map(drop),
+            answer => answer.map(|_| History::Unknown),
         }
     }
+}
+
+/// Whether a cluster has the history that a watch has read.
+enum History {
+    /// Up to this version.
+    Has(u64),
+    Unknown,
+}
+
+impl Latest {
+    fn note(&mut self, event: &Event<'_>, line: &[u8]) {
+        let version = event.object.metadata.resource_version.parse().unwrap_or_default();
+        if matches!(event.kind.as_ref(), "ADDED" | "MODIFIED") && version > self.version {
+            self.version = version;
+            line.clone_into(&mut self.line);
+        }
+    }
+
+    /// The request for the node of the event at its version, and the node; none without an event.
+    fn ask(&self) -> Option<(ApiRequest, Value)> {
+        let mut event: Value = serde_json::from_slice(&self.line).ok()?;
+        let object = without_kind(event.get_mut("object")?.take());
+        let name = object.pointer("/metadata/name")?.as_str()?;
+        Some((request::node_at(name, &self.version.to_string()), object))
+    }
+}
+
+/// The only item of a list; none if it has none, or several.
+fn only_item(list: &[u8]) -> Option<Value> {
+    let mut list: Value = serde_json::from_slice(list).ok()?;
+    match list.get_mut("items")?.as_array_mut()?.as_mut_slice() {
+        [item] => Some(without_kind(item.take())),
+        _ => None,
+    }
+}
+
+/// The items of a list have no kind.
+fn without_kind(mut object: Value) -> Value {
+    if let Some(fields) = object.as_object_mut() {
+        fields.remove("kind");
+        fields.remove("apiVersion");
+    }
+    object
 }
 
 /// The store has deleted the next changes, or never had them.

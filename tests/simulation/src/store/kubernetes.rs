@@ -84,7 +84,9 @@ impl Kubernetes {
 
     /// An operator removes what the daemon of a node has published.
     pub fn remove_annotations(&self, index: usize) {
-        PUBLISHED.iter().for_each(|key| self.server.annotate(&name(index), key, None));
+        for key in PUBLISHED {
+            self.server.annotate(&name(index), key, None);
+        }
     }
 
     pub fn version(&self) -> u64 {

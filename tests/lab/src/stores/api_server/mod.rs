@@ -218,13 +218,10 @@ impl ApiServer {
         Backup(lock(&self.shared.store).clone())
     }
 
-    /// As after a restore of the etcd below the server: the objects are those of the backup, and
-    /// versions go on from there.
+    /// As after a restore of the etcd below the server: objects and history are those of the
+    /// backup, and versions go on from there.
     pub fn restore(&self, Backup(store): Backup) {
-        self.shared.change(|present| {
-            *present = store;
-            present.compact();
-        });
+        self.shared.change(|present| *present = store);
         self.drop_watches();
     }
 

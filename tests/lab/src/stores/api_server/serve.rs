@@ -115,6 +115,9 @@ fn route(
         ("GET", (collection, None)) if query.is("watch", "true") => {
             watch::answer(shared, &collection, query)
         }
+        ("GET", (collection, None)) if query.is("resourceVersionMatch", "Exact") => {
+            list_former(shared, collection, query)
+        }
         ("GET", (collection, None)) => list(shared, &collection, query),
         ("GET", (collection, Some(name))) => {
             let store = lock(&shared.store);
@@ -159,6 +162,24 @@ fn list(shared: &Shared, collection: &str, query: &Query) -> Response<Body> {
         "resourceVersion": store.version().to_string(),
         "continue": last.unwrap_or_else(|| "".into()),
     });
+    json(StatusCode::OK, &json!({ "kind": "List", "metadata": metadata, "items": items }))
+}
+
+/// The list of a former version, of one object by its name.
+fn list_former(shared: &Shared, collection: String, query: &Query) -> Response<Body> {
+    let store = lock(&shared.store);
+    let name = query.get("fieldSelector").and_then(|it| it.strip_prefix("metadata.name%3D"));
+    let version = query.get("resourceVersion").and_then(|text| text.parse().ok());
+    let Some((name, version)) = name.zip(version) else { return invalid() };
+    if version > store.version() {
+        return reply::too_large(version, store.version());
+    }
+    if version < store.compacted() {
+        return refusal(StatusCode::GONE, "Expired", "too old resource version");
+    }
+    let items: Vec<&Value> =
+        store.at(&(collection, name.to_owned()), version).into_iter().collect();
+    let metadata = json!({ "resourceVersion": version.to_string() });
     json(StatusCode::OK, &json!({ "kind": "List", "metadata": metadata, "items": items }))
 }
 

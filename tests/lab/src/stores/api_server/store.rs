@@ -15,6 +15,8 @@ pub(super) type Place = (String, String);
 #[derive(Clone, Debug, Default)]
 pub(super) struct Store {
     objects: BTreeMap<Place, Value>,
+    /// The objects at the last compaction.
+    base: BTreeMap<Place, Value>,
     history: Vec<Change>,
     /// The version of the last change.
     version: u64,
@@ -29,6 +31,13 @@ pub(super) struct Change {
     pub(super) kind: &'static str,
     collection: String,
     pub(super) object: Value,
+}
+
+impl Change {
+    fn place(&self) -> Place {
+        let name = self.object["metadata"]["name"].as_str().unwrap_or_default();
+        (self.collection.clone(), name.to_owned())
+    }
 }
 
 impl Store {
@@ -56,6 +65,15 @@ impl Store {
         let from = self.history.partition_point(|change| change.version <= version);
         let later = self.history[from..].iter();
         later.filter(|change| change.collection == collection).cloned().collect()
+    }
+
+    /// An object at a version that is not compacted; none if it did not exist then.
+    pub(super) fn at(&self, place: &Place, version: u64) -> Option<&Value> {
+        let before = self.history.iter().take_while(|change| change.version <= version);
+        match before.filter(|change| change.place() == *place).last() {
+            Some(change) => Some(&change.object).filter(|_| change.kind != "DELETED"),
+            None => self.base.get(place),
+        }
     }
 
     /// Returns whether it was created; an existing object stays.
@@ -119,6 +137,7 @@ impl Store {
     pub(super) fn compact(&mut self) {
         self.compacted = self.version;
         self.history.clear();
+        self.base.clone_from(&self.objects);
     }
 
     /// As after a restore from a backup: the objects stay, versions start over.
@@ -129,6 +148,7 @@ impl Store {
         for object in self.objects.values_mut() {
             object["metadata"]["resourceVersion"] = version.to_string().into();
         }
+        self.base.clone_from(&self.objects);
     }
 
     fn write(&mut self, kind: &'static str, place: Place, object: Value) {
@@ -143,8 +163,14 @@ impl Store {
         let change = Change { version: self.version, kind, collection, object: object.clone() };
         self.history.push(change);
         if self.history.len() > LONGEST {
-            let forgotten = self.history.drain(..LONGEST / 2).next_back();
-            self.compacted = forgotten.map_or(self.compacted, |change| change.version);
+            for change in self.history.drain(..LONGEST / 2) {
+                self.compacted = change.version;
+                if change.kind == "DELETED" {
+                    self.base.remove(&change.place());
+                } else {
+                    self.base.insert(change.place(), change.object);
+                }
+            }
         }
         object
     }
