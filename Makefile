@@ -6,13 +6,14 @@ CARGO ?= cargo
 STATIC = $(shell uname -m)-unknown-linux-musl
 # Seconds of `make fuzz` for each reader.
 FUZZ_SECONDS ?= 60
-# The first seed, the number of histories, the nodes of each, and the only faults in `make simulate`,
-# which ends after MINUTES.
+# The first seed, the number of histories, the nodes of each, and the only faults and store in
+# `make simulate`, which ends after MINUTES.
 SEED ?= 0
 HISTORIES ?= 1000
 MINUTES ?= 60
 NODES ?= 5
 FAULTS ?=
+STORE ?=
 # A git checkout of https://github.com/RustSec/advisory-db; without one, `make advisories` fetches it.
 ADVISORIES ?=
 
@@ -68,7 +69,7 @@ simulate: packages ## Play HISTORIES of whole clusters of NODES in virtual time,
 	CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_PANIC=unwind CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
 	    $(CARGO) build --locked --release --package tweed-simulation --target-dir target/simulation
 	target/simulation/release/tweed-simulate --seed $(SEED) --histories $(HISTORIES) --nodes $(NODES) \
-	    --minutes $(MINUTES) $(if $(FAULTS),--faults $(FAULTS))
+	    --minutes $(MINUTES) $(if $(FAULTS),--faults $(FAULTS)) $(if $(STORE),--store $(STORE))
 
 fmt: ## Format the code
 	$(CARGO) fmt --all

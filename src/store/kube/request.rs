@@ -38,8 +38,7 @@ pub(super) fn node(name: &str) -> ApiRequest {
     built(nodes().get(name, &GetParams::default()))
 }
 
-/// A list of at most one node: `name` as it was at `version`. Unlike other reads, it needs the
-/// permission to list nodes.
+/// A list of at most one node: `name` as it was at `version`.
 pub(super) fn node_at(name: &str, version: &str) -> ApiRequest {
     let params = ListParams::default().fields(&format!("metadata.name={name}"));
     built(nodes().list(&params.at(version).matching(VersionMatch::Exact)))

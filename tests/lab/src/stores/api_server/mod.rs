@@ -85,10 +85,12 @@ impl ApiServer {
         Ok(Self { shared, address, namespace, running })
     }
 
-    /// Without sockets: only [`answer`](Self::answer) reaches it.
+    /// Without sockets: only [`answer`](Self::answer) reaches it. Bookmarks are as rare as those of
+    /// a real server.
     pub fn in_memory() -> Self {
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
-        Self { shared: Arc::default(), address, namespace: None, running: None }
+        let shared = Shared { bookmarks: Some(watch::REAL_BOOKMARK), ..Shared::default() };
+        Self { shared: Arc::new(shared), address, namespace: None, running: None }
     }
 
     /// The answer to a request, as over a socket.

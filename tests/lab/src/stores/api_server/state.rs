@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use tokio::sync::watch as channel;
 
@@ -17,6 +18,8 @@ pub(super) struct Shared {
     pub(super) asked: Mutex<Vec<Asked>>,
     /// Counts the changes.
     pub(super) changed: channel::Sender<u64>,
+    /// The time between bookmarks; none means a short one for tests.
+    pub(super) bookmarks: Option<Duration>,
     /// Incremented to end every watch.
     pub(super) watches: channel::Sender<u64>,
 }

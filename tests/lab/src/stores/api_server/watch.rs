@@ -20,8 +20,10 @@ use crate::wait::lock;
 
 /// The number of objects per write.
 const AT_ONCE: usize = 100;
-/// Real servers send a bookmark once a minute.
+/// Tests do not wait for a minute.
 const BOOKMARK: Duration = Duration::from_millis(500);
+/// The time between bookmarks of a real server.
+pub(super) const REAL_BOOKMARK: Duration = Duration::from_secs(60);
 
 struct Watch {
     shared: Arc<Shared>,
@@ -87,6 +89,7 @@ impl Watch {
             let some = self.first.len().min(AT_ONCE);
             return Some(Ok(lines(&self.first.drain(..some).collect::<Vec<_>>())));
         }
+        let bookmark_due = self.shared.bookmarks.unwrap_or(BOOKMARK);
         loop {
             self.changed.mark_unchanged();
             let changes = {
@@ -110,7 +113,7 @@ impl Watch {
                 _ = self.dropped.changed() => {
                     return Some(Err(io::Error::other("dropped")));
                 }
-                waited = timeout(BOOKMARK, self.changed.changed()) => if waited.is_err() {
+                waited = timeout(bookmark_due, self.changed.changed()) => if waited.is_err() {
                     let store = lock(&self.shared.store);
                     // A bookmark must not skip changes that occurred after the wait.
                     if store.since(&self.collection, self.version).is_empty() {
