@@ -156,16 +156,9 @@ impl KubeSource {
 
     async fn reopen(&mut self) -> Result<Open, Failure> {
         if self.is_broken {
-            match self.shared.check_history(&self.latest).await {
-                // Bookmarks after that event may be of a history that a backup has replaced.
-                Ok(History::Has(version)) => self.version = version.to_string(),
-                Ok(History::Unknown) => {}
-                Err(failure) => {
-                    if failure == GAP {
-                        info!("the cluster was restored from a backup: reading all nodes again");
-                    }
-                    return Err(failure);
-                }
+            // Bookmarks after that event may be of a history that a backup has replaced.
+            if let History::Has(version) = self.shared.check_history(&self.latest).await? {
+                self.version = version.to_string();
             }
         }
         let opened = self.shared.open(&request::watch(&self.version, duration())).await;
@@ -291,7 +284,7 @@ impl Shared {
             Ok(body) if only_item(&body).is_some_and(|item| item == object) => {
                 Ok(History::Has(latest.version))
             }
-            Ok(_) => Err(GAP),
+            Ok(_) => Err(restored()),
             // The version is compacted, or the server has no such lists.
             Err(Failure::Refused(Refusal::NoHistory | Refusal::Invalid(_))) => {
                 self.check_own_version().await
@@ -307,7 +300,7 @@ impl Shared {
         };
         let is_older = |node: OwnNode| known.is_later_than(&node);
         match self.client.once(&request::node(name)).await {
-            Ok(body) if self.decode(&body).is_some_and(is_older) => Err(GAP),
+            Ok(body) if self.decode(&body).is_some_and(is_older) => Err(restored()),
             Err(Failure::Refused(Refusal::Absent)) => Err(GAP),
             answer => answer.map(|_| History::Unknown),
         }
@@ -359,6 +352,11 @@ fn without_kind(mut object: Value) -> Value {
 
 /// The store has deleted the next changes, or never had them.
 const GAP: Failure = Failure::Refused(Refusal::NoHistory);
+
+fn restored() -> Failure {
+    info!("the cluster was restored from a backup: reading all nodes again");
+    GAP
+}
 
 /// None if the line is no event; the watch continues.
 fn event(line: &[u8]) -> Result<Option<Event<'_>>, Failure> {
