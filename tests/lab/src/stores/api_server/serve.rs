@@ -228,7 +228,12 @@ fn patch(shared: &Shared, place: &Place, path: &str, body: &[u8]) -> Response<Bo
         if let Some(why) = store.patched(place, &wanted).as_ref().and_then(Store::too_long) {
             return too_long(why);
         }
-        store.patch(place, &wanted).map_or_else(absent, |object| json(StatusCode::OK, &object))
+        if wanted["status"].is_null() {
+            store.patch(place, &wanted);
+        } else {
+            store.apply(place, &wanted);
+        }
+        store.get(place).map_or_else(absent, |object| json(StatusCode::OK, object))
     })
 }
 
@@ -239,7 +244,7 @@ fn apply(shared: &Shared, place: &Place, body: &[u8]) -> Response<Body> {
         return too_long(why);
     }
     if !shared.change(|store| store.create(place.clone(), object.clone())) {
-        shared.change(|store| store.patch(place, &object));
+        shared.change(|store| store.apply(place, &object));
     }
     json(StatusCode::OK, &object)
 }

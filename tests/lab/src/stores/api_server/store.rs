@@ -102,6 +102,14 @@ impl Store {
         self.objects.get(place).cloned()
     }
 
+    /// As a patch; a new version even if nothing changes, since the object has the time of the
+    /// write in it, whatever the real clock is.
+    pub(super) fn apply(&mut self, place: &Place, patch: &Value) {
+        if let Some(object) = self.patched(place, patch) {
+            self.write("MODIFIED", place.clone(), object);
+        }
+    }
+
     /// The object as a patch would leave it.
     pub(super) fn patched(&self, place: &Place, patch: &Value) -> Option<Value> {
         let known = self.objects.get(place)?;
