@@ -220,7 +220,7 @@ pub(crate) fn everything() -> KernelState {
     state
 }
 
-pub(crate) async fn dump(kernel: &mut NetlinkKernel) -> KernelState {
+pub(crate) async fn dump(kernel: &mut impl Kernel) -> KernelState {
     kernel.dump(&scope(), &KernelState::default()).await.unwrap()
 }
 

@@ -11,20 +11,19 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::time::timeout;
 use tweed::kernel::{Kernel, NetlinkKernel, Observation};
-use tweed::model::entry::{
-    Address, Entry, KernelState, Key, Nexthop, NexthopId, PROTOCOL, Renewal, Route, SettingKind,
-};
+use tweed::model::entry::{Address, Entry, KernelState, Key, Renewal, Route, SettingKind};
 use tweed::model::node::{Interface, InterfaceAddress, Lifetime};
-use tweed::model::path::Path;
 use tweed::model::prefix::Family;
 use tweed::plan::diff::{Op, diff};
 use tweed_model::ModelKernel;
 
 use crate::firewall::guard::guarding;
 use crate::host::{
-    add_uplink, address, device, direct, ip, name, notifications_until, on_a_host, prefix, run,
-    scope, tunnel, tunnel_v6, tunnelled,
+    add_uplink, address, device, direct, dump, ip, name, notifications_until, on_a_host, prefix,
+    run, scope, tunnel, tunnel_v6, tunnelled,
 };
+use crate::nexthop::by_nexthop;
+use crate::roundtrip::is_created_by_the_kernel;
 
 const HOSTS: usize = 4;
 /// Changes of each host.
@@ -123,10 +122,6 @@ async fn learn(known: &mut KernelState, noticed: Vec<Observation>, kernel: &mut 
     }
 }
 
-async fn dump(kernel: &mut impl Kernel) -> KernelState {
-    kernel.dump(&scope(), &KernelState::default()).await.unwrap()
-}
-
 async fn refused(kernel: &mut impl Kernel, ops: &[Op]) -> BTreeSet<String> {
     kernel.apply(ops).await.unwrap().iter().map(|refused| refused.op.to_string()).collect()
 }
@@ -143,16 +138,7 @@ async fn shown(kernel: &mut impl Kernel) -> BTreeSet<String> {
 }
 
 fn texts(state: &KernelState) -> BTreeSet<String> {
-    state.entries().filter(|entry| !is_of_the_kernel(entry)).map(text).collect()
-}
-
-/// The kernel adds a route for an IPv6 address, and a checksum setting for a device.
-fn is_of_the_kernel(entry: &Entry) -> bool {
-    match entry {
-        Entry::Route(route) => route.protocol == 2,
-        Entry::Setting(setting) => setting.kind == SettingKind::TxChecksum,
-        _ => false,
-    }
+    state.entries().filter(|entry| !is_created_by_the_kernel(entry)).map(text).collect()
 }
 
 /// Without what passes with time, and what a route has of its nexthop object.
@@ -203,15 +189,10 @@ fn universe() -> Vec<Entry> {
 
 /// A route also with a nexthop object.
 fn with_nexthop(entry: Entry) -> Vec<Entry> {
-    let Entry::Route(route) = &entry else { return vec![entry] };
-    let path = if route.onlink { Path::Tunnel } else { Path::Direct };
-    let networks = scope().networks;
-    let network = networks.iter().find(|network| network.covers(route.destination)).unwrap();
-    let id = NexthopId::of(*network, route.destination, path).unwrap();
-    let Route { gateway, link, onlink, .. } = route.clone();
-    let nexthop = Nexthop { id, gateway, link, onlink, protocol: PROTOCOL };
-    let by_nexthop = Route { nexthop: Some(id), ..route.clone() };
-    vec![entry, Entry::Nexthop(nexthop), Entry::Route(by_nexthop)]
+    match &entry {
+        Entry::Route(route) => iter::once(entry.clone()).chain(by_nexthop(route.clone())).collect(),
+        _ => vec![entry],
+    }
 }
 
 const LINKS: [&str; 3] = ["eth0", "flannel.1", "flannel-v6.1"];

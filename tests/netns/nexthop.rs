@@ -23,7 +23,7 @@ fn by_nexthops(state: KernelState) -> KernelState {
     entries.collect()
 }
 
-fn by_nexthop(route: Route) -> Vec<Entry> {
+pub(crate) fn by_nexthop(route: Route) -> Vec<Entry> {
     let path = if route.onlink { Path::Tunnel } else { Path::Direct };
     let networks = scope().networks;
     let network = networks.iter().find(|network| network.covers(route.destination)).unwrap();

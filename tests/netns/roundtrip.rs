@@ -17,7 +17,7 @@ fn every_kind_of_entry_is_read_back_as_written() {
 }
 
 /// The kernel adds a route for an IPv6 address, and a checksum setting for a device.
-fn is_created_by_the_kernel(entry: &Entry) -> bool {
+pub(crate) fn is_created_by_the_kernel(entry: &Entry) -> bool {
     match entry {
         Entry::Route(route) => route.protocol == 2,
         Entry::Setting(setting) => setting.is_on(SettingKind::TxChecksum),

@@ -182,7 +182,8 @@ impl fmt::Display for SegmentAct {
     }
 }
 
-fn name(index: usize) -> String {
+/// The name of a machine.
+pub(crate) fn name(index: usize) -> String {
     format!("n{}", index + 1)
 }
 

@@ -35,9 +35,9 @@ pub struct Cluster {
 
 /// The key of the network config.
 const CONFIG: &[u8] = b"/coreos.com/network/config";
+const LEASES: &[u8] = b"/coreos.com/network/subnets/";
 /// A kubelet writes a changed config later than that of the node before.
 const MOUNT: Duration = Duration::from_millis(1500);
-const LEASES: &[u8] = b"/coreos.com/network/subnets/";
 
 impl Cluster {
     /// Machines that are switched on, without daemons, next to an empty store.
@@ -111,7 +111,7 @@ impl Cluster {
     /// Writes or deletes the network config, as `etcdctl` or `kubectl` does.
     pub fn configure(&mut self, config: Config) {
         let Store::Etcd(etcd) = &self.store else {
-            if self.store.is_writable() {
+            if self.store.health().is_writable() {
                 self.mounted = config.text();
                 let later = (0..).map(|index| Instant::now() + MOUNT * index);
                 self.unwritten = later.zip(0..self.nodes.len()).collect();
@@ -218,7 +218,7 @@ impl Cluster {
     pub fn delete_lease(&self, index: usize) {
         let etcd = match &self.store {
             Store::Etcd(etcd) => etcd,
-            Store::Kubernetes(kubernetes) if self.store.is_writable() => {
+            Store::Kubernetes(kubernetes) if self.store.health().is_writable() => {
                 return kubernetes.remove_annotations(index);
             }
             Store::Kubernetes(_) => return,
@@ -278,7 +278,7 @@ impl Cluster {
 
 /// Without effect while etcd does not work.
 fn transact(etcd: &Etcd, request: PbTxnOpRequest) {
-    if matches!(etcd.health(), Health::Down | Health::Leaderless) {
+    if !etcd.health().is_writable() {
         return;
     }
     let success = vec![PbTxnRequestOp { request: Some(request) }];

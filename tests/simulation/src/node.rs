@@ -26,11 +26,11 @@ use tweed::store::kube::KubeSubnetManager;
 use tweed::store::{Documents, Leases, Transport};
 use tweed_model::ModelKernel;
 
-use crate::act::MachineId;
+use crate::act::{MachineId, name};
 use crate::network::Link;
 use crate::prober::{Network, probe_paths};
 use crate::store::Store;
-use crate::store::kubernetes::{NAMESPACE, name};
+use crate::store::kubernetes::NAMESPACE;
 
 pub struct Node {
     pub index: usize,
@@ -83,8 +83,8 @@ struct Outlook {
 impl Node {
     /// A machine that was never started.
     pub fn new(index: usize, address: IpAddr, folder: &Path) -> io::Result<Self> {
-        let number = index + 1;
-        let disk = folder.join(format!("n{}", index + 1));
+        let name = name(index);
+        let disk = folder.join(&name);
         fs::create_dir_all(&disk)?;
         Ok(Self {
             index,
@@ -93,8 +93,8 @@ impl Node {
             link: Link::default(),
             run: None,
             disk,
-            config: folder.join(format!("n{number}.json")),
-            machine: format!("machine-{number}"),
+            config: folder.join(format!("{name}.json")),
+            machine: format!("machine-{}", index + 1),
             boots: 1,
             ends: Vec::new(),
             restart: None,

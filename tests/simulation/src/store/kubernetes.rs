@@ -1,6 +1,5 @@
 //! An API server of Kubernetes in memory, reached over links that may fail.
 
-use std::convert::Infallible;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
@@ -9,17 +8,18 @@ use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream;
-use http::{Request, Response, StatusCode};
+use http::{Request, Response};
 use http_body::Frame;
-use http_body_util::{BodyExt, BodyStream, Full, StreamBody};
+use http_body_util::{BodyExt, BodyStream, StreamBody};
 use kube::Client;
 use kube::client::Body;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::watch;
 use tower::Service;
 use tweed_lab::{ApiBody, ApiServer, Backup};
 
 use super::{Health, think};
+use crate::act::name;
 use crate::network::{Direction, Link};
 
 /// Clones share one server.
@@ -110,11 +110,6 @@ impl Default for Kubernetes {
     }
 }
 
-/// The name of the Node of a machine.
-pub fn name(index: usize) -> String {
-    format!("n{}", index + 1)
-}
-
 fn published(node: &Value) -> Option<(String, String)> {
     let subnet = node.pointer("/spec/podCIDR")?.as_str()?.replace('/', "-");
     let all = node.pointer("/metadata/annotations")?.as_object()?;
@@ -159,7 +154,7 @@ impl Connection {
         think(kubernetes.health()).await;
         let response = match kubernetes.health() {
             Health::Down => return Err(closed()),
-            Health::Leaderless => failure("etcdserver: leader changed"),
+            Health::Leaderless => ApiServer::failure("etcdserver: leader changed"),
             Health::Up | Health::Slow(_) => kubernetes.server.answer(request).await,
         };
         link.arrive(Direction::Answer).await;
@@ -190,13 +185,4 @@ async fn frame(frames: Option<Frames>) -> Option<(io::Result<Frame<Bytes>>, Opti
 
 fn closed() -> io::Error {
     io::ErrorKind::ConnectionReset.into()
-}
-
-fn failure(message: &str) -> Response<ApiBody> {
-    let status = json!({ "kind": "Status", "apiVersion": "v1", "message": message, "code": 500 });
-    let body =
-        Full::new(Bytes::from(status.to_string())).map_err(|never: Infallible| match never {});
-    let mut response = Response::new(body.boxed_unsync());
-    *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
-    response
 }

@@ -54,6 +54,13 @@ pub enum Health {
     Slow(Duration),
 }
 
+impl Health {
+    /// Whether anyone can write to the store.
+    pub const fn is_writable(self) -> bool {
+        matches!(self, Self::Up | Self::Slow(_))
+    }
+}
+
 impl Store {
     pub fn new(kind: StoreKind) -> Self {
         match kind {
@@ -67,11 +74,6 @@ impl Store {
             Self::Etcd(etcd) => etcd.health(),
             Self::Kubernetes(kubernetes) => kubernetes.health(),
         }
-    }
-
-    /// Whether operators can write to it.
-    pub fn is_writable(&self) -> bool {
-        !matches!(self.health(), Health::Down | Health::Leaderless)
     }
 
     pub fn set_health(&self, health: Health) {

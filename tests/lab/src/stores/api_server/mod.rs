@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 
 pub use fault::{Faults, Gone, Lists};
 use hyper::body::Body as HttpBody;
-use hyper::{Request, Response};
+use hyper::{Request, Response, StatusCode};
 pub use reply::Body as ApiBody;
 
 use crate::network::namespace::Namespace;
@@ -96,6 +96,11 @@ impl ApiServer {
     /// The answer to a request, as over a socket.
     pub async fn answer<B: HttpBody>(&self, request: Request<B>) -> Response<ApiBody> {
         serve::answer(&self.shared, request).await
+    }
+
+    /// The answer of a server that cannot use its etcd.
+    pub fn failure(message: &str) -> Response<ApiBody> {
+        reply::refusal(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message)
     }
 
     pub fn url(&self) -> String {

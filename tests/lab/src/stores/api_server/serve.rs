@@ -228,6 +228,7 @@ fn patch(shared: &Shared, place: &Place, path: &str, body: &[u8]) -> Response<Bo
         if let Some(why) = store.patched(place, &wanted).as_ref().and_then(Store::too_long) {
             return too_long(why);
         }
+        // A condition has the time of the write in it.
         if wanted["status"].is_null() {
             store.patch(place, &wanted);
         } else {

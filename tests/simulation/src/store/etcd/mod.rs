@@ -105,7 +105,7 @@ impl Etcd {
 
     /// Ends the leases whose time has passed. Without a leader, none ends.
     pub fn end_leases(&self) {
-        if matches!(self.health(), Health::Down | Health::Leaderless) {
+        if !self.health().is_writable() {
             return;
         }
         for lease in self.read(State::expired) {
