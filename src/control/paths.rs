@@ -83,10 +83,22 @@ impl Paths {
 
     /// Changes the board and updates its next deadline.
     fn revise(&mut self, revise: impl FnOnce(&mut Board)) {
-        let Some(board) = &mut self.board else { return };
-        revise(board);
+        if let Some(board) = &mut self.board {
+            revise(board);
+            self.update_deadline();
+        }
+    }
+
+    /// Forgets the verdicts, and with them the deadline: that of the next board may be the same.
+    fn discard(&mut self) {
+        self.board = None;
+        self.update_deadline();
+    }
+
+    fn update_deadline(&self) {
+        let next = self.board.as_ref().and_then(Board::next);
+        let due = next.map(|at| self.epoch + at);
         if let Some(channels) = &self.channels {
-            let due = board.next().map(|at| self.epoch + at);
             channels.due.send_if_modified(|last| std::mem::replace(last, due) != due);
         }
     }
@@ -184,7 +196,8 @@ impl Control {
                 if paths.state != Probing::On {
                     self.recorder.note_own(EventKind::ProbesOn, "paths are probed".to_owned());
                 }
-                (paths.state, paths.board) = (Probing::On, None);
+                paths.state = Probing::On;
+                paths.discard();
             }
             ProbeEvent::Answered { request, sent, at, takes_direct } => paths.revise(|board| {
                 board.take_direct(request.peer, takes_direct, since(at));

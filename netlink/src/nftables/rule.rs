@@ -87,6 +87,13 @@ pub enum Ports {
     FullyRandom,
 }
 
+impl Verdict {
+    /// Whether it gives the packet another source.
+    pub const fn translates(&self) -> bool {
+        matches!(self, Self::Masquerade(_) | Self::SourceNat { .. })
+    }
+}
+
 impl Rule {
     pub fn of(conditions: impl IntoIterator<Item = Condition>, verdict: Verdict) -> Self {
         Self { conditions: conditions.into_iter().collect(), verdict }

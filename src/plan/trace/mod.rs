@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::entry::KernelState;
+use crate::model::entry::{KernelState, Verdict};
 use crate::model::lease::{Endpoint, Lease};
 use crate::model::node::{Interface, RouteLookup};
 use crate::model::node_inputs::NodeInputs;
@@ -23,6 +23,7 @@ use crate::model::path::{Path, PeerReachability};
 use crate::model::prefix::{Family, Prefix};
 use crate::plan::backend::PeerPlan;
 use crate::plan::desired::Desired;
+use rules::Header;
 use walk::Walk;
 
 /// A packet that must not be fragmented, without a mark, and not to the port of the tunnel.
@@ -175,6 +176,18 @@ pub enum HopKind {
     /// The probes of the peer by the path in use.
     Probe,
     Outside,
+}
+
+/// How the rules of tweed translate the source of a new flow from `source` to `destination`, which
+/// another program has marked with `mark`; none if they keep it.
+pub fn translation(
+    actual: &KernelState,
+    (source, destination): (IpAddr, IpAddr),
+    mark: u32,
+) -> Option<&Verdict> {
+    let header = Header { source, destination, mark, tunnel: None, arrival: None };
+    let rule = rules::translation(actual, &header)?;
+    Some(&rule.verdict).filter(|verdict| verdict.translates())
 }
 
 /// The largest IP packet, in bytes.

@@ -14,6 +14,8 @@ use crate::model::prefix::Family;
 pub(super) struct Header<'a> {
     pub(super) source: IpAddr,
     pub(super) destination: IpAddr,
+    /// Set by rules of other programs.
+    pub(super) mark: u32,
     /// Port and VNI, if it is a packet of the tunnel.
     pub(super) tunnel: Option<(u16, u32)>,
     pub(super) arrival: Option<Arrival<'a>>,
@@ -59,8 +61,7 @@ impl<'a> RuleChain<'a> {
                 let is_there = holds(|table, _| Key::Renewal(table), header.source);
                 (set == RENEWED && header.tunnel.is_some() && is_there, *test)
             }
-            // Packets are traced without marks.
-            Condition::Marked(test, mark) => (*mark == 0, *test),
+            Condition::Marked(test, mark) => (header.mark & *mark == *mark, *test),
             Condition::UdpTo(to) => (header.tunnel.is_some_and(|(port, _)| port == *to), Match::Is),
             // A packet without this header matches neither test.
             Condition::Vni(test, vni) => match header.tunnel {
@@ -103,17 +104,24 @@ pub(super) fn at_hook(
     })
 }
 
-/// The chains that may translate the source of a packet, in the order of the kernel.
-pub(super) fn translating(
-    actual: &KernelState,
-    family: Family,
-) -> impl Iterator<Item = RuleChain<'_>> {
+/// What the rules do with the source of a new flow: the first that translates it decides, or else
+/// the last that keeps it. The chains are in the order of the kernel.
+pub(super) fn translation<'a>(actual: &'a KernelState, header: &Header<'_>) -> Decision<'a> {
+    let family = Family::of(header.destination);
     let stages =
         [(Hook::EarlySourceNat, Base::EarlyPostrouting), (Hook::SourceNat, Base::Postrouting)];
-    stages.into_iter().flat_map(move |(hook, base)| {
+    let mut kept = None;
+    for (hook, base) in stages {
         let chains = chains(actual, family, base).map(RuleChain::of);
-        at_hook(actual, family, hook).chain(chains)
-    })
+        for chain in at_hook(actual, family, hook).chain(chains) {
+            match chain.decide(header, actual) {
+                Some(rule) if rule.verdict.translates() => return Some(rule),
+                Some(rule) => kept = Some(rule),
+                None => {}
+            }
+        }
+    }
+    kept
 }
 
 /// The chains of iptables for which the host drops packets that no rule accepts.

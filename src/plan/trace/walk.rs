@@ -347,6 +347,7 @@ impl<'a> Walk<'a> {
         let header = Header {
             source,
             destination: published.map_or(public_ip, |endpoint| endpoint.public_ip),
+            mark: 0,
             tunnel: Some((tunnel.port, tunnel.vni)),
             arrival: Some(Arrival { link: &local.node.interface, back }),
         };
@@ -530,15 +531,8 @@ impl<'a> Walk<'a> {
 
     /// The rules that translate the sources of new flows.
     fn is_translated(&mut self) {
-        let (actual, header) = (self.host.actual, self.header());
-        let decided = rules::translating(actual, self.family())
-            .filter_map(|chain| chain.decide(&header, actual))
-            .collect::<Vec<_>>();
-        let translates = |verdict: &Verdict| {
-            matches!(verdict, Verdict::Masquerade(_) | Verdict::SourceNat { .. })
-        };
-        let text = match decided.iter().find(|rule| translates(&rule.verdict)) {
-            Some(rule) => {
+        let text = match rules::translation(self.host.actual, &self.header()) {
+            Some(rule) if rule.verdict.translates() => {
                 self.translated_to = match rule.verdict {
                     Verdict::SourceNat { to, .. } => Some(to),
                     _ => self.host.lookup(self.packet().destination).and_then(|it| it.source),
@@ -547,10 +541,8 @@ impl<'a> Walk<'a> {
                 let source = source.unwrap_or_else(|| "an address of the link".to_owned());
                 format!("yes, its source becomes {source}: {rule}")
             }
-            None => match decided.last() {
-                Some(rule) => format!("no, it keeps its source: {rule}"),
-                None => "no, it keeps its source: no rule of tweed matches".to_owned(),
-            },
+            Some(rule) => format!("no, it keeps its source: {rule}"),
+            None => "no, it keeps its source: no rule of tweed matches".to_owned(),
         };
         self.passes(HopKind::Masquerade, text);
     }
@@ -565,7 +557,7 @@ impl<'a> Walk<'a> {
 
     const fn header(&self) -> Header<'a> {
         let TracedPacket { source, destination, .. } = self.question.packet;
-        Header { source, destination, tunnel: None, arrival: None }
+        Header { source, destination, mark: 0, tunnel: None, arrival: None }
     }
 
     fn passes(&mut self, hop: HopKind, text: impl Into<String>) {

@@ -69,13 +69,9 @@ impl World {
 
     pub(super) fn reboot(&mut self) {
         self.changes += 1;
-        self.state = self
-            .facts
-            .interfaces
-            .iter()
-            .map(|i| SettingKind::ReversePath.off(&i.name))
-            .map(Entry::Setting)
-            .collect();
+        let (kind, on) = (SettingKind::ReversePath, self.facts.makes_strict);
+        let links = self.facts.interfaces.iter().map(|it| it.name.clone());
+        self.state = links.map(|link| Entry::Setting(Setting { link, kind, on })).collect();
     }
 
     /// Applies `op`, or returns the kernel's error message.

@@ -38,6 +38,9 @@ pub enum Act {
     /// The disk of this node is copied, and put back later, while its daemon does not run.
     BackUpDisk(usize),
     RestoreDisk(usize),
+    /// The disk of this node is full: no checkpoint can be saved.
+    FillDisk(usize),
+    FreeDisk(usize),
     /// The machine is installed again: empty disk, another machine id, the same address.
     Reinstall(usize),
     /// The disk of this node is put into another machine, which is started.
@@ -68,6 +71,8 @@ pub enum KernelAct {
     /// It refuses to change routes, or no longer does.
     RefuseRoutes,
     AllowRoutes,
+    /// Another program makes the reverse-path filters strict.
+    MakeStrict,
 }
 
 /// What happens to etcd.
@@ -107,7 +112,7 @@ pub enum Device {
     Tunnel,
 }
 
-/// A network config with `Mixed`, or what an operator's mistake leaves of it.
+/// A network config, mostly with `Mixed`, or what an operator's mistake leaves of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Config {
     /// The key is deleted.
@@ -118,21 +123,46 @@ pub enum Config {
     HostGw,
     /// To host-gw, this percentage of the hashes.
     Rollout(u8),
+    /// Without `Mixed`: a migration to this backend is finished.
+    Finished(Backend),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    Vxlan,
+    HostGw,
 }
 
 impl Config {
     /// The value of its key; none if the key is missing.
     pub fn text(self) -> Option<String> {
-        let config = |rest: &str| format!(r#"{{"Network":"10.244.0.0/16","Mixed":true,{rest}}}"#);
+        let config = |mixed: bool, backend: Backend, rest: &str| {
+            let kind = backend.as_str();
+            format!(
+                r#"{{"Network":"10.244.0.0/16","Mixed":{mixed},"Backend":{{"Type":"{kind}"}}{rest}}}"#
+            )
+        };
         Some(match self {
             Self::Missing => return None,
             Self::Malformed => "{".to_owned(),
-            Self::Vxlan => config(r#""Backend":{"Type":"vxlan"}"#),
-            Self::HostGw => config(r#""Backend":{"Type":"host-gw"}"#),
-            Self::Rollout(percent) => config(&format!(
-                r#""Backend":{{"Type":"host-gw"}},"Rollout":{{"From":{{"Type":"vxlan"}},"Percent":{percent}}}"#
-            )),
+            Self::Vxlan => config(true, Backend::Vxlan, ""),
+            Self::HostGw => config(true, Backend::HostGw, ""),
+            Self::Rollout(percent) => {
+                let rollout =
+                    format!(r#","Rollout":{{"From":{{"Type":"vxlan"}},"Percent":{percent}}}"#);
+                config(true, Backend::HostGw, &rollout)
+            }
+            Self::Finished(backend) => config(false, backend, ""),
         })
+    }
+}
+
+impl Backend {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Vxlan => "vxlan",
+            Self::HostGw => "host-gw",
+        }
     }
 }
 
@@ -212,11 +242,14 @@ impl fmt::Display for Act {
                 Config::Vxlan => f.write_str("config vxlan"),
                 Config::HostGw => f.write_str("config host-gw"),
                 Config::Rollout(percent) => write!(f, "config rollout {percent}"),
+                Config::Finished(backend) => write!(f, "config {} alone", backend.as_str()),
             },
             Self::LoseEntry(node, number) => write!(f, "lose-entry {} {number}", name(*node)),
             Self::FlushTables(node) => write!(f, "flush-tables {}", name(*node)),
             Self::Segment(act) => act.fmt(f),
             Self::BackUpDisk(node) => write!(f, "back-up-disk {}", name(*node)),
+            Self::FillDisk(node) => write!(f, "fill-disk {}", name(*node)),
+            Self::FreeDisk(node) => write!(f, "free-disk {}", name(*node)),
             Self::RestoreDisk(node) => write!(f, "restore-disk {}", name(*node)),
             Self::Reinstall(node) => write!(f, "reinstall {}", name(*node)),
             Self::Copy(node, MachineId::Kept) => write!(f, "copy {}", name(*node)),
@@ -235,6 +268,7 @@ impl fmt::Display for Act {
                 KernelAct::Deafen(times) => write!(f, "deafen {} {times}", name(*node)),
                 KernelAct::RefuseRoutes => write!(f, "refuse-routes {}", name(*node)),
                 KernelAct::AllowRoutes => write!(f, "allow-routes {}", name(*node)),
+                KernelAct::MakeStrict => write!(f, "make-strict {}", name(*node)),
             },
         }
     }

@@ -14,7 +14,7 @@ use etcd_client::proto::{
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep_until};
 
-use crate::act::Config;
+use crate::act::{Backend, Config};
 use crate::network::LinkState;
 use crate::node::{Node, address};
 use crate::prober::Network;
@@ -156,8 +156,24 @@ impl Cluster {
 
     /// Whether each node can read a valid network config.
     pub fn is_configured(&self) -> bool {
-        let is_valid = self.config().is_some_and(|text| text.starts_with(r#"{"Network""#));
-        is_valid && self.unwritten.is_empty()
+        self.config().is_some_and(|text| is_valid(&text)) && self.unwritten.is_empty()
+    }
+
+    /// Whether the network config has `Mixed`; none without a valid one.
+    pub fn is_mixed(&self) -> Option<bool> {
+        let config = self.config().filter(|text| is_valid(text))?;
+        Some(config.contains(r#""Mixed":true"#))
+    }
+
+    /// Whether the network config and all leases have the same backend.
+    pub fn is_uniform(&self) -> bool {
+        self.has_only(Backend::Vxlan) || self.has_only(Backend::HostGw)
+    }
+
+    /// Whether the network config and all leases have this backend.
+    pub fn has_only(&self, backend: Backend) -> bool {
+        let name = format!("\"{}\"", backend.as_str());
+        self.stored().iter().all(|(_, value)| value.contains(&name))
     }
 
     /// The virtual time since the cluster exists.
@@ -274,6 +290,10 @@ impl Cluster {
     pub fn send(&self, from: usize, to: usize) -> Result<Arrival, Lost> {
         self.network.segment.borrow().pod_to_pod(from, to)
     }
+}
+
+fn is_valid(config: &str) -> bool {
+    config.starts_with(r#"{"Network""#)
 }
 
 /// Without effect while etcd does not work.

@@ -23,16 +23,19 @@ enum Flip {
     Vxlan,
     HostGw,
     Rollout,
+    /// Without `Mixed`.
+    Finished,
     /// The config was edited a moment ago.
     Begun,
     /// There is no valid config.
     Mistake,
 }
 
-const FLIPS: [(Flip, &str); 5] = [
+const FLIPS: [(Flip, &str); 6] = [
     (Flip::Vxlan, "vxlan"),
     (Flip::HostGw, "host-gw"),
     (Flip::Rollout, "rollout"),
+    (Flip::Finished, "finished"),
     (Flip::Begun, "edited"),
     (Flip::Mistake, "invalid"),
 ];
@@ -81,6 +84,7 @@ fn flip(script: &Script, at: Duration) -> Flip {
         None | Some((_, Config::Vxlan)) => Flip::Vxlan,
         Some((_, Config::HostGw)) => Flip::HostGw,
         Some((_, Config::Rollout(_))) => Flip::Rollout,
+        Some((_, Config::Finished(_))) => Flip::Finished,
     }
 }
 

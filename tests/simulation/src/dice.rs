@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::act::{Act, Config, Device, EtcdAct, KernelAct, MachineId, SegmentAct, Step};
+use crate::act::{Act, Backend, Config, Device, EtcdAct, KernelAct, MachineId, SegmentAct, Step};
 use crate::network::LinkState;
 use crate::store::StoreKind;
 
@@ -27,6 +27,8 @@ pub enum Fault {
     Edit,
     /// The config is deleted or malformed, and corrected
     Mistake,
+    /// A migration is finished: `Mixed` is turned off, and mostly on again later
+    Finish,
     /// A daemon is killed, and started
     Kill,
     /// A daemon is killed, and started while it does not reach the store
@@ -41,6 +43,8 @@ pub enum Fault {
     Reinstall,
     /// A daemon is started with an older disk
     RestoreDisk,
+    /// The disk of a machine is full
+    DiskFull,
     /// The disk of a machine is put into another one
     Copy,
     /// A machine is added
@@ -75,6 +79,8 @@ pub enum Fault {
     BreakKernel,
     /// The kernel refuses to change routes
     RefuseRoutes,
+    /// Another program makes the reverse-path filters strict
+    StrictFilters,
     /// Nothing arrives from one node at another one
     CutSegment,
     /// The segment drops packets with addresses of pods
@@ -185,6 +191,7 @@ impl Throw<'_> {
         let (end, node) = (self.end(at), self.node());
         match fault {
             Fault::Edit | Fault::Mistake => self.edit(at, end, fault),
+            Fault::Finish => self.finish(at, end),
             Fault::Kill => self.pair((at, Act::Kill(node)), (end, Act::Start(node))),
             Fault::KillAlone => {
                 self.begin_alone((at, Act::Kill(node)), Act::Start(node), end, node);
@@ -196,6 +203,7 @@ impl Throw<'_> {
             }
             Fault::Reinstall => self.pair((at, Act::Reinstall(node)), (end, Act::PowerOn(node))),
             Fault::RestoreDisk => self.roll_back(node, at, end),
+            Fault::DiskFull => self.pair((at, Act::FillDisk(node)), (end, Act::FreeDisk(node))),
             Fault::Copy => {
                 let id = self.one_of([MachineId::Kept, MachineId::New]);
                 self.add(at, Act::Copy(node, id));
@@ -222,7 +230,8 @@ impl Throw<'_> {
             | Fault::LinkDown
             | Fault::RecreateInterface
             | Fault::BreakKernel
-            | Fault::RefuseRoutes => self.fail_kernel(node, at, end, fault),
+            | Fault::RefuseRoutes
+            | Fault::StrictFilters => self.fail_kernel(node, at, end, fault),
             Fault::CutSegment => {
                 let other = self.other(node);
                 let [cut, join] = [SegmentAct::Cut, SegmentAct::Join].map(|act| act(node, other));
@@ -242,6 +251,18 @@ impl Throw<'_> {
             self.pair((at, Act::Configure(mistake)), (end, config));
         } else {
             self.add(at, config);
+        }
+    }
+
+    /// All nodes get one backend, and later only that.
+    fn finish(&mut self, at: Duration, end: Duration) {
+        let (mixed, backend) =
+            self.one_of([(Config::Vxlan, Backend::Vxlan), (Config::HostGw, Backend::HostGw)]);
+        let between = at + end.saturating_sub(at).mul_f64(self.rng.random());
+        self.add(at, Act::Configure(mixed));
+        self.add(between, Act::Configure(Config::Finished(backend)));
+        if self.rng.random_bool(UNFINISHED) {
+            self.add(end, Act::Configure(mixed));
         }
     }
 
@@ -279,6 +300,7 @@ impl Throw<'_> {
                 let device = self.one_of([Device::Underlay, Device::Tunnel]);
                 self.pair((at, Act::LinkDown(node, device)), (end, Act::LinkUp(node, device)));
             }
+            Fault::StrictFilters => self.add(at, Act::Kernel(node, KernelAct::MakeStrict)),
             Fault::RecreateInterface => self.add(at, Act::RecreateInterface(node)),
             Fault::BreakKernel => {
                 let breaks = KernelAct::Deafen(self.rng.random_range(1..20));
@@ -346,6 +368,8 @@ const REPEATED: f64 = 0.2;
 const LAST_ADDRESS: u8 = 12;
 /// How many histories have an edit of the config at this moment.
 const EDITED: f64 = 0.7;
+/// How many finished migrations are taken back.
+const UNFINISHED: f64 = 0.7;
 
 fn any_time(rng: &mut StdRng) -> Duration {
     CALM + FAULTS.saturating_sub(CALM).mul_f64(rng.random())

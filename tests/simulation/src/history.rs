@@ -131,7 +131,7 @@ impl History {
         if let Some(violation) = self.pass_until(FAULTS).await {
             return Ok(Some(violation));
         }
-        self.heal();
+        self.heal()?;
         if let Some(violation) = self.pass_until(LENGTH).await {
             return Ok(Some(violation));
         }
@@ -189,21 +189,25 @@ impl History {
     }
 
     /// Ends all faults that are not over.
-    fn heal(&mut self) {
+    fn heal(&mut self) -> io::Result<()> {
         self.cluster.store.set_health(Health::Up);
-        if !self.cluster.is_configured() {
+        let is_split = self.cluster.is_mixed() == Some(false) && !self.cluster.is_uniform();
+        if is_split || !self.cluster.is_configured() {
             self.cluster.configure(Config::Vxlan);
+            self.judge.take(&Act::Configure(Config::Vxlan), &self.cluster);
         }
         self.cluster.network.segment.borrow_mut().heal();
         for index in 0..self.cluster.nodes.len() {
             self.cluster.nodes[index].link.set(LinkState::Open);
             self.set_stopped(index, false);
             self.cluster.nodes[index].kernel.allow(ROUTES);
+            self.cluster.nodes[index].set_full(false)?;
             self.plug_in(index);
             if self.cluster.nodes[index].run.is_none() {
                 self.cluster.start(index);
             }
         }
+        Ok(())
     }
 
     fn perform(&mut self, act: &Act) -> io::Result<()> {
@@ -260,6 +264,8 @@ impl History {
             Act::RecreateInterface(index) => self.cluster.nodes[*index].recreate_interface(),
             Act::Kernel(index, act) => self.change_kernel(*index, *act),
             Act::RestoreDisk(index) => self.restore_disk(*index)?,
+            Act::FillDisk(index) => self.cluster.nodes[*index].set_full(true)?,
+            Act::FreeDisk(index) => self.cluster.nodes[*index].set_full(false)?,
         }
         Ok(())
     }
@@ -329,8 +335,10 @@ impl History {
     }
 
     fn change_kernel(&self, index: usize, act: KernelAct) {
-        let kernel = &self.cluster.nodes[index].kernel;
+        let node = &self.cluster.nodes[index];
+        let kernel = &node.kernel;
         match act {
+            KernelAct::MakeStrict => node.make_strict(),
             KernelAct::Overrun => kernel.overrun(),
             KernelAct::Interrupt => kernel.interrupt("interrupted"),
             KernelAct::Deafen(times) => kernel.deafen(times),

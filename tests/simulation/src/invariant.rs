@@ -10,12 +10,12 @@ use tweed::model::entry::{Entry, Key};
 use tweed::model::path::Path;
 use tweed::model::prefix::Prefix;
 
-use crate::act::{Act, EtcdAct, KernelAct, MachineId, SegmentAct};
+use crate::act::{Act, Backend, EtcdAct, KernelAct, MachineId, SegmentAct};
+use crate::arrivals::Arrivals;
 use crate::cluster::Cluster;
 use crate::network::LinkState;
 use crate::node::{Node, foreign_route};
 use crate::store::{Health, Store};
-use crate::walk::{Arrival, Lost, Outline};
 
 /// The judgement of an invariant on a history.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,8 +36,11 @@ pub struct Judge {
     copied: Vec<(usize, usize)>,
     /// The nodes that have got the address of another one, or the disk.
     moved: BTreeSet<usize>,
-    /// How long nothing has disturbed any node, or changed in the store.
+    /// How long nothing has disturbed any node, or changed in the store, and all disks have had
+    /// space.
     calm: Duration,
+    /// Whether nodes of different backends reach each other: all have read that they should.
+    is_mixed: bool,
     /// All leases, and the config.
     store: Option<Vec<(String, String)>>,
     /// The nodes that lost power when their checkpoint was up to date: they reach all others
@@ -45,6 +48,8 @@ pub struct Judge {
     alone: BTreeSet<usize>,
     /// The nodes whose kernel refuses to change routes.
     refused: BTreeSet<usize>,
+    /// The nodes whose disk is full.
+    full: BTreeSet<usize>,
     /// The addresses of the nodes when their disks were copied.
     backups: BTreeMap<usize, IpAddr>,
     /// The addresses of the nodes when etcd was copied.
@@ -65,15 +70,8 @@ struct Debt {
     left: Duration,
 }
 
-/// The pairs whose packets arrived when they were looked at, as long as nothing has changed that
-/// these pass: the numbers of changes of the kernels of sender and receiver.
-#[derive(Default)]
-struct Arrivals {
-    outline: Outline,
-    known: BTreeMap<(usize, usize), (u64, Arrival, u64)>,
-}
-
 const PATHS: &str = "pods of two nodes reach each other";
+const CONNECTIONS: &str = "connections of nodes, and by ports of nodes, with pods stay open";
 const TABLE: &str = "each path is that of the backends of its nodes once faults are over";
 const SUBNETS: &str = "the subnet of a node never changes";
 const RUNNING: &str = "no daemon ends by itself";
@@ -91,6 +89,8 @@ const REPAIR: Duration = Duration::from_secs(3);
 const JOIN: Duration = Duration::from_secs(35);
 /// The time after which a change in the store is in each checkpoint.
 const SAVED: Duration = Duration::from_secs(15);
+/// The time after which each node that reads the store has read a changed config.
+const READ: Duration = Duration::from_secs(10);
 /// The time after the end of a copy in which the original's paths are repaired.
 const COPIED: Duration = Duration::from_secs(2);
 
@@ -103,9 +103,11 @@ impl Judge {
             copied: Vec::new(),
             moved: BTreeSet::new(),
             calm: Duration::ZERO,
+            is_mixed: true,
             store: None,
             alone: BTreeSet::new(),
             refused: BTreeSet::new(),
+            full: BTreeSet::new(),
             backups: BTreeMap::new(),
             copied_store: Vec::new(),
             forgotten: BTreeSet::new(),
@@ -133,7 +135,7 @@ impl Judge {
                     self.note_address(node, cluster.nodes[node].address);
                 }
             }
-            Act::Copy(node, MachineId::Kept) => self.copy(*node, &cluster.nodes[*node]),
+            Act::Copy(node, MachineId::Kept) => self.copy(*node, cluster),
             Act::DeleteLease(node) => {
                 self.need_store(*node);
                 self.free(*node);
@@ -143,6 +145,7 @@ impl Judge {
             }
             Act::Etcd(EtcdAct::Restore) => self.restore_etcd(cluster),
             Act::Segment(SegmentAct::DropPods) => self.all_need_store(),
+            Act::Configure(_) => self.configure(cluster),
             Act::Kernel(node, KernelAct::RefuseRoutes) => {
                 self.refused.insert(*node);
                 self.excuse(*node, JOIN);
@@ -150,9 +153,16 @@ impl Judge {
             Act::Kernel(node, KernelAct::AllowRoutes) => {
                 self.refused.remove(node);
             }
+            Act::FillDisk(node) => {
+                self.full.insert(*node);
+            }
+            Act::FreeDisk(node) => {
+                self.full.remove(node);
+            }
             Act::LoseEntry(node, _)
             | Act::FlushTables(node)
             | Act::RecreateInterface(node)
+            | Act::Kernel(node, KernelAct::MakeStrict)
             | Act::LinkDown(node, _)
             | Act::LinkUp(node, _) => self.excuse(*node, REPAIR),
             Act::Kill(_)
@@ -162,11 +172,18 @@ impl Judge {
             | Act::PowerOn(_)
             | Act::StoreLink(..)
             | Act::Etcd(_)
-            | Act::Configure(_)
             | Act::Segment(_)
             | Act::Copy(_, MachineId::New)
             | Act::Kernel(..)
             | Act::Join => {}
+        }
+    }
+
+    /// Without `Mixed`, nodes of different backends do not reach each other.
+    fn configure(&mut self, cluster: &Cluster) {
+        self.is_mixed &= cluster.is_mixed() != Some(false);
+        if !self.is_mixed && !cluster.is_uniform() {
+            self.all_need_store();
         }
     }
 
@@ -194,9 +211,11 @@ impl Judge {
         }
     }
 
-    fn copy(&mut self, node: usize, original: &Node) {
-        let copy = self.debts.len() - 1;
-        if is_running(original) && original.remembers() && !self.moved.contains(&node) {
+    fn copy(&mut self, node: usize, cluster: &Cluster) {
+        let (copy, original) = (self.debts.len() - 1, &cluster.nodes[node]);
+        // A node whose new address is not in its lease yet looks like its copy.
+        let is_known = original.remembers() && cluster.holds_lease(original);
+        if is_running(original) && is_known && !self.moved.contains(&node) {
             self.copied.push((copy, node));
             self.excuse(node, COPIED);
         } else {
@@ -321,10 +340,12 @@ impl Judge {
                 debt.left = debt.whole;
             }
         }
+        self.configure(cluster);
         let store = cluster.stored();
-        let is_same = self.store.as_ref() == Some(&store);
-        self.calm = if is_calm && is_same { self.calm + time } else { Duration::ZERO };
+        let is_saved = self.store.as_ref() == Some(&store) && self.full.is_empty();
+        self.calm = if is_calm && is_saved { self.calm + time } else { Duration::ZERO };
         self.store = Some(store);
+        self.is_mixed |= cluster.is_mixed() == Some(true) && self.calm >= READ;
     }
 
     /// Judges this moment.
@@ -341,14 +362,23 @@ impl Judge {
         let judged: Vec<usize> =
             cluster.nodes.iter().filter(is_judged).map(|node| node.index).collect();
         let segment = cluster.network.segment.borrow();
-        self.arrivals.check(segment.outline());
+        self.arrivals.check(segment.outline(), &judged);
         let pairs = judged.iter().flat_map(|from| judged.iter().map(move |to| (*from, *to)));
         let mut pairs = pairs.filter(|pair| pair.0 != pair.1 && !segment.cut.contains(pair));
-        let (from, to, lost) = pairs.find_map(|(from, to)| {
-            Some((from, to, self.arrivals.send(cluster, from, to).err()?))
-        })?;
-        let detail = format!("n{} → n{}: {lost:?}", from + 1, to + 1);
-        Some(violation(PATHS, cluster, detail))
+        let mut found = |from, to| {
+            if let Err(lost) = self.arrivals.send(cluster, from, to) {
+                return Some((PATHS, format!("{lost:?}")));
+            }
+            if segment.cut.contains(&(to, from)) {
+                return None;
+            }
+            let failed = self.arrivals.exchange(cluster, from, to).err()?;
+            Some((CONNECTIONS, failed.to_string()))
+        };
+        let (from, to, (invariant, detail)) =
+            pairs.find_map(|(from, to)| Some((from, to, found(from, to)?)))?;
+        let detail = format!("n{} → n{}: {detail}", from + 1, to + 1);
+        Some(violation(invariant, cluster, detail))
     }
 
     /// Packets to a node with host-gw are sent directly, and so are those of such a node.
@@ -487,7 +517,8 @@ impl Judge {
     }
 
     fn leftovers(&self, cluster: &Cluster) -> Option<Violation> {
-        let peers = self.peers(cluster);
+        let has_tunnel = self.is_mixed || !cluster.has_only(Backend::HostGw);
+        let peers = if has_tunnel { self.peers(cluster) } else { 0..=0 };
         self.lasting(cluster).find_map(|node| {
             let counted = node.kernel.read_state(|state| {
                 let entries = state.entries();
@@ -497,26 +528,6 @@ impl Judge {
                 format!("n{} has {counted} forwarding entries for {peers:?} peers", node.index + 1);
             (!peers.contains(&counted)).then(|| violation(LEFTOVERS, cluster, detail))
         })
-    }
-}
-
-impl Arrivals {
-    fn check(&mut self, outline: Outline) {
-        if self.outline != outline {
-            *self = Self { outline, known: BTreeMap::new() };
-        }
-    }
-
-    fn send(&mut self, cluster: &Cluster, from: usize, to: usize) -> Result<(), Lost> {
-        let changes = |index: usize| cluster.nodes[index].kernel.changes();
-        let is_known = self.known.get(&(from, to)).is_some_and(|(sender, arrival, receiver)| {
-            *sender == changes(from) && *receiver == changes(arrival.host)
-        });
-        if !is_known {
-            let arrival = cluster.send(from, to)?;
-            self.known.insert((from, to), (changes(from), arrival, changes(arrival.host)));
-        }
-        Ok(())
     }
 }
 

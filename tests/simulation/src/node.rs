@@ -17,7 +17,7 @@ use tweed::control::{Event, Query};
 use tweed::daemon::options::{Options, StoreOptions};
 use tweed::daemon::{Blocking, Daemon, Parts, checkpoint, load_checkpoint, previous};
 use tweed::model::checkpoint::{Checkpoint, HostId};
-use tweed::model::entry::{Entry, LinkName, Route};
+use tweed::model::entry::{Entry, Key, LinkName, Route, SettingKind};
 use tweed::model::node::{Facts, Interface, InterfaceAddress, Lifetime};
 use tweed::model::prefix::{Family, Prefix};
 use tweed::model::status::Status;
@@ -31,6 +31,7 @@ use crate::network::Link;
 use crate::prober::{Network, probe_paths};
 use crate::store::Store;
 use crate::store::kubernetes::NAMESPACE;
+use crate::walk::{TUNNEL, UNDERLAY};
 
 pub struct Node {
     pub index: usize,
@@ -58,7 +59,6 @@ struct ReadPods {
     pods: Option<Prefix>,
 }
 
-const UNDERLAY: &str = "eth0";
 /// The file of the checkpoint.
 const CHECKPOINT: &str = "state.json";
 /// The pause after which a supervisor starts a daemon again that has ended.
@@ -89,7 +89,7 @@ impl Node {
         Ok(Self {
             index,
             address,
-            kernel: ModelKernel::new(facts(address)),
+            kernel: ModelKernel::new(facts(index, address)),
             link: Link::default(),
             run: None,
             disk,
@@ -148,13 +148,24 @@ impl Node {
 
     /// The driver of its interface is loaded again: the routes on it are gone.
     pub fn recreate_interface(&self) {
-        let (name, facts) = (LinkName::new(UNDERLAY), facts(self.address));
+        let (name, facts) = (LinkName::new(UNDERLAY), facts(self.index, self.address));
         self.kernel.remove_interface(&name);
         for interface in facts.interfaces {
             self.kernel.add_interface(interface);
         }
         self.kernel.link_up(&name);
         self.add_foreign_route();
+    }
+
+    /// Another program makes the reverse-path filters strict.
+    pub fn make_strict(&self) {
+        let has = |link: &LinkName| {
+            let key = Key::Setting(SettingKind::ReversePath, link.clone());
+            self.kernel.read_state(|state| state.get(&key).is_some())
+        };
+        for link in [UNDERLAY, TUNNEL].map(LinkName::new).iter().filter(|link| has(link)) {
+            self.kernel.set(Entry::Setting(SettingKind::ReversePath.on(link)));
+        }
     }
 
     /// Gives the machine another address.
@@ -215,6 +226,20 @@ impl Node {
     pub fn restore(&self, backup: &[(PathBuf, Vec<u8>)]) -> io::Result<()> {
         self.wipe()?;
         backup.iter().try_for_each(|(file, text)| fs::write(file, text))
+    }
+
+    /// The disk is full, or no longer full: a folder has the name of the file in which the daemon
+    /// writes its next checkpoint.
+    ///
+    /// # Errors
+    /// The disk of the simulating machine.
+    pub fn set_full(&self, is_full: bool) -> io::Result<()> {
+        let obstacle = self.disk.join(format!(".{CHECKPOINT}.tmp"));
+        match (is_full, obstacle.is_dir()) {
+            (true, false) => fs::create_dir(obstacle),
+            (false, true) => fs::remove_dir(obstacle),
+            (true, true) | (false, false) => Ok(()),
+        }
     }
 
     /// Empties the disk.
@@ -283,6 +308,7 @@ impl Node {
     fn options(&self, store: &Store) -> Options {
         let mut flags = vec![
             "--iface=eth0".to_owned(),
+            "--ip-masq".to_owned(),
             "--healthz-port=0".to_owned(),
             format!("--subnet-file={}", self.subnet_file().display()),
             format!("--state-file={}", self.disk.join(CHECKPOINT).display()),
@@ -373,13 +399,15 @@ async fn run_parts<S: Leases + Documents + 'static>(
     }
 }
 
-fn facts(address: IpAddr) -> Facts {
+/// Every second machine has strict reverse-path filters.
+fn facts(index: usize, address: IpAddr) -> Facts {
     let name = LinkName::new(UNDERLAY);
     let lifetime = Lifetime::Permanent;
     let addresses = vec![InterfaceAddress { address, prefix_len: 24, usable: true, lifetime }];
     let eth0 = Interface { name: name.clone(), mtu: 1500, up: true, layer2: true, addresses };
     let default_routes = vec![(Family::V4, Some(name))];
-    Facts { interfaces: vec![eth0], default_routes, ..Facts::default() }
+    let makes_strict = index % 2 == 1;
+    Facts { interfaces: vec![eth0], default_routes, makes_strict, ..Facts::default() }
 }
 
 /// An address on the segment, by its last byte.

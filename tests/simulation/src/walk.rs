@@ -5,12 +5,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use tweed::model::entry::{
-    Address, Entry, KernelState, Key, Link, LinkKind, LinkName, Route, RouteKind, Setting,
-    SettingKind,
+    Entry, KernelState, Key, Link, LinkKind, LinkName, Route, RouteKind, Setting, SettingKind,
 };
 use tweed::model::path::Path;
 use tweed::model::prefix::Prefix;
 use tweed_model::ModelKernel;
+
+use crate::node::address;
 
 /// A host as packets see it.
 #[derive(Clone, Debug)]
@@ -62,7 +63,7 @@ pub struct Arrival {
 }
 
 /// How a packet leaves its sender.
-enum Exit {
+pub(crate) enum Exit {
     Tunnel(IpAddr),
     Direct(IpAddr),
 }
@@ -74,10 +75,22 @@ impl Exit {
             Self::Direct(_) => Path::Direct,
         }
     }
+
+    /// The link that it leaves by.
+    pub(crate) const fn link(&self) -> &'static str {
+        match self {
+            Self::Tunnel(_) => TUNNEL,
+            Self::Direct(_) => UNDERLAY,
+        }
+    }
 }
 
-const TUNNEL: &str = "flannel.1";
-const UNDERLAY: &str = "eth0";
+pub(crate) const TUNNEL: &str = "flannel.1";
+pub(crate) const UNDERLAY: &str = "eth0";
+/// The number of a pod's address in the subnet of its node.
+const POD: u128 = 2;
+/// The length of the prefix of the segment.
+const SEGMENT: u8 = 24;
 
 /// All that decides about a packet, but kernels.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -106,17 +119,32 @@ impl Segment {
     /// # Errors
     /// Where it is lost.
     pub fn pod_to_pod(&self, from: usize, to: usize) -> Result<Arrival, Lost> {
-        let (sender, receiver) = (self.host(from)?, self.host(to)?);
-        let (Some(source), Some(destination)) = (sender.pods, receiver.pods) else {
-            return Err(Lost::NoRoute);
-        };
-        let (source, destination) = (source.gateway(), destination.gateway());
-        let exit = sender.kernel.read_state(|state| exit(state, destination))?;
+        let (source, destination) = (self.pod(from)?, self.pod(to)?);
+        let arrival = self.send(from, (source, destination))?;
+        let is_there = self.host(arrival.host)?.pods.is_some_and(|it| it.contains(destination));
+        if is_there { Ok(arrival) } else { Err(Lost::Elsewhere) }
+    }
+
+    /// The address of a pod on a host.
+    pub(crate) fn pod(&self, index: usize) -> Result<IpAddr, Lost> {
+        Ok(self.host(index)?.pods.ok_or(Lost::NoRoute)?.nth(POD))
+    }
+
+    /// Where a packet arrives that a host sends by the routes of its kernel.
+    pub(crate) fn send(
+        &self,
+        from: usize,
+        (source, destination): (IpAddr, IpAddr),
+    ) -> Result<Arrival, Lost> {
+        let exit = self.exit(from, destination)?;
         let (host, link) = self.carry(from, &exit)?;
-        let at = self.host(host)?;
-        at.kernel.read_state(|state| filter(state, source, link))?;
-        let is_there = at.pods.is_some_and(|pods| pods.contains(destination));
-        if is_there { Ok(Arrival { host, path: exit.path() }) } else { Err(Lost::Elsewhere) }
+        self.host(host)?.kernel.read_state(|state| filter(state, source, link))?;
+        Ok(Arrival { host, path: exit.path() })
+    }
+
+    /// How a packet leaves a host.
+    pub(crate) fn exit(&self, from: usize, destination: IpAddr) -> Result<Exit, Lost> {
+        self.host(from)?.kernel.read_state(|state| exit(state, destination))
     }
 
     /// The fate of a probe from the daemon of a host to that of the host with `destination`.
@@ -132,15 +160,12 @@ impl Segment {
     ) -> Result<usize, Lost> {
         let exit = match path {
             Path::Direct => Exit::Direct(gateway),
-            Path::Tunnel => self.host(from)?.kernel.read_state(|it| exit(it, destination))?,
+            Path::Tunnel => self.exit(from, destination)?,
         };
         let (at, link) = self.carry(from, &exit)?;
         let is_local = self.host(at)?.kernel.read_state(|state| {
             filter(state, source, link)?;
-            let is_it = |entry: &Arc<Entry>| {
-                matches!(**entry, Entry::Address(Address { address, .. }) if address == destination)
-            };
-            if state.local().any(is_it) { Ok(()) } else { Err(Lost::Elsewhere) }
+            if is_own(state, destination) { Ok(()) } else { Err(Lost::Elsewhere) }
         });
         is_local.map(|()| at)
     }
@@ -165,7 +190,7 @@ impl Segment {
         }
     }
 
-    fn host(&self, index: usize) -> Result<&Host, Lost> {
+    pub(crate) fn host(&self, index: usize) -> Result<&Host, Lost> {
         self.hosts.get(index).ok_or(Lost::Segment)
     }
 }
@@ -186,8 +211,18 @@ fn exit(state: &KernelState, destination: IpAddr) -> Result<Exit, Lost> {
     }
 }
 
-/// The link and the next hop of the longest route; none without one, and outside the network of pods.
+/// Whether a link of tweed has the address.
+pub(crate) fn is_own(state: &KernelState, address: IpAddr) -> bool {
+    let is_it =
+        |entry: &Arc<Entry>| matches!(&**entry, Entry::Address(own) if own.address == address);
+    state.local().any(is_it)
+}
+
+/// The link and the next hop of the longest route; none without one.
 fn lookup(state: &KernelState, destination: IpAddr) -> Option<(LinkName, IpAddr)> {
+    if Prefix::holding(address(0), SEGMENT).is_some_and(|it| it.contains(destination)) {
+        return Some((LinkName::new(UNDERLAY), destination));
+    }
     let covering = state.routes().filter(|route| route.destination.contains(destination));
     let best = covering.max_by_key(|it| (it.destination.prefix_len(), u32::MAX - it.metric))?;
     let Route { kind: RouteKind::Unicast, nexthop, gateway, link, .. } = best else { return None };

@@ -1,0 +1,100 @@
+//! What was sent between pairs of nodes when they were looked at last: it is sent again only after a
+//! change.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::fmt;
+
+use crate::cluster::Cluster;
+use crate::connection::{Broken, Client, Connection};
+use crate::walk::{Arrival, Lost, Outline};
+
+#[derive(Default)]
+pub(crate) struct Arrivals {
+    outline: Outline,
+    /// The pairs whose packets arrived, with the numbers of changes of the kernels of sender and
+    /// receiver.
+    known: BTreeMap<(usize, usize), (u64, Arrival, u64)>,
+    /// By way of a node to a pod of another one.
+    open: BTreeMap<(usize, usize, Client), Open>,
+}
+
+struct Open {
+    connection: Connection,
+    /// The numbers of changes of the kernels of both nodes at the last exchange; none if it has to
+    /// be repeated.
+    seen: Option<[u64; 2]>,
+}
+
+/// A connection that is no longer open, or could not be opened.
+#[derive(Debug)]
+pub(crate) struct Failed {
+    client: Client,
+    /// None if it could not be opened.
+    connection: Option<Connection>,
+    reason: Broken,
+}
+
+impl Arrivals {
+    /// Only connections between the `judged` nodes stay open.
+    pub(crate) fn check(&mut self, outline: Outline, judged: &[usize]) {
+        self.open.retain(|(from, to, _), _| judged.contains(from) && judged.contains(to));
+        if self.outline != outline {
+            self.outline = outline;
+            self.known.clear();
+            self.open.values_mut().for_each(|it| it.seen = None);
+        }
+    }
+
+    /// A packet between pods.
+    pub(crate) fn send(&mut self, cluster: &Cluster, from: usize, to: usize) -> Result<(), Lost> {
+        let changes = |index: usize| cluster.nodes[index].kernel.changes();
+        let is_known = self.known.get(&(from, to)).is_some_and(|(sender, arrival, receiver)| {
+            *sender == changes(from) && *receiver == changes(arrival.host)
+        });
+        if !is_known {
+            let arrival = cluster.send(from, to)?;
+            self.known.insert((from, to), (changes(from), arrival, changes(arrival.host)));
+        }
+        Ok(())
+    }
+
+    /// A request and its answer on the connections of all clients, which are opened if they are not.
+    pub(crate) fn exchange(
+        &mut self,
+        cluster: &Cluster,
+        from: usize,
+        to: usize,
+    ) -> Result<(), Failed> {
+        let segment = cluster.network.segment.borrow();
+        let now = Some([from, to].map(|index| cluster.nodes[index].kernel.changes()));
+        for client in Client::ALL {
+            let open = match self.open.entry((from, to, client)) {
+                Entry::Occupied(open) => open.into_mut(),
+                Entry::Vacant(place) => {
+                    let opened = segment.connect(client, from, to);
+                    let failed = |reason| Failed { client, connection: None, reason };
+                    place.insert(Open { connection: opened.map_err(failed)?, seen: None })
+                }
+            };
+            if open.seen != now {
+                let connection = &open.connection;
+                let failed =
+                    |reason| Failed { client, connection: Some(connection.clone()), reason };
+                segment.exchange(connection).map_err(failed)?;
+                open.seen = now;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { client, connection, reason } = self;
+        match connection {
+            Some(connection) => write!(f, "{client:?}: {reason:?} of {connection:?}"),
+            None => write!(f, "{client:?}: {reason:?}, when it is opened"),
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Connections that stay open while the cluster changes: of their packets, the kernel translates the
+//! addresses as it did those of the first one.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use tweed::model::entry::{Entry, KernelState, Key, LinkName, Verdict};
+use tweed::model::policy::Masquerade;
+use tweed::plan::trace::translation;
+
+use crate::walk::{Exit, Lost, Segment, TUNNEL, is_own};
+
+/// Who is connected with a pod of another node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Client {
+    /// A node itself.
+    Host,
+    /// A client outside, by a port of a node, from which kube-proxy forwards it.
+    Outside,
+}
+
+impl Client {
+    pub const ALL: [Self; 2] = [Self::Host, Self::Outside];
+}
+
+/// A connection by way of one node with a pod of another one.
+#[derive(Clone, Debug)]
+pub struct Connection {
+    from: usize,
+    to: usize,
+    client: IpAddr,
+    pod: IpAddr,
+    /// The address of the client as the pod sees it.
+    source: IpAddr,
+    /// The link that it was masqueraded for: the kernel ends it by any other one.
+    masqueraded: Option<&'static str>,
+    is_local: bool,
+}
+
+/// Why a connection does not go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Broken {
+    /// A request.
+    Request(Lost),
+    /// An answer.
+    Answer(Lost),
+    /// It was masqueraded for another link.
+    OtherLink,
+    /// The node no longer has the address of its end.
+    NoAddress,
+}
+
+const OUTSIDE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+
+impl Segment {
+    /// Opens a connection of `client` by way of `from` with a pod of `to`.
+    ///
+    /// # Errors
+    /// Why that is not possible.
+    pub fn connect(&self, client: Client, from: usize, to: usize) -> Result<Connection, Broken> {
+        let pod = self.pod(to).map_err(Broken::Request)?;
+        let exit = self.exit(from, pod).map_err(Broken::Request)?;
+        let host = self.host(from).map_err(Broken::Request)?;
+        host.kernel.read_state(|state| {
+            let outgoing = outgoing(state, &exit, host.address).ok_or(Broken::NoAddress)?;
+            let is_local = client == Client::Host;
+            // kube-proxy marks what it forwards from outside, and masquerades it.
+            let mark = if is_local { 0 } else { Masquerade::default().mark };
+            let client = if is_local { outgoing } else { OUTSIDE };
+            let (source, masqueraded) = match translation(state, (client, pod), mark) {
+                Some(Verdict::SourceNat { to, .. }) => (*to, None),
+                None if is_local => (client, None),
+                _ => (outgoing, Some(exit.link())),
+            };
+            Ok(Connection { from, to, client, pod, source, masqueraded, is_local })
+        })
+    }
+
+    /// Sends a request on an open connection, and the answer.
+    ///
+    /// # Errors
+    /// Why that is not possible.
+    pub fn exchange(&self, connection: &Connection) -> Result<(), Broken> {
+        let Connection { from, to, client, pod, source, masqueraded, is_local } = connection;
+        let exit = self.exit(*from, *pod).map_err(Broken::Request)?;
+        let host = self.host(*from).map_err(Broken::Request)?;
+        host.kernel.read_state(|state| {
+            if masqueraded.is_some_and(|link| link != exit.link() || !is_there(state, link)) {
+                return Err(Broken::OtherLink);
+            }
+            let has_address = *client == host.address || is_own(state, *client);
+            if *is_local && !has_address { Err(Broken::NoAddress) } else { Ok(()) }
+        })?;
+        let arrives = |start: usize, end: usize, addresses| match self.send(start, addresses) {
+            Ok(arrival) if arrival.host != end => Err(Lost::Elsewhere),
+            result => result.map(|_| ()),
+        };
+        arrives(*from, *to, (*source, *pod)).map_err(Broken::Request)?;
+        arrives(*to, *from, (*pod, *source)).map_err(Broken::Answer)
+    }
+}
+
+/// The address with which the node itself sends by this exit.
+fn outgoing(state: &KernelState, exit: &Exit, public_ip: IpAddr) -> Option<IpAddr> {
+    let Exit::Tunnel(_) = exit else { return Some(public_ip) };
+    state.local().find_map(|entry| match &**entry {
+        Entry::Address(own) if own.link.as_str() == TUNNEL => Some(own.address),
+        _ => None,
+    })
+}
+
+fn is_there(state: &KernelState, link: &str) -> bool {
+    link != TUNNEL || state.get(&Key::Link(LinkName::new(link))).is_some()
+}
