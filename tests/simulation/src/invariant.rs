@@ -271,6 +271,11 @@ impl Judge {
         if restored.is_empty() {
             self.reinstall(node);
         }
+        // The disk may be of a time before the machine was installed again.
+        let pods = restored.pods().filter(|pods| self.pods[node] != Some(*pods));
+        if pods.is_some() && !self.is_named {
+            self.forget(node);
+        }
         // Its lease may have an address that the node no longer knows as its own.
         let is_moved = self.backups.get(&node).is_some_and(|before| *before != restored.address);
         if is_moved && !self.is_named {

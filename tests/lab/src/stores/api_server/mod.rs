@@ -228,7 +228,7 @@ impl ApiServer {
     /// As after a restore of the etcd below the server: objects and history are those of the
     /// backup, and versions go on from there.
     pub fn restore(&self, Backup(store): Backup) {
-        self.shared.change(|present| *present = store);
+        self.shared.change(|present| present.restore(store));
         self.drop_watches();
     }
 

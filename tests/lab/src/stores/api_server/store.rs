@@ -23,6 +23,8 @@ pub(super) struct Store {
     /// The history up to this version is compacted.
     compacted: u64,
     created: u64,
+    /// The number of writes, which takes the place of the time: a backup does not turn it back.
+    writes: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -85,8 +87,7 @@ impl Store {
         let metadata = json!({
             "name": place.1,
             "uid": format!("uid-{}", self.created),
-            "creationTimestamp": format!("2026-01-01T{:02}:{:02}:{:02}Z",
-                self.created / 3600 % 24, self.created / 60 % 60, self.created % 60),
+            "creationTimestamp": time(self.created),
         });
         merge(&mut object["metadata"], &metadata);
         self.write("ADDED", place, object);
@@ -159,6 +160,11 @@ impl Store {
         self.base.clone_from(&self.objects);
     }
 
+    /// The objects and the history of a backup.
+    pub(super) fn restore(&mut self, backup: Self) {
+        *self = Self { writes: self.writes, ..backup };
+    }
+
     fn write(&mut self, kind: &'static str, place: Place, object: Value) {
         let collection = place.0.clone();
         let object = self.record(kind, collection, object);
@@ -167,7 +173,12 @@ impl Store {
 
     fn record(&mut self, kind: &'static str, collection: String, mut object: Value) -> Value {
         self.version += 1;
-        object["metadata"]["resourceVersion"] = self.version.to_string().into();
+        self.writes += 1;
+        let metadata = json!({
+            "resourceVersion": self.version.to_string(),
+            "managedFields": [{ "time": time(self.writes) }],
+        });
+        merge(&mut object["metadata"], &metadata);
         let change = Change { version: self.version, kind, collection, object: object.clone() };
         self.history.push(change);
         if self.history.len() > LONGEST {
@@ -182,4 +193,10 @@ impl Store {
         }
         object
     }
+}
+
+/// Not of the clock: what happens has to be repeatable.
+fn time(seconds: u64) -> String {
+    let (hours, minutes) = (seconds / 3600 % 24, seconds / 60 % 60);
+    format!("2026-01-01T{hours:02}:{minutes:02}:{:02}Z", seconds % 60)
 }
