@@ -282,6 +282,11 @@ pub(crate) fn batch(program: &str, lines: impl Iterator<Item = String>) {
 
 /// The rules that this node plans, with additional config keys.
 pub(crate) fn rules(policy: &Policy, host: &Firewalls, keys: &str) -> KernelState {
+    rules_of("10.244.1.0/24", policy, host, keys)
+}
+
+/// As [`rules`], of the node with this subnet.
+pub(crate) fn rules_of(subnet: &str, policy: &Policy, host: &Firewalls, keys: &str) -> KernelState {
     let config = format!(
         r#"{{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:10:244::/56"{keys}}}"#
     );
@@ -292,7 +297,7 @@ pub(crate) fn rules(policy: &Policy, host: &Firewalls, keys: &str) -> KernelStat
         backend: BackendType::HostGw.into(),
         vtep: None,
     };
-    let own = [("10.244.1.0/24", "172.16.0.1"), ("fd00:10:244:1::/64", "fd16::1")];
+    let own = [(subnet, "172.16.0.1"), ("fd00:10:244:1::/64", "fd16::1")];
     let endpoints = own.into_iter().map(endpoint).collect();
     let own = Lease { id: LeaseId::new("own"), endpoints, created: 1, grant: None };
     masquerade::rules(policy, &config, host, &own).into_iter().collect()

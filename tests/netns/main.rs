@@ -11,6 +11,7 @@ mod model;
 mod neighbour;
 mod nexthop;
 mod observe;
+mod packets;
 mod preflight;
 mod roundtrip;
 mod scale;

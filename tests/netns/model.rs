@@ -122,7 +122,7 @@ async fn learn(known: &mut KernelState, noticed: Vec<Observation>, kernel: &mut 
     }
 }
 
-async fn refused(kernel: &mut impl Kernel, ops: &[Op]) -> BTreeSet<String> {
+pub(crate) async fn refused(kernel: &mut impl Kernel, ops: &[Op]) -> BTreeSet<String> {
     kernel.apply(ops).await.unwrap().iter().map(|refused| refused.op.to_string()).collect()
 }
 
@@ -137,7 +137,7 @@ async fn shown(kernel: &mut impl Kernel) -> BTreeSet<String> {
     uplinks.chain(texts(&state)).collect()
 }
 
-fn texts(state: &KernelState) -> BTreeSet<String> {
+pub(crate) fn texts(state: &KernelState) -> BTreeSet<String> {
     state.entries().filter(|entry| !is_created_by_the_kernel(entry)).map(text).collect()
 }
 

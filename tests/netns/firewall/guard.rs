@@ -19,7 +19,7 @@ use crate::host::{
 };
 
 /// The tables of both families.
-fn tables() -> [Table; 2] {
+pub(crate) fn tables() -> [Table; 2] {
     let networks = ["10.244.0.0/16", "fd00:10:244::/56"].map(prefix);
     let config = NetworkConfig::parse(br#"{"Network":"10.244.0.0/16"}"#).unwrap();
     let (tunnel, underlay) = (config.backend.tunnel, name("eth0"));
@@ -40,7 +40,7 @@ fn tables() -> [Table; 2] {
     networks.map(table)
 }
 
-fn element(address: IpAddr) -> Entry {
+pub(crate) fn element(address: IpAddr) -> Entry {
     let family = Family::of(address);
     let table = TableName { family, name: "tweed-tunnel.1".to_owned() };
     Entry::Element(Element { table: Arc::new(table), address })

@@ -3,11 +3,11 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use tweed::model::entry::{Entry, KernelState, Key, LinkName, Verdict};
+use tweed::model::entry::{KernelState, Verdict};
 use tweed::model::policy::Masquerade;
 use tweed::plan::trace::translation;
 
-use crate::walk::{Exit, Lost, Segment, TUNNEL, is_own};
+use crate::walk::{Exit, Lost, Segment, TUNNEL, addresses_of_tunnel, is_own};
 
 /// Who is connected with a pod of another node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,7 +45,7 @@ pub enum Broken {
     Answer(Lost),
     /// It was masqueraded for another link.
     OtherLink,
-    /// The node no longer has the address of its end.
+    /// The node does not have the address of its end.
     NoAddress,
 }
 
@@ -61,7 +61,7 @@ impl Segment {
         let exit = self.exit(from, pod).map_err(Broken::Request)?;
         let host = self.host(from).map_err(Broken::Request)?;
         host.kernel.read_state(|state| {
-            let outgoing = outgoing(state, &exit, host.address).ok_or(Broken::NoAddress)?;
+            let outgoing = outgoing(state, &exit).unwrap_or(host.address);
             let is_local = client == Client::Host;
             // kube-proxy marks what it forwards from outside, and masquerades it.
             let mark = if is_local { 0 } else { Masquerade::default().mark };
@@ -84,11 +84,14 @@ impl Segment {
         let exit = self.exit(*from, *pod).map_err(Broken::Request)?;
         let host = self.host(*from).map_err(Broken::Request)?;
         host.kernel.read_state(|state| {
-            if masqueraded.is_some_and(|link| link != exit.link() || !is_there(state, link)) {
+            // The kernel ends what is masqueraded with an address that its link loses.
+            let has_source =
+                *source == host.address || addresses_of_tunnel(state).any(|own| own == *source);
+            if masqueraded.is_some_and(|link| link != exit.link() || !has_source) {
                 return Err(Broken::OtherLink);
             }
-            let has_address = *client == host.address || is_own(state, *client);
-            if *is_local && !has_address { Err(Broken::NoAddress) } else { Ok(()) }
+            let is_there = *client == host.address || is_own(state, *client);
+            if *is_local && !is_there { Err(Broken::NoAddress) } else { Ok(()) }
         })?;
         let arrives = |start: usize, end: usize, addresses| match self.send(start, addresses) {
             Ok(arrival) if arrival.host != end => Err(Lost::Elsewhere),
@@ -99,15 +102,8 @@ impl Segment {
     }
 }
 
-/// The address with which the node itself sends by this exit.
-fn outgoing(state: &KernelState, exit: &Exit, public_ip: IpAddr) -> Option<IpAddr> {
-    let Exit::Tunnel(_) = exit else { return Some(public_ip) };
-    state.local().find_map(|entry| match &**entry {
-        Entry::Address(own) if own.link.as_str() == TUNNEL => Some(own.address),
-        _ => None,
-    })
-}
-
-fn is_there(state: &KernelState, link: &str) -> bool {
-    link != TUNNEL || state.get(&Key::Link(LinkName::new(link))).is_some()
+/// The address with which the node itself sends by this exit; none without one on the tunnel.
+fn outgoing(state: &KernelState, exit: &Exit) -> Option<IpAddr> {
+    let Exit::Tunnel(..) = exit else { return None };
+    addresses_of_tunnel(state).next()
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use tweed::mac::MacAddr;
 use tweed::model::entry::{
     Entry, KernelState, Key, Link, LinkKind, LinkName, Route, RouteKind, Setting, SettingKind,
 };
@@ -47,6 +48,8 @@ pub enum Lost {
     Underlay,
     /// The receiver has no such tunnel device.
     NoTunnel,
+    /// The tunnel device of the receiver has another MAC address.
+    OtherMac,
     /// The receiver does not let this sender into its tunnel.
     Guard,
     /// The reverse-path filter of the receiver.
@@ -64,14 +67,15 @@ pub struct Arrival {
 
 /// How a packet leaves its sender.
 pub(crate) enum Exit {
-    Tunnel(IpAddr),
+    /// To this host, and there to the tunnel device with this MAC address.
+    Tunnel(IpAddr, MacAddr),
     Direct(IpAddr),
 }
 
 impl Exit {
     const fn path(&self) -> Path {
         match self {
-            Self::Tunnel(_) => Path::Tunnel,
+            Self::Tunnel(..) => Path::Tunnel,
             Self::Direct(_) => Path::Direct,
         }
     }
@@ -79,7 +83,7 @@ impl Exit {
     /// The link that it leaves by.
     pub(crate) const fn link(&self) -> &'static str {
         match self {
-            Self::Tunnel(_) => TUNNEL,
+            Self::Tunnel(..) => TUNNEL,
             Self::Direct(_) => UNDERLAY,
         }
     }
@@ -91,6 +95,8 @@ pub(crate) const UNDERLAY: &str = "eth0";
 const POD: u128 = 2;
 /// The length of the prefix of the segment.
 const SEGMENT: u8 = 24;
+/// The last byte of the router's address, which forwards no packets of pods.
+const ROUTER: u8 = 254;
 
 /// All that decides about a packet, but kernels.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -172,7 +178,7 @@ impl Segment {
 
     /// The host at which the packet arrives, and by which of its links.
     fn carry(&self, from: usize, exit: &Exit) -> Result<(usize, &'static str), Lost> {
-        let (Exit::Direct(address) | Exit::Tunnel(address)) = exit;
+        let (Exit::Direct(address) | Exit::Tunnel(address, _)) = exit;
         let mut hosts = self.hosts.iter().enumerate();
         let found = hosts.find(|(index, it)| *index != from && it.address == *address && it.is_up);
         let (at, receiver) = found.ok_or(Lost::Segment)?;
@@ -182,9 +188,9 @@ impl Segment {
         match exit {
             Exit::Direct(_) if self.drops_pods => Err(Lost::Underlay),
             Exit::Direct(_) => Ok((at, UNDERLAY)),
-            Exit::Tunnel(_) => {
+            Exit::Tunnel(_, mac) => {
                 let source = self.host(from)?.address;
-                receiver.kernel.read_state(|state| decapsulate(state, source))?;
+                receiver.kernel.read_state(|state| decapsulate(state, source, *mac))?;
                 Ok((at, TUNNEL))
             }
         }
@@ -206,7 +212,7 @@ fn exit(state: &KernelState, destination: IpAddr) -> Result<Exit, Lost> {
         return Err(Lost::NoNeighbour);
     };
     match state.get(&Key::Fdb(link, neighbour.mac)) {
-        Some(Entry::Fdb(fdb)) => Ok(Exit::Tunnel(fdb.destination)),
+        Some(Entry::Fdb(fdb)) => Ok(Exit::Tunnel(fdb.destination, fdb.mac)),
         _ => Err(Lost::NoForwardingEntry),
     }
 }
@@ -218,13 +224,15 @@ pub(crate) fn is_own(state: &KernelState, address: IpAddr) -> bool {
     state.local().any(is_it)
 }
 
-/// The link and the next hop of the longest route; none without one.
+/// The link and the next hop of the longest route, at last of the default one; none if that refuses
+/// packets.
 fn lookup(state: &KernelState, destination: IpAddr) -> Option<(LinkName, IpAddr)> {
     if Prefix::holding(address(0), SEGMENT).is_some_and(|it| it.contains(destination)) {
         return Some((LinkName::new(UNDERLAY), destination));
     }
     let covering = state.routes().filter(|route| route.destination.contains(destination));
-    let best = covering.max_by_key(|it| (it.destination.prefix_len(), u32::MAX - it.metric))?;
+    let best = covering.max_by_key(|it| (it.destination.prefix_len(), u32::MAX - it.metric));
+    let Some(best) = best else { return Some((LinkName::new(UNDERLAY), address(ROUTER))) };
     let Route { kind: RouteKind::Unicast, nexthop, gateway, link, .. } = best else { return None };
     let (link, gateway) = match nexthop {
         Some(id) => match state.get(&Key::Nexthop(*id)) {
@@ -236,10 +244,14 @@ fn lookup(state: &KernelState, destination: IpAddr) -> Option<(LinkName, IpAddr)
     Some((link?, gateway.unwrap_or(destination)))
 }
 
-/// Whether the tunnel device takes the packet from `source`.
-fn decapsulate(state: &KernelState, source: IpAddr) -> Result<(), Lost> {
+/// Whether the tunnel device takes the packet from `source` to `mac`.
+fn decapsulate(state: &KernelState, source: IpAddr, mac: MacAddr) -> Result<(), Lost> {
     match state.get(&Key::Link(LinkName::new(TUNNEL))) {
-        Some(Entry::Link(Link { up: true, kind: LinkKind::Vxlan(_), .. })) => {}
+        Some(Entry::Link(Link { up: true, kind: LinkKind::Vxlan(_), mac: own, .. })) => {
+            if *own != mac {
+                return Err(Lost::OtherMac);
+            }
+        }
         _ => return Err(Lost::NoTunnel),
     }
     let guard = state.local().find_map(|entry| match &**entry {
@@ -256,10 +268,19 @@ fn decapsulate(state: &KernelState, source: IpAddr) -> Result<(), Lost> {
     }
 }
 
-/// A strict filter of `link` drops packets whose answer would leave by another link.
+/// A strict filter of `link` drops packets whose answer would leave by another link. So does a loose
+/// one if the link has no address.
 fn filter(state: &KernelState, source: IpAddr, link: &str) -> Result<(), Lost> {
     let key = Key::Setting(SettingKind::ReversePath, LinkName::new(link));
     let is_strict = matches!(state.get(&key), Some(Entry::Setting(Setting { on: true, .. })));
-    let back = || lookup(state, source).is_some_and(|(way, _)| way.as_str() == link);
-    if is_strict && !back() { Err(Lost::Filter) } else { Ok(()) }
+    let is_bare = link == TUNNEL && addresses_of_tunnel(state).next().is_none();
+    let is_back = || lookup(state, source).is_some_and(|(way, _)| way.as_str() == link);
+    if (is_strict || is_bare) && !is_back() { Err(Lost::Filter) } else { Ok(()) }
+}
+
+pub(crate) fn addresses_of_tunnel(state: &KernelState) -> impl Iterator<Item = IpAddr> {
+    state.local().filter_map(|entry| match &**entry {
+        Entry::Address(own) if own.link.as_str() == TUNNEL => Some(own.address),
+        _ => None,
+    })
 }
