@@ -51,8 +51,15 @@ pub fn table_names(vni: u32) -> [TableName; 2] {
     Family::ALL.map(|family| table_name(family, vni))
 }
 
+const NAME: &str = "tweed-tunnel.";
+
 fn table_name(family: Family, vni: u32) -> TableName {
-    TableName { family, name: format!("tweed-tunnel.{vni}") }
+    TableName { family, name: format!("{NAME}{vni}") }
+}
+
+/// Whether the table protects a tunnel.
+pub fn is_guard(table: &TableName) -> bool {
+    table.name.starts_with(NAME)
 }
 
 /// Untracks only packets to or from a peer: a packet with the same port and VNI but another address

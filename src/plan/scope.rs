@@ -11,6 +11,7 @@ use crate::model::entry::{
     SettingKind, TableName,
 };
 use crate::model::prefix::{Family, Prefix};
+use crate::plan::allow_list;
 
 /// Which entries to read, and which of them tweed owns.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,7 +31,10 @@ pub struct Scope {
     pub subnets: Vec<Prefix>,
     /// The public IPs of the peers: an unmarked route through one of them was made by flannel.
     pub gateways: BTreeSet<IpAddr>,
-    /// The tunnel devices that neither this node nor any peer needs any more.
+    /// The tunnel devices that exist although the config no longer has them: peers may still send
+    /// to them.
+    pub leaving: BTreeSet<LinkName>,
+    /// Those that neither this node nor any peer needs any more.
     pub retired: Vec<Link>,
 }
 
@@ -91,11 +95,34 @@ impl Scope {
     /// only when no peer can, and only if it is exactly the device that tweed would create.
     pub fn owns(&self, entry: &Entry) -> bool {
         self.covers(entry)
+            && !self.stays_with_device(entry)
             && match entry.ownership() {
                 Ownership::Owned => true,
                 Ownership::Foreign => false,
                 Ownership::Unmarked => self.owns_unmarked(entry),
             }
+    }
+
+    /// Whether a device needs the entry as long as peers may send to it. Without an address on the
+    /// device, the kernel drops packets of a tunnel whose answers take another path, even if its
+    /// reverse-path filter is loose; without the guard, any host could send into the tunnel.
+    fn stays_with_device(&self, entry: &Entry) -> bool {
+        let is_left = |family| self.leaving.iter().any(|link| link.is_tunnel_of(family));
+        match entry {
+            Entry::Address(address) => {
+                self.leaving.contains(&address.link) && self.is_own_tunnel_address(address)
+            }
+            Entry::Table(table) => allow_list::is_guard(&table.name) && is_left(table.name.family),
+            Entry::Renewal(renewal) => is_left(renewal.table.family),
+            Entry::Element(element) => is_left(element.table.family),
+            _ => false,
+        }
+    }
+
+    fn is_own_tunnel_address(&self, address: &Address) -> bool {
+        let Address { address, prefix_len, .. } = *address;
+        let mut subnets = self.subnets.iter();
+        subnets.any(|it| (it.base(), it.family().width()) == (address, prefix_len))
     }
 
     fn owns_unmarked(&self, entry: &Entry) -> bool {

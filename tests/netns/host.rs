@@ -135,6 +135,7 @@ pub(crate) fn scope() -> Scope {
         networks: vec![prefix("10.244.0.0/16"), prefix("fd00:10:244::/56")],
         subnets: vec![prefix("10.244.1.0/24"), prefix("fd00:10:244:1::/64")],
         gateways: [address("172.16.0.9"), address("fd16::9")].into(),
+        leaving: [].into(),
         retired: Vec::new(),
     }
 }

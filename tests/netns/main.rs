@@ -11,7 +11,6 @@ mod model;
 mod neighbour;
 mod nexthop;
 mod observe;
-mod packets;
 mod preflight;
 mod roundtrip;
 mod scale;

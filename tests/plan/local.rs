@@ -73,7 +73,6 @@ fn mixed_turned_off_restores_the_filters() {
         &host_gw,
         expect![[r#"
             rp_filter strict dev eth0
-            rp_filter strict dev flannel.1
             addr 10.244.1.0/32 dev lo
             addr fd00:244:0:1::/128 dev lo
             pods' mtu 1500

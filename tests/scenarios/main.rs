@@ -133,6 +133,7 @@ scenarios! {
     firewall {
         a_kernel_without_nftables_does_not_protect_the_tunnel
         a_peer_is_shown_what_drops_its_packet
+        a_tunnel_that_peers_may_use_keeps_its_guard
         another_firewall_is_complete_before_the_first_is_removed
         packets_of_pods_are_accepted_where_forward_drops
         programs_that_hang_delay_no_route

@@ -72,7 +72,11 @@ impl LinkName {
     }
 
     pub fn is_tunnel(&self) -> bool {
-        Family::ALL.iter().any(|family| self.as_str().starts_with(tunnel_stem(*family)))
+        Family::ALL.iter().any(|family| self.is_tunnel_of(*family))
+    }
+
+    pub fn is_tunnel_of(&self, family: Family) -> bool {
+        self.as_str().starts_with(tunnel_stem(family))
     }
 
     pub fn as_str(&self) -> &str {

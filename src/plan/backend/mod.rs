@@ -178,7 +178,7 @@ pub fn plan_local(local: &NodeInputs) -> KernelState {
     let uplinks = local.node.uplinks.iter();
     let mut state: KernelState = uplinks.flat_map(|uplink| plan_family(local, uplink)).collect();
     if !local.config.mixed {
-        state.extend(restored(&local.strict));
+        state.extend(restored(&strict(local)));
     }
     state.extend(local.own.iter().flat_map(|own| pod_rules(local, own)));
     state
@@ -219,6 +219,16 @@ fn pod_rules(local: &NodeInputs, own: &Lease) -> Vec<Entry> {
     let rules = masquerade::rules(&local.policy, &local.config, &local.node.firewalls, own);
     let ends = own.subnets().filter(|_| local.policy.refuse_unused).map(Route::unreachable);
     rules.into_iter().chain(ends.map(Entry::Route)).collect()
+}
+
+/// The links that get their strict reverse-path filter back. Through a tunnel device that the config
+/// no longer has, peers may still send packets whose answers take the direct path.
+fn strict(local: &NodeInputs) -> BTreeSet<LinkName> {
+    let (config, families) = (&local.config, local.node.uplinks.iter().map(Uplink::family));
+    let vni = config.backend.tunnel.vni;
+    let tunnels = families.filter(|_| !config.has_tunnel());
+    let tunnels: BTreeSet<_> = tunnels.map(|family| LinkName::tunnel(family, vni)).collect();
+    local.strict.difference(&tunnels).cloned().collect()
 }
 
 /// Sets the reverse-path filters of these links back to strict, as before `Mixed` loosened them.
@@ -297,6 +307,7 @@ impl NodeInputs {
             networks: self.config.networks().collect(),
             subnets: self.own.iter().flat_map(Lease::subnets).collect(),
             gateways,
+            leaving: BTreeSet::new(),
             retired: Vec::new(),
         }
     }

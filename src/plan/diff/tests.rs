@@ -57,6 +57,7 @@ fn scope() -> Scope {
         networks: vec!["10.244.0.0/16".parse().unwrap()],
         subnets: Vec::new(),
         gateways: BTreeSet::new(),
+        leaving: BTreeSet::new(),
         retired: Vec::new(),
     }
 }

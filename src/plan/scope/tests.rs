@@ -21,6 +21,7 @@ fn scope() -> Scope {
         networks: vec!["10.244.0.0/16".parse().unwrap(), "fd00:244::/48".parse().unwrap()],
         subnets: vec!["10.244.1.0/24".parse().unwrap(), "fd00:244:0:1::/64".parse().unwrap()],
         gateways: ["172.16.0.9".parse().unwrap()].into(),
+        leaving: BTreeSet::new(),
         retired: Vec::new(),
     }
 }

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use tweed_lab::{Family, Namespace, Node, Path, Pod, eventually};
@@ -15,6 +15,8 @@ use crate::fixture::table::{HOST_GW, HOST_GW_MIXED, Side, VXLAN, VXLAN_MIXED};
 
 /// A connection without an answer for this time is broken.
 const SILENCE: Duration = Duration::from_secs(10);
+/// Longer than a device stays that no peer needs.
+const LINGER: Duration = Duration::from_secs(12);
 /// Node 1 forwards connections to these ports to the pod of node 2; those to the second are marked
 /// for masquerading, as by kube-proxy.
 const NODE_PORT: u16 = 7002;
@@ -240,8 +242,8 @@ fn migrate(scenario: &mut Scenario) -> Result<()> {
     scenario.no_connection_broke("the end of the bridge")
 }
 
-/// Starts on vxlan, with `Mixed` off and strict filters.
-fn no_connection_breaks(flags: &'static [&'static str]) -> Result<()> {
+/// Starts on vxlan, with strict filters, and turns `Mixed` on.
+fn mixing(flags: &'static [&'static str]) -> Result<Scenario> {
     let mut scenario = Scenario::start(VXLAN, flags)?;
     for node in &scenario.scene.cluster.nodes {
         for link in ["eth0", "flannel.1"] {
@@ -251,17 +253,17 @@ fn no_connection_breaks(flags: &'static [&'static str]) -> Result<()> {
     scenario.open("vxlan")?;
     scenario.edit(VXLAN_MIXED, Path::Tunnel)?;
     scenario.wait_until_all_mix()?;
-    migrate(&mut scenario)
+    Ok(scenario)
 }
 
 #[test]
 fn no_connection_breaks_in_a_migration_by_nftables() {
-    no_connection_breaks(BY_NFTABLES).unwrap();
+    migrate(&mut mixing(BY_NFTABLES).unwrap()).unwrap();
 }
 
 #[test]
 fn no_connection_breaks_in_a_migration_by_iptables() {
-    no_connection_breaks(BY_IPTABLES).unwrap();
+    migrate(&mut mixing(BY_IPTABLES).unwrap()).unwrap();
 }
 
 #[test]
@@ -269,6 +271,28 @@ fn without_masquerading_no_marked_connection_breaks_in_a_migration() {
     let mut scenario = Scenario::start(VXLAN_MIXED, &[]).unwrap();
     scenario.open("vxlan").unwrap();
     migrate(&mut scenario).unwrap();
+}
+
+/// A peer that still mixes sends to the address of the tunnel through it, and so its answers on
+/// connections that began there.
+#[test]
+fn no_connection_breaks_while_a_peer_has_not_read_the_end_of_a_migration() {
+    let mut scenario = mixing(BY_NFTABLES).unwrap();
+    scenario.edit(HOST_GW_MIXED, Path::Direct).unwrap();
+    let cluster = &mut scenario.scene.cluster;
+    cluster.daemons[1].freeze_idle().unwrap();
+    cluster.etcd.put(CONFIG, &cluster.stack.config(&HOST_GW.config())).unwrap();
+    let is_finished =
+        || Ok::<_, anyhow::Error>(json(&cluster.daemons[0], "status")?["mixed"] == false);
+    eventually(PATIENCE, is_finished).unwrap();
+    let end = Instant::now() + LINGER;
+    while Instant::now() < end {
+        scenario.no_connection_broke("the end on one of two nodes").unwrap();
+        thread::sleep(Duration::from_millis(100));
+    }
+    scenario.scene.cluster.daemons[1].thaw().unwrap();
+    scenario.wait_for_the_end_of_the_tunnel().unwrap();
+    scenario.no_connection_broke("the end of the tunnel").unwrap();
 }
 
 /// Between the two restarts there is no path, so nothing is sent.

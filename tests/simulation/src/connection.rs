@@ -7,7 +7,7 @@ use tweed::model::entry::{KernelState, Verdict};
 use tweed::model::policy::Masquerade;
 use tweed::plan::trace::translation;
 
-use crate::walk::{Exit, Lost, Segment, TUNNEL, addresses_of_tunnel, is_own};
+use crate::walk::{Exit, Lost, Segment, addresses_of_tunnel, is_own};
 
 /// Who is connected with a pod of another node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

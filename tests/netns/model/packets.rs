@@ -1,4 +1,4 @@
-//! The walker of the simulation foretells what becomes of packets between two hosts: real packets
+//! The walker of the simulation predicts what becomes of packets between two hosts: real packets
 //! show whether it is right.
 
 use std::fs::{self, File};
@@ -27,12 +27,12 @@ use tweed_model::ModelKernel;
 use tweed_simulation::connection::{Client, Connection};
 use tweed_simulation::walk::{Host, Segment};
 
+use super::{refused, texts};
 use crate::firewall::guard::{element, tables};
 use crate::host::{
     address, device, direct, ip, name, on_a_host, prefix, rules_of, run, scope, shows, tunnel,
     tunnelled,
 };
-use crate::model::{refused, texts};
 use crate::nexthop::by_nexthop;
 
 /// The states of the two hosts, one after the other.
@@ -44,10 +44,9 @@ const LATE: Duration = Duration::from_secs(5);
 const PORT: u16 = 5000;
 
 #[test]
-fn packets_between_hosts_arrive_as_the_walker_foretells() {
+fn packets_between_hosts_arrive_as_the_walker_predicts() {
     on_a_host(async || {
-        compare(std::env::var("SEED").map_or_else(|_| rand::random(), |it| it.parse().unwrap()))
-            .await
+        compare(rand::random()).await;
     });
 }
 
@@ -60,29 +59,29 @@ async fn compare(seed: u64) {
             side.take(&mut dice).await;
         }
         let (segment, [first, second]) = (segment(&sides), sides.each_ref());
-        let told = |what: &str| {
+        let message = |what: &str| {
             let states = sides.each_ref().map(|side| shown(&side.model.state()));
             format!("seed {seed}, state {number}, {what}\n{}", states.join("\nand\n"))
         };
         open.retain(|conversation| {
-            let foretold = segment.exchange(&conversation.connection);
+            let predicted = segment.exchange(&conversation.connection);
             let to = if conversation.from == 0 { second } else { first };
-            let came = conversation.exchange(to, foretold.is_ok());
-            let what = || format!("{foretold:?} of {:?}", conversation.connection);
-            assert_eq!(came, foretold.is_ok(), "{}", told(&what()));
+            let came = conversation.exchange(to, predicted.is_ok());
+            let what = || format!("{predicted:?} of {:?}", conversation.connection);
+            assert_eq!(came, predicted.is_ok(), "{}", message(&what()));
             came
         });
         for (start, from, to) in [(0, first, second), (1, second, first)] {
-            let foretold = segment.pod_to_pod(start, 1 - start);
-            let came = from.sends(to, foretold.is_ok());
-            let what = || format!("pods {} to {}: {foretold:?}", from.pod, to.pod);
-            assert_eq!(came, foretold.is_ok(), "{}", told(&what()));
+            let predicted = segment.pod_to_pod(start, 1 - start);
+            let came = from.sends(to, predicted.is_ok());
+            let what = || format!("pods {} to {}: {predicted:?}", from.pod, to.pod);
+            assert_eq!(came, predicted.is_ok(), "{}", message(&what()));
             let opened = segment.connect(Client::Host, start, 1 - start);
-            let foretold = opened.as_ref().map_err(|why| *why).and_then(|it| segment.exchange(it));
+            let predicted = opened.as_ref().map_err(|why| *why).and_then(|it| segment.exchange(it));
             let conversation = opened.ok().and_then(|it| from.connect(start, to, it).ok());
-            let what = || format!("host {} to {}: {foretold:?}", from.address, to.pod);
-            let came = conversation.filter(|it| it.exchange(to, foretold.is_ok()));
-            assert_eq!(came.is_some(), foretold.is_ok(), "{}", told(&what()));
+            let what = || format!("host {} to {}: {predicted:?}", from.address, to.pod);
+            let came = conversation.filter(|it| it.exchange(to, predicted.is_ok()));
+            assert_eq!(came.is_some(), predicted.is_ok(), "{}", message(&what()));
             open.extend(came);
         }
         let most = open.len().saturating_sub(OPEN);
@@ -248,36 +247,36 @@ impl Side {
     }
 
     /// Sends a packet to the pod of another host; returns whether it arrives.
-    fn sends(&self, to: &Self, is_foretold: bool) -> bool {
+    fn sends(&self, to: &Self, is_predicted: bool) -> bool {
         let token = rand::random();
         let _ = self.socket.send_to(&u64::to_le_bytes(token), (to.pod, PORT));
-        receive(&to.socket, token, is_foretold).is_some()
+        receive(&to.socket, token, is_predicted).is_some()
     }
 
     /// Opens a connection of this host itself.
-    fn connect(&self, from: usize, to: &Self, foretold: Connection) -> io::Result<Conversation> {
+    fn connect(&self, from: usize, to: &Self, predicted: Connection) -> io::Result<Conversation> {
         self.enter();
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
         socket.connect((to.pod, PORT))?;
-        Ok(Conversation { from, connection: foretold, socket })
+        Ok(Conversation { from, connection: predicted, socket })
     }
 }
 
 impl Conversation {
     /// Sends a request and its answer; returns whether both arrive.
-    fn exchange(&self, to: &Side, is_foretold: bool) -> bool {
+    fn exchange(&self, to: &Side, is_predicted: bool) -> bool {
         let token: u64 = rand::random();
         let _ = self.socket.send(&token.to_le_bytes());
-        receive(&to.socket, token, is_foretold).is_some_and(|source| {
+        receive(&to.socket, token, is_predicted).is_some_and(|source| {
             let _ = to.socket.send_to(&token.to_le_bytes(), source);
-            receive(&self.socket, token, is_foretold).is_some()
+            receive(&self.socket, token, is_predicted).is_some()
         })
     }
 }
 
 /// From whom the packet comes; none if it does not.
-fn receive(socket: &UdpSocket, token: u64, is_foretold: bool) -> Option<SocketAddr> {
-    socket.set_read_timeout(Some(if is_foretold { LATE } else { SOON })).unwrap();
+fn receive(socket: &UdpSocket, token: u64, is_predicted: bool) -> Option<SocketAddr> {
+    socket.set_read_timeout(Some(if is_predicted { LATE } else { SOON })).unwrap();
     let mut bytes = [0; 8];
     loop {
         match socket.recv_from(&mut bytes) {
@@ -336,9 +335,8 @@ fn way_to(peer: u8, has_tunnel: bool, dice: &mut StdRng) -> Vec<Entry> {
         2..5 if has_tunnel => Some(onlink(&subnet)),
         _ => Some(direct_by(&public_ip)),
     };
-    entries.extend(route.into_iter().flat_map(|route| match dice.random() {
-        true => by_nexthop(route),
-        false => vec![Entry::Route(route)],
+    entries.extend(route.into_iter().flat_map(|route| {
+        if dice.random() { by_nexthop(route) } else { vec![Entry::Route(route)] }
     }));
     // For probes, next to a direct route.
     let to_base = Entry::Route(onlink(&format!("10.244.{peer}.0/32")));

@@ -1,5 +1,7 @@
 //! The kernel in memory, which scenarios and simulations use, changes as the real one.
 
+mod packets;
+
 use std::collections::BTreeSet;
 use std::fmt;
 use std::iter;
@@ -122,7 +124,7 @@ async fn learn(known: &mut KernelState, noticed: Vec<Observation>, kernel: &mut 
     }
 }
 
-pub(crate) async fn refused(kernel: &mut impl Kernel, ops: &[Op]) -> BTreeSet<String> {
+async fn refused(kernel: &mut impl Kernel, ops: &[Op]) -> BTreeSet<String> {
     kernel.apply(ops).await.unwrap().iter().map(|refused| refused.op.to_string()).collect()
 }
 
@@ -137,7 +139,7 @@ async fn shown(kernel: &mut impl Kernel) -> BTreeSet<String> {
     uplinks.chain(texts(&state)).collect()
 }
 
-pub(crate) fn texts(state: &KernelState) -> BTreeSet<String> {
+fn texts(state: &KernelState) -> BTreeSet<String> {
     state.entries().filter(|entry| !is_created_by_the_kernel(entry)).map(text).collect()
 }
 
