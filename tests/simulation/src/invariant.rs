@@ -48,8 +48,8 @@ pub struct Judge {
     alone: BTreeSet<usize>,
     /// The nodes whose kernel refuses to change routes.
     refused: BTreeSet<usize>,
-    /// The nodes whose disk is full.
-    full: BTreeSet<usize>,
+    /// The nodes whose disk is full, or was: how long it takes until they save their checkpoint.
+    full: BTreeMap<usize, Duration>,
     /// The addresses of the nodes when their disks were copied.
     backups: BTreeMap<usize, IpAddr>,
     /// The addresses of the nodes when etcd was copied.
@@ -79,6 +79,7 @@ const COPIES: &str = "a copy of a machine ends while the original runs";
 const READY: &str = "each node is ready once faults are over";
 const VIEWS: &str = "the views of a daemon agree with the packets once faults are over";
 const LEASES: &str = "each node has one lease";
+const CHECKPOINTS: &str = "each checkpoint has the lease of its node once faults are over";
 const FOREIGN: &str = "nothing foreign is touched";
 const LEFTOVERS: &str = "nothing is left over";
 
@@ -89,6 +90,8 @@ const REPAIR: Duration = Duration::from_secs(3);
 const JOIN: Duration = Duration::from_secs(35);
 /// The time after which a change in the store is in each checkpoint.
 const SAVED: Duration = Duration::from_secs(15);
+/// The time after which a checkpoint is saved that could not be.
+const SAVED_AGAIN: Duration = Duration::from_secs(35);
 /// The time after which each node that reads the store has read a changed config.
 const READ: Duration = Duration::from_secs(10);
 /// The time after the end of a copy in which the original's paths are repaired.
@@ -107,7 +110,7 @@ impl Judge {
             store: None,
             alone: BTreeSet::new(),
             refused: BTreeSet::new(),
-            full: BTreeSet::new(),
+            full: BTreeMap::new(),
             backups: BTreeMap::new(),
             copied_store: Vec::new(),
             forgotten: BTreeSet::new(),
@@ -154,10 +157,10 @@ impl Judge {
                 self.refused.remove(node);
             }
             Act::FillDisk(node) => {
-                self.full.insert(*node);
+                self.full.insert(*node, Duration::MAX);
             }
             Act::FreeDisk(node) => {
-                self.full.remove(node);
+                self.full.insert(*node, SAVED_AGAIN);
             }
             Act::LoseEntry(node, _)
             | Act::FlushTables(node)
@@ -347,6 +350,8 @@ impl Judge {
         }
         self.configure(cluster);
         let store = cluster.stored();
+        self.full.values_mut().for_each(|left| *left = left.saturating_sub(time));
+        self.full.retain(|_, left| !left.is_zero());
         let is_saved = self.store.as_ref() == Some(&store) && self.full.is_empty();
         self.calm = if is_calm && is_saved { self.calm + time } else { Duration::ZERO };
         self.store = Some(store);
@@ -456,7 +461,7 @@ impl Judge {
         if found.is_some() {
             return found;
         }
-        let found = self.views(cluster).await;
+        let found = self.views(cluster).await.or_else(|| self.checkpoints(cluster));
         found.or_else(|| self.leftovers(cluster)).or_else(|| self.table(cluster))
     }
 
@@ -519,6 +524,20 @@ impl Judge {
             }
         }
         None
+    }
+
+    fn checkpoints(&self, cluster: &Cluster) -> Option<Violation> {
+        self.lasting(cluster).find_map(|node| {
+            let saved = node.checkpoint().and_then(|it| it.local.own);
+            let backends = saved.iter().flat_map(|own| &own.endpoints);
+            let backends: Vec<&str> = backends.map(|end| end.backend.as_str()).collect();
+            let mut leases = cluster.leases_of(node);
+            let is_saved =
+                |value: &str| backends.iter().all(|it| value.contains(&format!("\"{it}\"")));
+            let is_right = saved.is_some() && leases.any(|(_, value)| is_saved(&value));
+            let detail = || format!("n{} has saved {backends:?}", node.index + 1);
+            (!is_right).then(|| violation(CHECKPOINTS, cluster, detail()))
+        })
     }
 
     fn leftovers(&self, cluster: &Cluster) -> Option<Violation> {

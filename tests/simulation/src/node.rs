@@ -269,10 +269,14 @@ impl Node {
         self.pods().map(|it| format!("{}-{}", it.base(), it.prefix_len()))
     }
 
+    /// What it has saved.
+    pub fn checkpoint(&self) -> Option<Checkpoint> {
+        checkpoint::load(&self.disk.join(CHECKPOINT)).ok().flatten()
+    }
+
     /// Whether its checkpoint has a lease.
     pub fn remembers(&self) -> bool {
-        let checkpoint = checkpoint::load::<Checkpoint>(&self.disk.join(CHECKPOINT)).ok().flatten();
-        checkpoint.is_some_and(|checkpoint| checkpoint.local.own.is_some())
+        self.checkpoint().is_some_and(|checkpoint| checkpoint.local.own.is_some())
     }
 
     /// Whether its disk names no subnet.
