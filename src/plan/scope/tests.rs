@@ -2,10 +2,13 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::collections::BTreeMap;
+
 use super::*;
 use crate::mac::MacAddr;
 use crate::model::entry::{
-    Base, Fdb, Iptables, Link, LinkKind, Neighbour, PROTOCOL, PROTOCOL_BOOT, SettingKind, Table,
+    Base, Element, Fdb, Iptables, Link, LinkKind, Neighbour, PROTOCOL, PROTOCOL_BOOT, Renewal,
+    SettingKind, Table,
 };
 use crate::model::prefix::Family;
 
@@ -207,6 +210,29 @@ fn only_exactly_our_device_is_owned_and_only_once_it_is_retired() {
     assert!(!retired.owns(&Entry::Link(device("flannel.1", 1450, other))));
     let foreign = Link { kind: LinkKind::Other("bridge".to_owned()), ..ours };
     assert!(!retired.owns(&Entry::Link(foreign)));
+}
+
+#[test]
+fn a_device_that_peers_may_use_keeps_its_address_and_its_guard() {
+    let guard = table_name("tweed-tunnel.1");
+    let tables = [guard.clone(), table_name("tweed.1")];
+    let present = Scope { tables: tables.clone().into(), ..scope() };
+    let leaving = Scope { leaving: [LinkName::new("flannel.1")].into(), ..present.clone() };
+    let address = |text: &str, prefix_len| {
+        let (link, address) = (LinkName::new("flannel.1"), text.parse().unwrap());
+        Entry::Address(Address { link, address, prefix_len })
+    };
+    let [guarding, other] = tables
+        .map(|name| Entry::Table(Table { name: name.into(), chains: BTreeMap::new(), foreign: 0 }));
+    let peer = "172.16.0.9".parse().unwrap();
+    let element = Entry::Element(Element { table: guard.clone().into(), address: peer });
+    let renewal = Entry::Renewal(Renewal::of(guard.into()));
+    for entry in [address("10.244.1.0", 32), guarding, element, renewal] {
+        assert!(present.owns(&entry) && !leaving.owns(&entry), "{entry}");
+    }
+    for entry in [address("10.244.2.0", 32), address("10.244.1.0", 24), other] {
+        assert!(leaving.owns(&entry), "{entry}");
+    }
 }
 
 #[test]
