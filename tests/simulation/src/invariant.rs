@@ -197,6 +197,12 @@ impl Judge {
             Act::Readdress(..) => {
                 self.need_store(index);
                 self.note_address(index, node.address);
+                // With another address, it looks like a copy that has not ended yet.
+                let runs = |(copy, _): &&(usize, usize)| cluster.nodes[*copy].ends.is_empty();
+                let mut copies = self.copied.iter().filter(|(_, original)| *original == index);
+                if copies.any(|copy| runs(&copy)) {
+                    self.free(index);
+                }
                 if self.unproved.contains(&index) {
                     self.moved.insert(index);
                 }
@@ -286,7 +292,7 @@ impl Judge {
         }
     }
 
-    /// The subnet of a node is free: a copy may be the first to claim it.
+    /// The subnet of a node may be claimed by a copy first.
     fn free(&mut self, node: usize) {
         let copies = self.copied.iter().filter(|(_, original)| *original == node);
         self.moved.extend(copies.flat_map(|(copy, original)| [*copy, *original]));
