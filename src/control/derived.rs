@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use super::Control;
 use super::changes::{Changes, Differences};
 use super::inputs::Inputs;
-use crate::model::entry::{KernelState, Key, LinkName, PROTOCOL_BOOT};
+use crate::model::entry::{KernelState, Key, PROTOCOL_BOOT};
 use crate::model::lease::{LeaseId, Peer, Rejected};
 use crate::model::node_inputs::NodeInputs;
 use crate::plan::backend::{self, Backend};
@@ -79,21 +79,19 @@ impl Derived {
         }
     }
 
-    /// Records which devices the config no longer has, and which of them may be removed, given the
-    /// known peers.
+    /// Records which devices may be removed, given the known peers.
     pub(super) fn retire(&mut self, inputs: &Inputs, actual: &KernelState) -> Changes {
-        let is_there = |name: &&LinkName| actual.get(&Key::Link(LinkName::clone(name))).is_some();
-        let there: BTreeSet<_> = self.scope.tunnels.iter().filter(is_there).cloned().collect();
         // Without a tunnel device there is nothing to retire.
-        let local = inputs.local().filter(|it| !there.is_empty() && !it.config.has_tunnel());
+        let has_tunnel =
+            self.scope.tunnels.iter().any(|name| actual.get(&Key::Link(name.clone())).is_some());
+        let local = inputs.local().filter(|local| has_tunnel && !local.config.has_tunnel());
         let accepted = self.desired.peers().values().flatten().map(|(lease, _)| lease.as_ref());
-        let leaving = if local.is_some() { there } else { BTreeSet::new() };
         let retired = local.map(|local| backend::retired(&local, accepted));
         let retired = retired.unwrap_or_default();
-        if (&leaving, &retired) == (&self.scope.leaving, &self.scope.retired) {
+        if retired == self.scope.retired {
             return Changes::default();
         }
-        (self.scope.leaving, self.scope.retired) = (leaving, retired);
+        self.scope.retired = retired;
         Changes { differences: Differences::Anywhere, ..Changes::default() }
     }
 }

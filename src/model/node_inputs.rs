@@ -23,8 +23,8 @@ pub struct NodeInputs {
     pub own: Option<Lease>,
     /// The links whose reverse-path filter was strict before `Mixed` loosened it.
     pub strict: BTreeSet<LinkName>,
-    /// The families whose tunnel device is no longer used, but still has an address that
-    /// connections of this host may have as their source.
+    /// The families whose tunnel device this node no longer uses, but still has its address:
+    /// connections of this host may have it as their source, and peers send their answers to it.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub leaving: BTreeSet<Family>,
     /// The settings in addition to routing.

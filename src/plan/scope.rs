@@ -31,8 +31,8 @@ pub struct Scope {
     pub subnets: Vec<Prefix>,
     /// The public IPs of the peers: an unmarked route through one of them was made by flannel.
     pub gateways: BTreeSet<IpAddr>,
-    /// The tunnel devices that exist although the config no longer has them: peers may still send
-    /// to them.
+    /// The tunnel devices that have their address although the config no longer has them: peers may
+    /// still send to them.
     pub leaving: BTreeSet<LinkName>,
     /// Those that neither this node nor any peer needs any more.
     pub retired: Vec<Link>,
@@ -95,7 +95,7 @@ impl Scope {
     /// only when no peer can, and only if it is exactly the device that tweed would create.
     pub fn owns(&self, entry: &Entry) -> bool {
         self.covers(entry)
-            && !self.stays_with_device(entry)
+            && !(self.extent == Extent::Spare && self.stays_with_device(entry))
             && match entry.ownership() {
                 Ownership::Owned => true,
                 Ownership::Foreign => false,

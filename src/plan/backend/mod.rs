@@ -296,18 +296,18 @@ impl NodeInputs {
 
     /// Which kernel entries tweed reads and owns, given the public IPs of the peers.
     pub fn scope(&self, gateways: BTreeSet<IpAddr>) -> Scope {
-        let tunnel_of =
-            |uplink: &Uplink| LinkName::tunnel(uplink.family(), self.config.backend.tunnel.vni);
+        let vni = self.config.backend.tunnel.vni;
+        let tunnel_of = |uplink: &Uplink| LinkName::tunnel(uplink.family(), vni);
         Scope {
             tunnels: self.node.uplinks.iter().map(tunnel_of).collect(),
             underlay: Some(self.node.interface.clone()),
-            tables: table_names(self.config.backend.tunnel.vni).collect(),
+            tables: table_names(vni).collect(),
             chains: ChainName::all().collect(),
             extent: Extent::Spare,
             networks: self.config.networks().collect(),
             subnets: self.own.iter().flat_map(Lease::subnets).collect(),
             gateways,
-            leaving: BTreeSet::new(),
+            leaving: self.leaving.iter().map(|it| LinkName::tunnel(*it, vni)).collect(),
             retired: Vec::new(),
         }
     }

@@ -229,6 +229,7 @@ fn a_device_that_peers_may_use_keeps_its_address_and_its_guard() {
     let renewal = Entry::Renewal(Renewal::of(guard.into()));
     for entry in [address("10.244.1.0", 32), guarding, element, renewal] {
         assert!(present.owns(&entry) && !leaving.owns(&entry), "{entry}");
+        assert!(Scope { extent: Extent::Everything, ..leaving.clone() }.owns(&entry), "{entry}");
     }
     for entry in [address("10.244.2.0", 32), address("10.244.1.0", 24), other] {
         assert!(leaving.owns(&entry), "{entry}");

@@ -301,12 +301,12 @@ fn guard(peer: u8) -> Vec<Entry> {
 /// The entries that lead to the pods of the peer, or to nowhere.
 fn way_to(peer: u8, has_tunnel: bool, dice: &mut StdRng) -> Vec<Entry> {
     let (subnet, public_ip) = (format!("10.244.{peer}.0/24"), format!("172.16.0.{peer}"));
-    let nobody = "172.16.0.77";
+    let nowhere = "172.16.0.77";
     let mut choose = |right: &str, wrong: &str| match dice.random_range(0..8) {
         0 => wrong.to_owned(),
         _ => right.to_owned(),
     };
-    let far = choose(&public_ip, nobody);
+    let far = choose(&public_ip, nowhere);
     let [fdb, neighbour] = [(); 2].map(|()| choose(&mac(peer), &mac(99)));
     let tunnelled_by = |mac: &str| tunnelled("flannel.1", &subnet, &far, mac);
     let is_kept = |entry: &Entry, mac: &String| match entry {
@@ -331,7 +331,7 @@ fn way_to(peer: u8, has_tunnel: bool, dice: &mut StdRng) -> Vec<Entry> {
     };
     let route = match dice.random_range(0..8) {
         0 => None,
-        1 => Some(direct_by(nobody)),
+        1 => Some(direct_by(nowhere)),
         2..5 if has_tunnel => Some(onlink(&subnet)),
         _ => Some(direct_by(&public_ip)),
     };
