@@ -41,13 +41,13 @@ const STATES: usize = 150;
 const SOON: Duration = Duration::from_millis(10);
 /// The time in which a packet arrives that should.
 const LATE: Duration = Duration::from_secs(5);
+/// The connections that are kept at most.
+const OPEN: usize = 8;
 const PORT: u16 = 5000;
 
 #[test]
 fn packets_between_hosts_arrive_as_the_walker_predicts() {
-    on_a_host(async || {
-        compare(rand::random()).await;
-    });
+    on_a_host(async || compare(rand::random()).await);
 }
 
 async fn compare(seed: u64) {
@@ -56,7 +56,7 @@ async fn compare(seed: u64) {
     let mut open: Vec<Conversation> = Vec::new();
     for number in 0..STATES {
         for side in &mut sides {
-            side.take(&mut dice).await;
+            side.take(&mut dice, seed).await;
         }
         let (segment, [first, second]) = (segment(&sides), sides.each_ref());
         let message = |what: &str| {
@@ -88,9 +88,6 @@ async fn compare(seed: u64) {
         open.drain(..most);
     }
 }
-
-/// The connections that are kept at most.
-const OPEN: usize = 8;
 
 /// A host in a namespace, and its model.
 struct Side {
@@ -196,16 +193,19 @@ impl Side {
     }
 
     /// Takes the next random state, as its model does.
-    async fn take(&mut self, dice: &mut StdRng) {
+    async fn take(&mut self, dice: &mut StdRng, seed: u64) {
         self.enter();
         let wanted = self.state(dice);
         let scope = Scope { subnets: vec![prefix(&self.subnet())], ..scope() };
         let actual = self.model.dump(&scope, &wanted).await.unwrap();
         let ops = diff(&wanted, &actual, &scope);
         let real = refused(&mut self.kernel, &ops).await;
-        assert_eq!(real, refused(&mut self.model, &ops).await);
-        let real = self.kernel.dump(&scope, &wanted).await.unwrap();
-        assert_eq!(texts(&real), texts(&self.model.dump(&scope, &wanted).await.unwrap()));
+        assert_eq!(real, refused(&mut self.model, &ops).await, "seed {seed}");
+        let [real, modelled] = [
+            self.kernel.dump(&scope, &wanted).await.unwrap(),
+            self.model.dump(&scope, &wanted).await.unwrap(),
+        ];
+        assert_eq!(texts(&real), texts(&modelled), "seed {seed}");
     }
 
     /// Mostly what a daemon wants, with gaps and mistakes.
