@@ -99,9 +99,12 @@ pub(super) enum Refusal {
     Absent,
     #[error("the object already exists")]
     Exists,
-    /// The requested history is compacted, or in the future.
+    /// The requested history is compacted.
     #[error("the requested history does not exist")]
     NoHistory,
+    /// The server has not reached the requested version.
+    #[error("the requested history does not exist yet")]
+    Future,
     /// The answer is too large.
     #[error("{0}")]
     TooLarge(String),
@@ -238,7 +241,7 @@ impl<S: Servers> Failover<S> {
     /// The effect of a failed request for all leases on their history.
     pub(super) fn interrupted(&self, failure: Failure) -> Interrupted {
         match failure {
-            Failure::Refused(Refusal::NoHistory) => return Interrupted::Gap,
+            Failure::Refused(Refusal::NoHistory | Refusal::Future) => return Interrupted::Gap,
             Failure::Refused(Refusal::Denied(why)) => self.report.withholds_leases(Some(&why)),
             Failure::Refused(refusal) => {
                 let reason = format!("{}: {refusal}", S::LIST_REFUSED);

@@ -187,7 +187,8 @@ impl Client {
             StatusCode::NOT_FOUND => Refusal::Absent,
             StatusCode::CONFLICT => Refusal::Exists,
             StatusCode::FORBIDDEN => Refusal::Denied(denied(ask, &message)),
-            _ if lacks_history(status.as_u16(), &answer) => Refusal::NoHistory,
+            StatusCode::GONE => Refusal::NoHistory,
+            _ if is_future(&answer) => Refusal::Future,
             // A busy server is not unreachable.
             StatusCode::TOO_MANY_REQUESTS => return Failure::Unreachable,
             // A retry may help, as after an expired token.
@@ -220,9 +221,12 @@ fn pause(status: StatusCode, headers: &HeaderMap) -> Option<Duration> {
 /// Whether `answer` reports that the requested history is compacted, or in the future: versions
 /// restart at lower numbers in a cluster restored from a backup.
 pub(super) fn lacks_history(code: u16, answer: &Status) -> bool {
+    code == StatusCode::GONE.as_u16() || is_future(answer)
+}
+
+fn is_future(answer: &Status) -> bool {
     let mut causes = answer.details.iter().flat_map(|details| &details.causes);
-    code == StatusCode::GONE.as_u16()
-        || causes.any(|cause| cause.reason == "ResourceVersionTooLarge")
+    causes.any(|cause| cause.reason == "ResourceVersionTooLarge")
 }
 
 fn denied(ask: &ApiRequest, message: &str) -> String {

@@ -284,7 +284,8 @@ impl Shared {
             Ok(body) if only_item(&body).is_some_and(|item| item == object) => {
                 Ok(History::Has(latest.version))
             }
-            Ok(_) => Err(restored()),
+            // Other nodes may reach that version before the watch opens.
+            Ok(_) | Err(Failure::Refused(Refusal::Future)) => Err(restored()),
             // The version is compacted, or the server has no such lists.
             Err(Failure::Refused(Refusal::NoHistory | Refusal::Invalid(_))) => {
                 self.check_own_version().await
