@@ -15,7 +15,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tweed::kernel::{Kernel, NetlinkKernel};
 use tweed::model::entry::{
-    Address, Entry, Hook, KernelState, Link, LinkKind, Route, SettingKind, Vxlan,
+    Address, Entry, Fdb, Hook, KernelState, Link, LinkKind, Neighbour, Route, SettingKind, Vxlan,
 };
 use tweed::model::node::Firewalls;
 use tweed::model::policy::{Masquerade, Policy};
@@ -31,7 +31,6 @@ use super::{refused, texts};
 use crate::firewall::guard::{element, tables};
 use crate::host::{
     address, device, direct, ip, name, on_a_host, prefix, rules_of, run, scope, shows, tunnel,
-    tunnelled,
 };
 use crate::nexthop::by_nexthop;
 
@@ -308,23 +307,14 @@ fn way_to(peer: u8, has_tunnel: bool, dice: &mut StdRng) -> Vec<Entry> {
     };
     let far = choose(&public_ip, nowhere);
     let [fdb, neighbour] = [(); 2].map(|()| choose(&mac(peer), &mac(99)));
-    let tunnelled_by = |mac: &str| tunnelled("flannel.1", &subnet, &far, mac);
-    let is_kept = |entry: &Entry, mac: &String| match entry {
-        Entry::Fdb(_) => *mac == fdb,
-        Entry::Neighbour(_) => *mac == neighbour,
-        _ => false,
-    };
-    let macs = [mac(peer), mac(99)];
-    let of = |mac: &String| {
-        let all = tunnelled_by(mac).into_iter();
-        all.filter(|entry| is_kept(entry, mac)).collect::<Vec<_>>()
-    };
-    let mut entries: Vec<Entry> = macs.iter().flat_map(of).collect();
+    let (link, base) = (name("flannel.1"), prefix(&subnet).base());
+    let (mac, destination) = (fdb.parse().unwrap(), address(&far));
+    let fdb = Fdb { link: link.clone(), mac, destination };
+    let mac = neighbour.parse().unwrap();
+    let neighbour = Neighbour { link: link.clone(), address: base, mac, permanent: true };
+    let mut entries = vec![Entry::Fdb(fdb), Entry::Neighbour(neighbour)];
     entries.retain(|_| has_tunnel && dice.random_range(0..8) > 0);
-    let onlink = |to: &str| {
-        let via = prefix(&subnet).base();
-        Route::via(prefix(to), via, name("flannel.1")).onlink()
-    };
+    let onlink = |to: &str| Route::via(prefix(to), base, link.clone()).onlink();
     let direct_by = |gateway| match direct(&subnet, gateway) {
         Entry::Route(route) => route,
         _ => unreachable!(),
