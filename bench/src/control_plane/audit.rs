@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
-use tweed_lab::{Binaries, Daemon};
+use tweed_lab::{Backend, Binaries, Daemon};
 
 use crate::instruments::listener::Listener;
-use crate::instruments::peer::{Backend, peers};
+use crate::instruments::peer::peers;
 use crate::instruments::script::Script;
 use crate::instruments::site::{Site, TIMEOUT};
 use crate::report::goal::Goal;

@@ -4,11 +4,11 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use tweed_lab::{Binaries, Daemon};
+use tweed_lab::{Backend, Binaries, Daemon};
 
 use crate::PAUSE;
 use crate::instruments::listener::Listener;
-use crate::instruments::peer::{Backend, peers};
+use crate::instruments::peer::peers;
 use crate::instruments::site::{Site, TIMEOUT};
 use crate::instruments::writer::{Writer, Written};
 use crate::report::goal::Goal;

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use tweed_lab::{Binaries, Family};
+use tweed_lab::{Backend, Binaries, Family};
 
 use crate::instruments::listener::Listener;
-use crate::instruments::peer::{Backend, Peer, peers};
+use crate::instruments::peer::{Peer, peers};
 use crate::instruments::script::{Script, processor_time_of_children};
 use crate::instruments::site::{Site, TIMEOUT};
 use crate::report::goal::Goal;

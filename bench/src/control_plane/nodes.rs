@@ -9,10 +9,10 @@ use etcd_client::{Client, PutOptions};
 use futures::{StreamExt, TryStreamExt, stream};
 use serde_json::{Value, json};
 use tokio::runtime::Builder;
-use tweed_lab::{Binaries, Etcd, Lab, Node};
+use tweed_lab::{Backend, Binaries, Etcd, Lab, Node};
 
 use super::reports::{self, Reported};
-use crate::instruments::peer::{Backend, CONFIG, NETWORK, Peer, SUBNETS, UNDERLAY, peers};
+use crate::instruments::peer::{CONFIG, NETWORK, Peer, SUBNETS, UNDERLAY, peers};
 use crate::instruments::script::processor_time_of_children;
 use crate::report::goal::Goal;
 use crate::report::sample::Sample;

@@ -17,9 +17,8 @@ use nix::sys::socket::{
 use serde::Deserialize;
 use tweed::model::probe_secret::Secret;
 use tweed::probe::{Keyring, Packet, PacketKind};
-use tweed_lab::{Binaries, Daemon, Family, Node, eventually};
+use tweed_lab::{Backend, Binaries, Daemon, Family, Node, eventually};
 
-use crate::instruments::peer::Backend;
 use crate::instruments::site::{Site, TIMEOUT};
 use crate::report::sheet::{Sheet, megabytes, thousands, time};
 

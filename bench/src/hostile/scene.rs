@@ -3,10 +3,10 @@
 use std::net::IpAddr;
 
 use anyhow::{Context, Result, ensure};
-use tweed_lab::{Binaries, Daemon, Etcd, Family, Lab, Node, Path, eventually};
+use tweed_lab::{Backend, Binaries, Daemon, Etcd, Family, Lab, Node, Path, eventually};
 
 use crate::instruments::listener::Listener;
-use crate::instruments::peer::{Backend, CONFIG, NETWORK, SUBNETS, UNDERLAY, peers};
+use crate::instruments::peer::{CONFIG, NETWORK, SUBNETS, UNDERLAY, peers};
 use crate::instruments::site::TIMEOUT;
 use crate::instruments::writer::Writer;
 

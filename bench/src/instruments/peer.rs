@@ -3,6 +3,7 @@
 use std::net::Ipv4Addr;
 
 use serde_json::{Value, json};
+use tweed_lab::Backend;
 
 /// The network of the pods; its first subnets are for nodes that exist.
 pub(crate) const NETWORK: &str = "10.128.0.0/9";
@@ -15,23 +16,6 @@ const FIRST_ADDRESS: u32 = 0x0a41_0000;
 
 pub(crate) const CONFIG: &str = "/coreos.com/network/config";
 pub(crate) const SUBNETS: &str = "/coreos.com/network/subnets";
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Backend {
-    Vxlan,
-    HostGw,
-}
-
-impl Backend {
-    pub(crate) const BOTH: [Self; 2] = [Self::Vxlan, Self::HostGw];
-
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Vxlan => "vxlan",
-            Self::HostGw => "host-gw",
-        }
-    }
-}
 
 /// Peer number `number`, counted from zero.
 #[derive(Clone, Copy, Debug)]

@@ -3,11 +3,9 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use tweed_lab::{Binaries, Daemon, Etcd, Family, Files, Lab, Node};
+use tweed_lab::{Backend, Binaries, Daemon, Etcd, Family, Files, Lab, Node};
 
-use crate::instruments::peer::{
-    Backend, CONFIG, NETWORK, OWN_SUBNET, Peer, SUBNETS, UNDERLAY, peers,
-};
+use crate::instruments::peer::{CONFIG, NETWORK, OWN_SUBNET, Peer, SUBNETS, UNDERLAY, peers};
 
 /// A step that takes longer has failed.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(120);

@@ -7,11 +7,10 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use tweed_lab::{Family, eventually};
+use tweed_lab::{Family, eventually, source_seen};
 
 use crate::fixture::ask::{is_ready, is_waiting_for, json, tweedctl};
 use crate::fixture::cluster::{PATIENCE, Stack};
-use crate::fixture::flows::source_seen;
 use crate::fixture::peer::Peer;
 use crate::fixture::scene::{BY_IPTABLES, BY_NFTABLES, Iptables, PORT, Scene};
 use crate::fixture::table::{HOST_GW, VXLAN};

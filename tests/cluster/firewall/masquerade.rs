@@ -8,11 +8,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use ipnetwork::IpNetwork;
 use nix::net::if_::if_nametoindex;
-use tweed_lab::{Family, Namespace, Node, Pod, eventually};
+use tweed_lab::{Family, Namespace, Node, Pod, eventually, source_seen};
 
 use crate::fixture::ask::{has_saved, is_ready, json, tweedctl};
 use crate::fixture::cluster::{CONFIG, PATIENCE, Stack};
-use crate::fixture::flows::source_seen;
 use crate::fixture::scene::{BY_IPTABLES, BY_NFTABLES, Iptables, PORT, Scene};
 use crate::fixture::table::{HOST_GW, Side, VXLAN};
 

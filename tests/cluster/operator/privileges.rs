@@ -1,11 +1,10 @@
 //! A daemon with few capabilities, on a read-only host.
 
 use anyhow::{Context, Result, ensure};
-use tweed_lab::{DaemonPlan, Family, Node, Path, ReversePath, eventually};
+use tweed_lab::{DaemonPlan, Family, Node, Path, ReversePath, eventually, source_seen};
 
 use crate::fixture::ask::{is_ready, is_ready_with, json, tweedctl};
 use crate::fixture::cluster::{CONFIG, Cluster, ClusterPlan, PATIENCE, Stack};
-use crate::fixture::flows::source_seen;
 use crate::fixture::table::{HOST_GW_MIXED, VXLAN_MIXED};
 use crate::paths::probe::neighbours_cost_no_packet;
 

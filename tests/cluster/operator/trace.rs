@@ -102,10 +102,11 @@ impl Scene {
         let document: Value = serde_json::from_str(&std::fs::read_to_string(&file)?)?;
         let saved = &document["data"];
         let backend = &saved["local"]["config"]["backend"]["kind"];
-        ensure!(*backend == SIDES[index].name(), "{saved}");
+        ensure!(*backend == SIDES[index].backend.name(), "{saved}");
         let leases = saved["leases"].as_array().context("no leases")?;
-        let of =
-            |side: Side| leases.iter().filter(|it| it.to_string().contains(side.name())).count();
+        let of = |side: Side| {
+            leases.iter().filter(|it| it.to_string().contains(side.backend.name())).count()
+        };
         let others =
             |side| (0..SIDES.len()).filter(|it| *it != index && SIDES[*it] == side).count();
         ensure!(

@@ -31,6 +31,7 @@
 )]
 
 pub mod cluster;
+mod config;
 mod kernel;
 mod network;
 mod node;
@@ -49,6 +50,7 @@ use anyhow::Result;
 
 pub use nix::sys::signal::Signal;
 
+pub use config::{Backend, Stack};
 pub use kernel::facts::{Address, Fdb, Link, Neighbour, Path, Route, Vxlan};
 pub use kernel::matrix::{Matrix, Ping, paths};
 pub use kernel::monitor::{Change, Monitor};
@@ -72,7 +74,9 @@ pub use process::{Ended, Process};
 pub use stores::api_server::{ApiBody, ApiServer, Asked, Backup, Faults, Gone, Lists};
 pub use stores::etcd::{Entry, Etcd, EtcdPlan, Member};
 pub use traffic::probe::{Count, Pair, PairReport, Probe, ProbePlan, Report, Stage, overruns_at};
-pub use traffic::{Connections, Kind, Outcome, Outcomes, Tally, Traffic, Worker};
+pub use traffic::{
+    Connections, FlowCounts, Flows, Kind, Outcome, Outcomes, Tally, Traffic, Worker, source_seen,
+};
 pub use wait::{Condition, PATIENCE, eventually, is_silence, listen, lock};
 
 use world::World;

@@ -3,9 +3,10 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use tweed_lab::Backend;
 
 use crate::instruments::listener::Listener;
-use crate::instruments::peer::{Backend, Peer, peers};
+use crate::instruments::peer::{Peer, peers};
 use crate::instruments::script::{Script, processor_time_of_children};
 use crate::instruments::site::{Site, TIMEOUT};
 use crate::report::sample::{Sample, ratio};

@@ -6,9 +6,8 @@ use std::fs::write;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use tweed_lab::Binaries;
+use tweed_lab::{Backend, Binaries};
 
-use crate::instruments::peer::Backend;
 use crate::instruments::site::Site;
 use crate::report::goal::Goal;
 use crate::report::plot::{Plot, Series};

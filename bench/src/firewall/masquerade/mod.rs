@@ -5,9 +5,8 @@ mod flannel_rules;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use tweed_lab::{Binaries, Process, eventually};
+use tweed_lab::{Backend, Binaries, Process, eventually};
 
-use crate::instruments::peer::Backend;
 use crate::instruments::site::{Site, TIMEOUT};
 use crate::report::goal::Goal;
 use crate::report::sample::{Sample, ratio};

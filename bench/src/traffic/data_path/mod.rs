@@ -6,9 +6,8 @@ mod stream;
 mod web;
 
 use anyhow::{Context, Result};
-use tweed_lab::Binaries;
+use tweed_lab::{Backend, Binaries};
 
-use crate::instruments::peer::Backend;
 use crate::report::goal::Goal;
 use crate::report::sample::Sample;
 use crate::report::sheet::{Sheet, thousands};

@@ -1,9 +1,9 @@
 //! Two nodes on a segment with a pod each, and the path between the pods.
 
 use anyhow::{Context, Result};
-use tweed_lab::{Binaries, Family, Lab, Node, Pod, SubnetEnv};
+use tweed_lab::{Backend, Binaries, Family, Lab, Node, Pod, SubnetEnv};
 
-use crate::instruments::peer::{Backend, CONFIG};
+use crate::instruments::peer::CONFIG;
 
 const NETWORK: &str = "10.244.0.0/16";
 

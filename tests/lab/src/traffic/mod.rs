@@ -2,6 +2,7 @@
 
 mod client;
 mod connections;
+mod flows;
 mod line;
 pub(crate) mod probe;
 mod server;
@@ -15,6 +16,7 @@ use std::thread::JoinHandle;
 use anyhow::{Context, Result, anyhow};
 
 pub use connections::{Connections, Outcomes, Worker};
+pub use flows::{FlowCounts, Flows, source_seen};
 pub use line::{Kind, Outcome};
 pub use tally::Tally;
 
