@@ -77,6 +77,12 @@ impl DaemonPlan {
         self
     }
 
+    /// The same command line for another program, such as a real flanneld.
+    #[must_use]
+    pub fn with_program(self, program: impl Into<PathBuf>) -> Self {
+        Self { program: program.into(), ..self }
+    }
+
     /// Runs it by another program, which gets this command line after its own arguments.
     #[must_use]
     pub fn through(mut self, program: impl Into<PathBuf>, arguments: &[&str]) -> Self {

@@ -1,0 +1,5 @@
+module tweed.test/flannel
+
+go 1.26.0
+
+require github.com/flannel-io/flannel v0.28.10

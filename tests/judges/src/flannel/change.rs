@@ -1,0 +1,164 @@
+//! Nodes that change from flanneld to `tweedd` and back, under traffic.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use tweed_lab::{Backend, Connections, Node, PATIENCE, Path, Probe, Traffic, eventually};
+
+use super::Programs;
+use super::site::{Firewall, Program, Setting, Site};
+use crate::verdict::{Counted, all_open};
+
+/// Packets per second and ordered pair of pods, in each family.
+const RATE: u32 = 1000;
+/// Between two steps.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// What runs during a change.
+struct Load {
+    probe: Probe,
+    traffic: Traffic,
+    connections: Connections,
+}
+
+impl Load {
+    fn start(site: &Site) -> Result<Self> {
+        let pairs = site.pairs();
+        let mut connections = site.connections()?;
+        connections.open()?;
+        let traffic = Traffic::start(&pairs)?;
+        let probe = site.lab.probe(&pairs, RATE)?;
+        probe.run_for(PAUSE);
+        Ok(Self { probe, traffic, connections })
+    }
+
+    /// One step; connections of earlier steps stay open.
+    fn step(&mut self, name: &str, step: impl FnOnce() -> Result<()>) -> Result<()> {
+        self.probe.mark(name);
+        step().with_context(|| name.to_owned())?;
+        self.probe.run_for(PAUSE);
+        self.connections.open().with_context(|| format!("connections after {name}"))
+    }
+
+    fn finish(self) -> Result<Counted> {
+        let connections = all_open(&self.connections.take()?)?;
+        let report = self.probe.finish()?;
+        let tally = self.traffic.finish()?;
+        ensure!(report.total().lost == 0, "lost packets:\n{report}");
+        ensure!(tally.broken == 0 && tally.failed == 0, "{tally:?}");
+        let remark = format!("{} messages in streams, {} pages", tally.echoes, tally.pages);
+        Ok(Counted { packets: report.total(), connections, remark })
+    }
+}
+
+/// Three nodes of flanneld; each gets `tweedd`, one after the other, and then flanneld again.
+pub(super) fn there_and_back(programs: &Programs, setting: Setting) -> Result<Counted> {
+    let mut site = Site::start(programs, setting, &[Program::Flanneld; 3])?;
+    let mut load = Load::start(&site)?;
+    let before = site.nodes.iter().map(Node::snapshot).collect::<Result<Vec<_>>>()?;
+    let leases = leases(&site)?;
+    let all = 0..site.nodes.len();
+    for index in all.clone() {
+        let name = format!("n{} to tweedd", index + 1);
+        load.step(&name, || {
+            site.replace(index, Program::Tweedd)?;
+            unchanged(&site, &leases)
+        })?;
+    }
+    for index in all {
+        let name = format!("n{} to flanneld", index + 1);
+        load.step(&name, || {
+            site.give_back(index)?;
+            unchanged(&site, &leases)
+        })?;
+    }
+    for (node, before) in site.nodes.iter().zip(&before) {
+        let mut changes = before.changes(&node.snapshot()?);
+        // The address of the tunnel stays there for connections of the host, until the next boot.
+        changes.retain(|line| !line.split_whitespace().any(|word| word == "lo"));
+        ensure!(changes.is_empty(), "{} is not as it was: {changes:#?}", node.name());
+    }
+    load.step("a node of flanneld joins", || {
+        site.join(Program::Flanneld)?;
+        site.wait_for_paths(|_, _| setting.path())?;
+        all_answer(&site)
+    })?;
+    load.finish()
+}
+
+/// Keys and values without the ids of etcd's leases.
+fn leases(site: &Site) -> Result<Vec<(String, String)>> {
+    Ok(site.leases()?.into_iter().map(|entry| (entry.key, entry.value)).collect())
+}
+
+fn unchanged(site: &Site, before: &[(String, String)]) -> Result<()> {
+    let now = leases(site)?;
+    ensure!(now == before, "other leases: {now:#?}, not {before:#?}");
+    Ok(())
+}
+
+fn all_answer(site: &Site) -> Result<()> {
+    site.setting.stack.families().iter().try_for_each(|family| {
+        let all = || Ok::<_, anyhow::Error>(site.lab.ping_matrix(*family)?.all_answered());
+        eventually(PATIENCE, all).map(drop)
+    })
+}
+
+/// Four nodes of flanneld on vxlan; in the end, four of flanneld on host-gw.
+pub(super) fn whole_story(programs: &Programs) -> Result<Counted> {
+    let mut site = Site::start(programs, Setting::SHIPPED, &[Program::Flanneld; 4])?;
+    let mut load = Load::start(&site)?;
+    let all = 0..site.nodes.len();
+    for index in all.clone() {
+        load.step(&format!("n{} to tweedd", index + 1), || site.replace(index, Program::Tweedd))?;
+    }
+    load.step("start, half of the nodes", || {
+        wait_for_plan(&site)?;
+        site.migrate("start --to host-gw --percent 50").map(drop)
+    })?;
+    load.step("all nodes", || {
+        site.migrate("next --percent 100")?;
+        site.wait_for_paths(|_, _| Path::Direct)
+    })?;
+    load.step("finish", || site.migrate("finish").map(drop))?;
+    site.setting = Setting { backend: Backend::HostGw, ..site.setting };
+    for index in all {
+        load.step(&format!("n{} to flanneld", index + 1), || site.give_back(index))?;
+    }
+    load.step("a node of flanneld joins", || {
+        site.join(Program::Flanneld)?;
+        site.wait_for_paths(|_, _| Path::Direct)?;
+        all_answer(&site)
+    })?;
+    load.finish()
+}
+
+/// A node counts for `migrate` once it has sent its report.
+fn wait_for_plan(site: &Site) -> Result<()> {
+    eventually(PATIENCE, || site.migrate("plan --to host-gw").map(drop)).map(drop)
+}
+
+/// One of four nodes keeps flanneld on vxlan and restarts on the way; the others go to host-gw and
+/// back. It reads no lease of host-gw, so all of its peers publish vxlan as long as it is there.
+pub(super) fn story_with_one_that_stays(programs: &Programs) -> Result<Counted> {
+    const STAYS: usize = 3;
+    let setting = Setting { firewall: Firewall::Nftables, ..Setting::SHIPPED };
+    let mut site = Site::start(programs, setting, &[Program::Flanneld; 4])?;
+    let mut load = Load::start(&site)?;
+    for index in 0..STAYS {
+        load.step(&format!("n{} to tweedd", index + 1), || site.replace(index, Program::Tweedd))?;
+    }
+    load.step("the one that stays restarts", || {
+        site.restart(STAYS)?;
+        site.wait_for_paths(|_, _| Path::Tunnel)
+    })?;
+    load.step("migrate refuses", || {
+        let refused = site.migrate("start --to host-gw --percent 100");
+        ensure!(refused.is_err(), "it started: {refused:?}");
+        site.wait_for_paths(|_, _| Path::Tunnel)
+    })?;
+    for index in 0..STAYS {
+        load.step(&format!("n{} to flanneld", index + 1), || site.give_back(index))?;
+    }
+    load.finish()
+}

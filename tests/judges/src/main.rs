@@ -1,0 +1,75 @@
+//! `tweed-judges`: `tweedd` in the lab, next to programs that others wrote.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "judges are synchronous: they sleep and measure time"
+)]
+
+mod flannel;
+mod verdict;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use tweed_lab::{Binaries, sandbox};
+
+use verdict::Verdicts;
+
+/// Runs cases, prints a table of verdicts as Markdown, and exits 1 if a case failed.
+#[derive(Parser)]
+struct Arguments {
+    /// The daemon to judge.
+    #[arg(long)]
+    tweedd: PathBuf,
+    /// Its command line tool.
+    #[arg(long)]
+    tweedctl: PathBuf,
+    /// The table goes to a file in this folder.
+    #[arg(long, default_value = "target/judges")]
+    folder: PathBuf,
+    /// Only cases whose name contains this text [default: all]
+    #[arg(long)]
+    only: Option<String>,
+    /// One case of each kind.
+    #[arg(long)]
+    short: bool,
+    #[command(subcommand)]
+    judge: Judge,
+}
+
+#[derive(Subcommand)]
+enum Judge {
+    /// Nodes that run flanneld, in the same cluster and in turns on the same nodes.
+    Flannel {
+        /// A flanneld of the flannel project.
+        #[arg(long)]
+        flanneld: PathBuf,
+    },
+}
+
+fn main() -> ExitCode {
+    match run(Arguments::parse()) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: Arguments) -> Result<ExitCode> {
+    if !sandbox::is_inside() {
+        return sandbox::enter();
+    }
+    let Arguments { tweedd, tweedctl, folder, only, short, judge } = arguments;
+    let binaries = Binaries { tweedd, tweedctl };
+    let verdicts = match judge {
+        Judge::Flannel { flanneld } => {
+            let mut verdicts = Verdicts::open(&folder.join("flannel.md"), only)?;
+            flannel::run(&flannel::Programs { flanneld, binaries }, short, &mut verdicts)?;
+            verdicts
+        }
+    };
+    verdicts.finish()
+}
