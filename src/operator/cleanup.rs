@@ -252,7 +252,8 @@ impl Owned {
             Err(unknown @ NoInputs::Nowhere { .. }) => (otherwise, unknown),
             Err(unknown @ NoInputs::Unusable { .. }) => (None, unknown),
         };
-        let advice = "name the network with --network and --vni";
+        let advice = "name its files with --subnet-file or --state-file, or the network with \
+                      --network and --vni";
         otherwise.ok_or_else(|| Error::Unavailable(format!("{unknown}: {advice}")))
     }
 

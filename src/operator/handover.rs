@@ -58,7 +58,7 @@ pub(super) async fn answer(
     }
     let etcd = options.etcd.options()?;
     // After an earlier handover, only the subnet file is left.
-    let otherwise = Some(Owned::of_subnet_file(&files.subnet_file, options.vni));
+    let otherwise = Owned::of_subnet_file(&files.subnet_file, options.vni);
     let owned = Owned::find(files, &options.networks, options.vni, otherwise).await?;
     let owned = owned.without_flannels();
     let actual = node::dump(&mut kernel, &owned.scope).await?;
@@ -76,11 +76,12 @@ pub(super) async fn answer(
 }
 
 impl Owned {
-    fn of_subnet_file(file: &Path, vni: u32) -> Self {
-        let networks = SubnetEnv::read(file).map(|env| env.networks).unwrap_or_default();
+    /// None if the file does not name a network.
+    fn of_subnet_file(file: &Path, vni: u32) -> Option<Self> {
+        let networks = SubnetEnv::read(file).ok()?.networks;
         let networks: Vec<Prefix> = networks.into_iter().map(Into::into).collect();
         let source = format!("read from {}", file.display());
-        Self { source, ..Self::named(&networks, vni) }
+        (!networks.is_empty()).then(|| Self { source, ..Self::named(&networks, vni) })
     }
 
     /// Without the tables and chains that flanneld maintains itself.

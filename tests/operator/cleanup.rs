@@ -147,7 +147,7 @@ async fn an_unknown_network_can_be_named() {
     std::fs::remove_file(host.state_file()).unwrap();
     let error = host.run("cleanup").await.err().unwrap();
     assert!(
-        matches!(&error, Error::Unavailable(why) if why.ends_with("name the network with --network and --vni"))
+        matches!(&error, Error::Unavailable(why) if why.ends_with("the network with --network and --vni"))
     );
 
     let (_, listed) = host.run("cleanup --network 10.244.0.0/16").await.unwrap();

@@ -93,6 +93,19 @@ async fn routes_get_flannels_form_in_place_and_all_else_that_packets_need_stays(
 }
 
 #[tokio::test]
+async fn without_checkpoint_and_subnet_file_nothing_is_called_handed_over() {
+    let host = Host::programmed().await;
+    std::fs::remove_file(host.state_file()).unwrap();
+    let before = host.entries();
+    for text in [None, Some("FLANNEL_MTU=1450"), Some("no subnet file")] {
+        text.iter().for_each(|text| std::fs::write(host.subnet_file(), text).unwrap());
+        let refused = run(&host, "handover").await.unwrap_err().to_string();
+        assert!(refused.contains("--subnet-file") && refused.contains("--network"), "{refused}");
+    }
+    assert_eq!(host.entries(), before);
+}
+
+#[tokio::test]
 async fn an_address_that_is_on_the_loopback_alone_stays_there() {
     let host = Host::programmed().await;
     let words = |entry: &Entry| entry.to_string().starts_with("addr 10.244.1.0/32 dev flannel.1");

@@ -136,8 +136,9 @@ impl Site {
     pub(super) fn give_back(&mut self, index: usize) -> Result<()> {
         self.replace(index, Program::Flanneld)?;
         let endpoints = format!("--etcd-endpoints={}", self.etcd.endpoints().join(","));
-        self.tweedctl(index, &["handover", &endpoints])?;
-        self.is_clean(index)
+        let file = format!("--subnet-file={}", self.node(index)?.subnet_file().display());
+        let done = self.tweedctl(index, &["handover", &file, &endpoints])?;
+        self.is_clean(index).with_context(|| format!("after handover: {done}"))
     }
 
     /// Nothing of tweed is left on the node and in etcd.
