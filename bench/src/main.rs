@@ -44,6 +44,9 @@ struct Options {
     /// The CNI plugin to measure, as it is shipped.
     #[arg(long)]
     flannel: PathBuf,
+    /// A flanneld of the flannel project, for the section `flannel`.
+    #[arg(long)]
+    flanneld: Option<PathBuf>,
     /// Rounds of every measurement [default: what each of them needs]
     #[arg(long)]
     rounds: Option<usize>,
@@ -64,6 +67,8 @@ enum Section {
     Audit,
     Storm,
     Kubernetes,
+    /// Only with `--flanneld`.
+    Flannel,
     Nodes,
     DataPath,
     Replacement,
@@ -89,6 +94,12 @@ impl Section {
             Self::Audit => control_plane::audit::run(binaries, options.rounds(9), sheet),
             Self::Storm => control_plane::storm::run(sheet),
             Self::Kubernetes => control_plane::kubernetes::run(binaries, options.rounds(5), sheet),
+            Self::Flannel => match &options.flanneld {
+                Some(flanneld) => {
+                    control_plane::flannel::run(binaries, flanneld, options.rounds(3), sheet)
+                }
+                None => Ok(()),
+            },
             Self::Nodes => control_plane::nodes::run(binaries, options.rounds(9), sheet),
             Self::DataPath => traffic::data_path::run(binaries, options.rounds(9), sheet),
             Self::Replacement => traffic::replacement::run(options.rounds(5), sheet),

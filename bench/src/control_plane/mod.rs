@@ -3,6 +3,7 @@
 
 pub(crate) mod audit;
 pub(crate) mod cold_start;
+pub(crate) mod flannel;
 pub(crate) mod kubernetes;
 pub(crate) mod latency;
 pub(crate) mod mass_flip;

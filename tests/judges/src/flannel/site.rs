@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use ipnetwork::IpNetwork;
 use tweed_lab::{
-    Backend, Connections, Daemon, DaemonPlan, Etcd, Lab, Node, PATIENCE, Pair, Path, Proxy,
+    Backend, Connections, Daemon, DaemonPlan, Etcd, Family, Lab, Node, PATIENCE, Pair, Path, Proxy,
     Segment, Stack, Worker, eventually,
 };
 
@@ -224,6 +224,15 @@ impl Site {
     /// mode that fits the firewall.
     pub(super) fn connections(&self) -> Result<Connections> {
         let outside = self.lab.node("outside", &self.segment)?;
+        if !self.setting.masquerade {
+            // Then a pod's address must be known outside.
+            for (index, node) in self.nodes.iter().enumerate() {
+                for subnet in self.subnets(index)? {
+                    let gateway = node.address(Family::of(subnet.ip()))?;
+                    outside.ip(format!("route add {subnet} via {gateway}"))?;
+                }
+            }
+        }
         let proxy = match self.setting.firewall {
             Firewall::Iptables => Proxy::KubeIptables,
             Firewall::Nftables => Proxy::KubeNftables,
