@@ -18,7 +18,7 @@ STORE ?=
 ADVISORIES ?=
 
 help: ## List the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
 
 demo: packages ## Move a live cluster of four nodes from VXLAN to host-gw and count what is lost
 	$(CARGO) build --locked --release --bins
@@ -54,6 +54,27 @@ bench: release ## Measure everything in docs/benchmarks.md, into target/bench
 	$(CARGO) build --locked --release --package tweed-bench
 	target/release/tweed-bench --tweedd target/image/opt/bin/tweedd --tweedctl target/image/opt/bin/tweedctl \
 	    --flannel target/image/flannel
+
+# What others wrote judges in `make judges`, never in `make test`: it needs Go, and takes long.
+judges: judge-flannel ## Let programs that others wrote judge, all of them
+
+judges-short: flanneld-and-judges ## One case of each kind of every judge, for 10 minutes or so
+	target/release/tweed-judges $(JUDGED) --short flannel --flanneld target/judges/flanneld
+
+judge-flannel: flanneld-and-judges ## Let real flanneld judge: entries, changes under load, figures; 35 minutes or so
+	target/release/tweed-judges $(JUDGED) flannel --flanneld target/judges/flanneld
+	$(CARGO) build --locked --release --package tweed-bench
+	target/release/tweed-bench $(JUDGED) --folder target/judges/bench --only flannel \
+	    --flannel target/release/flannel --flanneld target/judges/flanneld
+
+# Called by the judges.
+JUDGED = --tweedd target/release/tweedd --tweedctl target/release/tweedctl
+flanneld-and-judges: packages target/judges/flanneld
+	$(CARGO) build --locked --release --bins
+	$(CARGO) build --locked --release --package tweed-judges
+
+target/judges/flanneld: tests/judges/flannel/go.mod tests/judges/flannel/build
+	tests/judges/flannel/build $@
 
 fuzz: target/tools/bin/cargo-fuzz packages ## Feed every reader of foreign input for FUZZ_SECONDS each
 	@rustup toolchain list | grep -q ^nightly || \
@@ -125,4 +146,4 @@ packages: ## Install the Debian packages that build, tests and demo need
 runtimes: ## Install the container runtimes that the tests drive the CNI plugin with
 	@tests/packages runtimes
 
-.PHONY: help demo test clusters others check advisories bench fuzz simulate fmt release image tryimage tryapi trypage manifests packages runtimes
+.PHONY: help demo test clusters others check advisories bench judges judges-short judge-flannel flanneld-and-judges fuzz simulate fmt release image tryimage tryapi trypage manifests packages runtimes

@@ -87,7 +87,7 @@ fn without_admission_policies_no_daemon_may_write_objects_of_others() {
             !is_policy && document["metadata"]["name"] != "flannel-own-objects"
         });
         assert_eq!(documents(file), all, "{file}");
-        let guide = read("docs/kubernetes-install.md");
+        let guide = read("docs/guides/kubernetes-install.md");
         assert!(guide.contains(file.rsplit('/').next().unwrap()), "the guide does not name {file}");
     }
 }
@@ -105,7 +105,7 @@ fn pods_of_flannels_daemon_set_are_adopted() {
 /// is replaced, and the rollout reports success.
 #[test]
 fn the_guide_restarts_adopted_pods_and_shows_their_images() {
-    let guide = read("docs/kubernetes-install.md");
+    let guide = read("docs/guides/kubernetes-install.md");
     let blocks = guide.split("```").skip(1).step_by(2);
     let blocks: Vec<_> = blocks.filter(|block| block.contains("--cascade=orphan")).collect();
     for file in ["tweed-keep-config.yml", "kube-flannel.yml"] {
@@ -129,7 +129,7 @@ fn the_guide_restarts_adopted_pods_and_shows_their_images() {
 
 #[test]
 fn the_guide_deletes_objects_that_may_be_absent_and_names_those_that_stay() {
-    let guide = read("docs/kubernetes-install.md");
+    let guide = read("docs/guides/kubernetes-install.md");
     let deletes = |line: &&str| line.contains("kubectl") && line.contains(" delete ");
     let secret = guide.lines().filter(deletes).filter(|line| line.contains("tweed-probes"));
     let secret: Vec<_> = secret.collect();

@@ -1,4 +1,4 @@
-//! What a network config says: backend and address families.
+//! The parts of a network config that tests vary: backend and address families.
 
 use crate::network::address::Family;
 use crate::network::segment::SegmentPlan;

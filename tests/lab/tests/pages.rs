@@ -135,7 +135,7 @@ impl Drop for Shell {
 #[test]
 fn the_tutorial_works_as_written() -> Result<()> {
     let shell = Shell::new()?;
-    let steps = steps("/tutorial.md", "the_tutorial_works_as_written")?;
+    let steps = steps("/guides/tutorial.md", "the_tutorial_works_as_written")?;
     assert!(steps.len() > 12, "{steps:?}");
     for step in &steps {
         let Step::Shown { command, output } = step else { continue };
@@ -151,7 +151,7 @@ fn the_tutorial_works_as_written() -> Result<()> {
 #[test]
 fn the_commands_of_troubleshooting_print_what_it_shows() -> Result<()> {
     let test = "the_commands_of_troubleshooting_print_what_it_shows";
-    let steps = steps("/troubleshooting.md", test)?;
+    let steps = steps("/guides/troubleshooting.md", test)?;
     let clusters: Vec<&[Step]> = steps.chunk_by(|_, next| !matches!(next, Step::Up(_))).collect();
     assert!(clusters.len() > 6, "{clusters:?}");
     let follow = |cluster: &[Step]| -> Result<()> {
