@@ -20,10 +20,13 @@ ADVISORIES ?=
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
 
-demo: packages ## Move a live cluster of four nodes from VXLAN to host-gw and count what is lost
-	$(CARGO) build --locked --release --bins
-	$(CARGO) build --locked --release --package tweed-lab
-	target/release/tweed-lab demo --tweedd target/release/tweedd --tweedctl target/release/tweedctl
+demo: ## Move a live cluster of four nodes from VXLAN to host-gw and count what is lost
+	@echo "Four nodes in network namespaces, with a real etcd and pods, move from VXLAN to host-gw under"
+	@echo "traffic, and every lost packet is counted: 20 seconds. The first time, Debian packages are"
+	@echo "installed and the programs compiled before: 3 to 4 minutes on two processors."
+	@$(MAKE) --no-print-directory packages
+	$(CARGO) build --locked --profile demo --bins --package tweed --package tweed-lab
+	target/demo/tweed-lab demo --tweedd target/demo/tweedd --tweedctl target/demo/tweedctl
 
 # Tests mostly wait, so run three times as many at once as there are processors, and those of
 # tests/cluster, half of the time, next to all others.
@@ -59,19 +62,19 @@ bench: release ## Measure everything in docs/benchmarks.md, into target/bench
 judges: judge-flannel ## Let programs that others wrote judge, all of them
 
 judges-short: flanneld-and-judges ## One case of each kind of every judge, for 10 minutes or so
-	target/release/tweed-judges $(JUDGED) --short flannel --flanneld target/judges/flanneld
+	$(BY_FLANNELD) --short flannel --flanneld target/judges/flanneld
 
 judge-flannel: flanneld-and-judges ## Let real flanneld judge: entries, changes under load, figures; 35 minutes or so
-	target/release/tweed-judges $(JUDGED) flannel --flanneld target/judges/flanneld
-	$(CARGO) build --locked --release --package tweed-bench
-	target/release/tweed-bench $(JUDGED) --folder target/judges/bench --only flannel \
+	$(BY_FLANNELD) flannel --flanneld target/judges/flanneld
+	$(CARGO) build --locked --release --bins --package tweed --package tweed-bench
+	target/release/tweed-bench --tweedd target/release/tweedd --tweedctl target/release/tweedctl \
+	    --folder target/judges/figures --only flannel \
 	    --flannel target/release/flannel --flanneld target/judges/flanneld
 
 # Called by the judges.
-JUDGED = --tweedd target/release/tweedd --tweedctl target/release/tweedctl
+BY_FLANNELD = target/demo/tweed-judges --tweedd target/demo/tweedd --tweedctl target/demo/tweedctl
 flanneld-and-judges: packages target/judges/flanneld
-	$(CARGO) build --locked --release --bins
-	$(CARGO) build --locked --release --package tweed-judges
+	$(CARGO) build --locked --profile demo --bins --package tweed --package tweed-judges
 
 target/judges/flanneld: tests/judges/flannel/go.mod tests/judges/flannel/build
 	tests/judges/flannel/build $@
