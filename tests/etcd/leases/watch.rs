@@ -1,5 +1,6 @@
 //! The stream of updates, through every kind of interruption.
 
+use std::process::Command;
 use std::time::Duration;
 
 use etcd_client::DeleteOptions;
@@ -108,10 +109,19 @@ async fn a_compaction_between_reading_and_watching_causes_a_snapshot() {
     );
 }
 
+/// The flag for the interval of progress notifications; etcd 3.7 has no experimental flags.
+fn progress_flag() -> &'static str {
+    let help = Command::new("etcd").arg("--help").output().unwrap();
+    let help = [help.stdout, help.stderr].concat();
+    match String::from_utf8_lossy(&help).contains("--experimental-watch-progress-notify-interval") {
+        true => "--experimental-watch-progress-notify-interval",
+        false => "--watch-progress-notify-interval",
+    }
+}
+
 #[tokio::test]
 async fn idle_watches_follow_the_revision_of_a_store_that_others_use() {
-    let interval = ["--experimental-watch-progress-notify-interval", "200ms"];
-    let mut server = EtcdServer::start_with(&interval).await;
+    let mut server = EtcdServer::start_with(&[progress_flag(), "200ms"]).await;
     let mut updates = watching(&server).await;
     for index in 0..20 {
         server.put(&format!("/elsewhere/{index}"), "x").await;

@@ -80,6 +80,9 @@ enum Command {
         /// Seconds over which the daemons start.
         #[arg(long, default_value_t = 1.0)]
         jitter: f64,
+        /// Processes of `etcd grpc-proxy` between the simulated daemons and etcd.
+        #[arg(long, default_value_t = 0)]
+        proxies: usize,
         /// Real daemons among the simulated ones.
         #[arg(long, default_value_t = 0, requires = "tweedd", requires = "tweedctl")]
         real: usize,
@@ -113,11 +116,12 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
         Command::Demo { tweedd, tweedctl } => {
             return demo::run(Binaries { tweedd, tweedctl }, &mut Screen::stdout());
         }
-        Command::Storm { nodes, network, jitter, real, tweedd, tweedctl } => {
+        Command::Storm { nodes, network, jitter, proxies, real, tweedd, tweedctl } => {
             let [tweedd, tweedctl] = [tweedd, tweedctl].map(Option::unwrap_or_default);
             let settings = storm::Settings {
                 nodes,
                 spread: Duration::try_from_secs_f64(jitter)?,
+                proxies,
                 real,
                 binaries: Binaries { tweedd, tweedctl },
                 progress: |text| eprintln!("{text}"),

@@ -32,7 +32,8 @@ pub(super) struct Crowd {
     members: Vec<Member>,
     tasks: JoinSet<()>,
     runtime: Handle,
-    options: EtcdOptions,
+    /// Members use them in turn.
+    servers: Vec<EtcdOptions>,
     follow: watch::Sender<bool>,
     renew_margin: Duration,
     spread: Duration,
@@ -48,12 +49,12 @@ struct Member {
 
 impl Crowd {
     /// Has no members yet.
-    pub(super) fn new(runtime: &Handle, options: EtcdOptions, settings: &Settings) -> Self {
+    pub(super) fn new(runtime: &Handle, servers: Vec<EtcdOptions>, settings: &Settings) -> Self {
         Self {
             members: Vec::new(),
             tasks: JoinSet::new(),
             runtime: runtime.clone(),
-            options,
+            servers,
             follow: watch::Sender::new(true),
             renew_margin: RENEW_MARGIN,
             spread: settings.spread,
@@ -80,9 +81,8 @@ impl Crowd {
         for (place, number) in numbers.enumerate() {
             let published = watch::Sender::new(attributes(number, BackendType::Vxlan));
             let delay = share(self.spread, place, count);
-            let seen = Arc::default();
-            let task = self.start(&seen, &published, Previous::default(), delay);
-            self.members.push(Member { number, seen, attributes: published, task });
+            let member = self.start(number, published, Previous::default(), delay);
+            self.members.push(member);
         }
     }
 
@@ -94,9 +94,8 @@ impl Crowd {
             member.task.abort();
             let previous = lock(&member.seen).lease.as_ref().map(previous).unwrap_or_default();
             let delay = share(self.spread, place, count);
-            let seen = Arc::default();
-            let task = self.start(&seen, &member.attributes, previous, delay);
-            self.members.push(Member { seen, task, ..member });
+            let member = self.start(member.number, member.attributes, previous, delay);
+            self.members.push(member);
         }
     }
 
@@ -183,15 +182,18 @@ impl Crowd {
 
     fn start(
         &mut self,
-        seen: &Arc<Mutex<Seen>>,
-        published: &watch::Sender<LeaseAttributes>,
+        number: usize,
+        attributes: watch::Sender<LeaseAttributes>,
         previous: Previous,
         delay: Duration,
-    ) -> AbortHandle {
-        let orders = Orders { attributes: published.subscribe(), follow: self.follow.subscribe() };
-        let options = self.options.clone();
-        let node = Node::new(options, previous, self.renew_margin, orders, Arc::clone(seen));
-        self.tasks.spawn_on(node.live(delay), &self.runtime)
+    ) -> Member {
+        let seen = Arc::default();
+        let orders = Orders { attributes: attributes.subscribe(), follow: self.follow.subscribe() };
+        let server =
+            self.servers.get(number % self.servers.len().max(1)).cloned().unwrap_or_default();
+        let node = Node::new(server, previous, self.renew_margin, orders, Arc::clone(&seen));
+        let task = self.tasks.spawn_on(node.live(delay), &self.runtime);
+        Member { number, seen, attributes, task }
     }
 
     fn wait(

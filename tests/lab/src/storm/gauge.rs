@@ -66,7 +66,12 @@ pub(super) fn read(etcd: &Etcd) -> Result<Reading> {
 
 /// Seconds of processor time since its start.
 pub(super) fn cpu(etcd: &Etcd) -> Result<f64> {
-    cpu_seconds(&proc(process(etcd)?.pid(), "stat")?).context("no times")
+    cpu_of(process(etcd)?)
+}
+
+/// Seconds of processor time of a process since its start.
+pub(super) fn cpu_of(process: &Process) -> Result<f64> {
+    cpu_seconds(&proc(process.pid(), "stat")?).context("no times")
 }
 
 /// Resident memory at present.

@@ -7,6 +7,7 @@ mod gauge;
 mod limit;
 mod node;
 mod phases;
+mod proxy;
 mod real;
 mod report;
 mod scene;
@@ -19,6 +20,7 @@ use anyhow::Result;
 use crate::Binaries;
 
 pub use gauge::Cost;
+pub use proxy::ProxyCost;
 pub use report::{Calm, FanOut, Phase, Report};
 
 /// The parameters of a simulation.
@@ -38,6 +40,8 @@ pub struct Settings {
     pub renewal: Duration,
     /// The duration of etcd's outage.
     pub away: Duration,
+    /// Processes of `etcd grpc-proxy` between the simulated daemons and etcd: each daemon uses one.
+    pub proxies: usize,
     /// Real daemons among the simulated ones, each on its own node.
     pub real: usize,
     /// The binaries of the real daemons.
@@ -56,6 +60,7 @@ impl Default for Settings {
             calm: Duration::from_secs(10),
             renewal: Duration::from_secs(10),
             away: Duration::from_secs(3),
+            proxies: 0,
             real: 0,
             binaries: Binaries::default(),
             progress: |_| {},

@@ -61,6 +61,7 @@ pub(super) fn live(settings: &Settings) -> Result<Report> {
     Ok(Report {
         nodes: settings.nodes,
         real: live.reals.len(),
+        proxies: live.scene.proxies.cost()?,
         network: settings.network.clone(),
         phases: vec![cold, churn, away, restart],
         fan_out,
@@ -72,7 +73,7 @@ pub(super) fn live(settings: &Settings) -> Result<Report> {
 impl<'a> Live<'a> {
     fn build(settings: &'a Settings) -> Result<Self> {
         let scene = Scene::build(settings)?;
-        let crowd = Crowd::new(scene.runtime.handle(), scene.options(), settings);
+        let crowd = Crowd::new(scene.runtime.handle(), scene.servers(), settings);
         let reals = Reals::none();
         let (before, listings, start) = (Reading::default(), 0, Instant::now());
         Ok(Self { settings, scene, crowd, reals, before, listings, start })

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::gauge::Cost;
+use super::proxy::ProxyCost;
 
 /// The cost of all phases.
 #[derive(Clone, Debug)]
@@ -11,6 +12,8 @@ pub struct Report {
     pub nodes: usize,
     pub real: usize,
     pub network: String,
+    /// From the cold start to the end.
+    pub proxies: ProxyCost,
     pub phases: Vec<Phase>,
     pub fan_out: FanOut,
     /// With the default interval of renewals.
@@ -99,7 +102,15 @@ impl fmt::Display for Report {
             f,
             "\n| meanwhile | requests/s | keys written | etcd's CPU | etcd's memory |\n|---|---|---|---|---|"
         )?;
-        writeln!(f, "{}\n{}", self.calm, self.renewals)
+        writeln!(f, "{}\n{}", self.calm, self.renewals)?;
+        match self.proxies {
+            ProxyCost { count: 0, .. } => Ok(()),
+            ProxyCost { count, cpu_seconds, peak_kib } => writeln!(
+                f,
+                "\n{count} of `etcd grpc-proxy`: {cpu_seconds:.1} s of CPU and {} MiB in all",
+                peak_kib / 1024
+            ),
+        }
     }
 }
 

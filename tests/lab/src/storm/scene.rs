@@ -10,6 +10,7 @@ use tweed::store::claim::Previous;
 use tweed::store::etcd::{EtcdOptions, EtcdSubnetManager};
 
 use super::Settings;
+use super::proxy::Proxies;
 use super::view::View;
 use crate::Lab;
 use crate::stores::etcd::Etcd;
@@ -26,6 +27,7 @@ const MIXED: &str = r#""Backend":{"Type":"vxlan"},"Mixed":true,"Probe":{"Enabled
 /// Dropped in the order of the fields.
 pub(super) struct Scene {
     pub(super) runtime: Runtime,
+    pub(super) proxies: Proxies,
     pub(super) etcd: Etcd,
     pub(super) lab: Lab,
 }
@@ -37,16 +39,27 @@ impl Scene {
         let network = &settings.network;
         let config = format!(r#"{{"Network":"{network}","SubnetLen":24,{MIXED}}}"#);
         etcd.put(&format!("{PREFIX}/config"), &config)?;
+        let proxies = Proxies::start(&lab, &etcd, settings.proxies)?;
         let member = etcd.members().first().context("the cluster has no member")?;
         // The threads start in etcd's namespace, so their sockets are in it too.
         let runtime =
             member.namespace().within(|| Builder::new_multi_thread().enable_all().build())??;
-        Ok(Self { runtime, etcd, lab })
+        Ok(Self { runtime, proxies, etcd, lab })
     }
 
+    /// Of etcd itself.
     pub(super) fn options(&self) -> EtcdOptions {
         let prefix = PREFIX.to_owned();
         EtcdOptions { endpoints: self.etcd.endpoints(), prefix, ..EtcdOptions::default() }
+    }
+
+    /// What simulated daemons use in turn: one proxy each, or etcd itself.
+    pub(super) fn servers(&self) -> Vec<EtcdOptions> {
+        let through = |proxy| EtcdOptions { endpoints: vec![proxy], ..self.options() };
+        match self.proxies.endpoints() {
+            none if none.is_empty() => vec![self.options()],
+            proxies => proxies.into_iter().map(through).collect(),
+        }
     }
 
     /// The content of etcd, read by a separate client.
