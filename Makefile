@@ -59,7 +59,7 @@ bench: release ## Measure everything in docs/benchmarks.md, into target/bench
 	    --flannel target/image/flannel
 
 # What others wrote judges in `make judges`, never in `make test`: it needs Go, and takes long.
-judges: judge-flannel ## Let programs that others wrote judge, all of them
+judges: judge-flannel judge-etcd tryapi ## Let programs that others wrote judge, all of them
 
 judges-short: flanneld-and-judges ## One case of each kind of every judge, for 10 minutes or so
 	$(BY_FLANNELD) --short flannel --flanneld target/judges/flanneld
@@ -71,6 +71,10 @@ judge-flannel: flanneld-and-judges ## Let real flanneld judge: entries, changes 
 	    --folder target/judges/figures --only flannel \
 	    --flannel target/release/flannel --flanneld target/judges/flanneld
 
+judge-etcd: packages target/judges/etcd/etcd ## Run the tests of store and clusters with the newest etcd; 20 minutes or so
+	PATH=$(CURDIR)/target/judges/etcd:$$PATH $(TESTS) --test etcd
+	PATH=$(CURDIR)/target/judges/etcd:$$PATH $(TESTS) --test cluster -- leases:: store:: migration::flip
+
 # Called by the judges.
 BY_FLANNELD = target/demo/tweed-judges --tweedd target/demo/tweedd --tweedctl target/demo/tweedctl
 flanneld-and-judges: packages target/judges/flanneld
@@ -78,6 +82,12 @@ flanneld-and-judges: packages target/judges/flanneld
 
 target/judges/flanneld: tests/judges/flannel/go.mod tests/judges/flannel/build
 	tests/judges/flannel/build $@
+
+target/judges/etcd/etcd: tests/judges/etcd/go.mod tests/judges/etcd/main.go
+	@command -v go >/dev/null || { echo "Go is not here, 1.26 or newer: https://go.dev/doc/install" >&2; exit 1; }
+	@echo "compiling: etcd and etcdctl, for 2 minutes or so of one processor"
+	cd tests/judges/etcd && CGO_ENABLED=0 go build -buildvcs=false -ldflags "-s -w" -o $(CURDIR)/$@ .
+	ln -sf etcd $(dir $@)etcdctl
 
 fuzz: target/tools/bin/cargo-fuzz packages ## Feed every reader of foreign input for FUZZ_SECONDS each
 	@rustup toolchain list | grep -q ^nightly || \
@@ -149,4 +159,4 @@ packages: ## Install the Debian packages that build, tests and demo need
 runtimes: ## Install the container runtimes that the tests drive the CNI plugin with
 	@tests/packages runtimes
 
-.PHONY: help demo test clusters others check advisories bench judges judges-short judge-flannel flanneld-and-judges fuzz simulate fmt release image tryimage tryapi trypage manifests packages runtimes
+.PHONY: help demo test clusters others check advisories bench judges judges-short judge-flannel judge-etcd flanneld-and-judges fuzz simulate fmt release image tryimage tryapi trypage manifests packages runtimes

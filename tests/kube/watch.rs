@@ -1,8 +1,11 @@
 //! The updates that a watch sends, also after failures of the server.
 
+use std::time::Duration;
+
 use serde_json::json;
+use tokio::time::sleep;
 use tweed::store::Leases;
-use tweed_lab::{ApiServer, Gone, Lists};
+use tweed_lab::{ApiServer, Asked, Gone, Lists};
 
 use crate::node::{Updates, acquire, add_peer, manager, next, nothing, server};
 
@@ -225,6 +228,39 @@ async fn a_restored_cluster_is_read_again_although_our_node_is_as_in_the_backup(
     }
     server.start_again().unwrap();
     assert_eq!(next(&mut updates).await, "snapshot [n1@172.18.0.1 n3@172.18.0.3]");
+}
+
+/// The restored server has not reached the version of the last known event when the daemon asks for
+/// it, and has passed it a moment later.
+#[tokio::test]
+async fn a_restored_cluster_that_just_reaches_the_known_version_is_read_again() {
+    let mut server = server();
+    add_peer(&server, 3);
+    add_peer(&server, 4);
+    let mut updates = watch(&server).await;
+    let backup = server.back_up();
+    let beat = |server: &ApiServer| (0..30).for_each(|beat| server.heartbeat("n3", beat));
+    beat(&server);
+    server.annotate("n3", "public-ip", Some("172.18.0.33"));
+    assert_eq!(next(&mut updates).await, "put n3@172.18.0.33");
+    server.stop().unwrap();
+    server.restore(backup);
+    server.delete_node("n4");
+    server.take_asked();
+    server.fail(|faults| faults.delay = Duration::from_millis(300));
+    server.start_again().unwrap();
+    let catch_up = async {
+        let mut asked = Vec::new();
+        let is_former = |asked: &Asked| asked.query.contains("resourceVersionMatch=Exact");
+        // The request after the one for the known version.
+        while asked.iter().skip_while(|it| !is_former(it)).nth(1).is_none() {
+            asked.extend(server.take_asked());
+            sleep(Duration::from_millis(1)).await;
+        }
+        (0..2).for_each(|_| beat(&server));
+    };
+    let ((), update) = tokio::join!(catch_up, next(&mut updates));
+    assert_eq!(update, "snapshot [n1@172.18.0.1 n3@172.18.0.3]");
 }
 
 #[tokio::test]

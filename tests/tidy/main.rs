@@ -98,8 +98,15 @@ const FOLDERS: [&str; 8] =
     ["model", "plan", "store", "kernel", "probe", "control", "daemon", "operator"];
 
 /// The sources of all members of the workspace.
-const MEMBERS: [&str; 6] =
-    ["src", "netlink/src", "cni-plugin/src", "bench/src", "tests/lab/src", "tests/model/src"];
+const MEMBERS: [&str; 7] = [
+    "src",
+    "netlink/src",
+    "cni-plugin/src",
+    "bench/src",
+    "tests/judges/src",
+    "tests/lab/src",
+    "tests/model/src",
+];
 
 const LONGEST_FILE: usize = 600;
 
@@ -238,7 +245,7 @@ fn the_linter_limits_functions_and_forbids_unsafe_code() {
     }
     let bounds = read(&root().join("clippy.toml"));
     assert!(bounds.contains("too-many-lines-threshold = 60"));
-    for member in ["netlink", "cni-plugin", "bench", "tests/lab", "tests/model"] {
+    for member in ["netlink", "cni-plugin", "bench", "tests/judges", "tests/lab", "tests/model"] {
         let manifest = read(&root().join(member).join("Cargo.toml"));
         assert!(manifest.contains("[lints]\nworkspace = true"), "{member}");
     }

@@ -98,7 +98,7 @@ pub(super) fn there_and_back(programs: &Programs, setting: Setting) -> Result<Co
     load.step("a node of flanneld joins", || {
         site.join(Program::Flanneld)?;
         site.wait_for_paths(|_, _| setting.path())?;
-        all_answer(&site)
+        site.wait_until_all_answer()
     })?;
     load.finish()
 }
@@ -112,13 +112,6 @@ fn unchanged(site: &Site, before: &[(String, String)]) -> Result<()> {
     let now = leases(site)?;
     ensure!(now == before, "other leases: {now:#?}, not {before:#?}");
     Ok(())
-}
-
-fn all_answer(site: &Site) -> Result<()> {
-    site.setting.stack.families().iter().try_for_each(|family| {
-        let all = || Ok::<_, anyhow::Error>(site.lab.ping_matrix(*family)?.all_answered());
-        eventually(PATIENCE, all).map(drop)
-    })
 }
 
 /// Four nodes of flanneld on vxlan; in the end, four of flanneld on host-gw.
@@ -146,7 +139,7 @@ pub(super) fn whole_story(programs: &Programs) -> Result<Counted> {
     load.step("a node of flanneld joins", || {
         site.join(Program::Flanneld)?;
         site.wait_for_paths(|_, _| Path::Direct)?;
-        all_answer(&site)
+        site.wait_until_all_answer()
     })?;
     let counted = load.finish()?;
     let old = format!("{old} connections that flanneld's rules had masqueraded ended at the flip");

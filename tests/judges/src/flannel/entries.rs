@@ -1,11 +1,11 @@
 //! What flanneld and `tweedd` write for the same cluster, field by field.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use anyhow::{Context, Result, ensure};
 use ipnetwork::IpNetwork;
 use serde_json::Value;
-use tweed_lab::{Backend, Family, Node, PATIENCE, eventually};
+use tweed_lab::{Backend, Family, Node, Stack};
 
 use super::Programs;
 use super::site::{Program, SUBNETS, Setting, Site};
@@ -21,29 +21,44 @@ const PEERS: [usize; 2] = [2, 3];
 /// By name, such as `route to n3, protocol`.
 type Fields = BTreeMap<String, String>;
 
-/// A field may differ if its name begins with the first text and contains the second, for the
-/// reason in the third.
-const EXPLAINED: [(&str, &str, &str); 6] = [
-    ("route to", ", nh_info, ", NEXTHOP),
-    ("route to", ", nhid", NEXTHOP),
-    ("route to", ", protocol", "routes of tweedd have protocol 241, as their mark"),
-    ("subnet.env", "FLANNEL_MTU", MTU),
-    ("net/ipv6/conf/cni0", "mtu", MTU),
-    ("destinations", "IPv6, on lo", "without a tunnel, tweedd keeps its address on lo, for probes"),
+/// A field that may differ.
+struct Explained {
+    /// Of its name: the begin, and a part.
+    name: (&'static str, &'static str),
+    reason: &'static str,
+    applies: fn(Setting) -> bool,
+}
+
+const EXPLAINED: [Explained; 6] = [
+    Explained { name: ("route to", ", nh_info, "), reason: NEXTHOP, applies: |_| true },
+    Explained { name: ("route to", ", nhid"), reason: NEXTHOP, applies: |_| true },
+    Explained {
+        name: ("route to", ", protocol"),
+        reason: "routes of tweedd have protocol 241, as their mark",
+        applies: |_| true,
+    },
+    Explained { name: ("subnet.env", "FLANNEL_MTU"), reason: MTU, applies: has_two_tunnels },
+    Explained { name: ("net/ipv6/conf/cni0", "mtu"), reason: MTU, applies: has_two_tunnels },
+    Explained {
+        name: ("destinations", "IPv6, on lo"),
+        reason: "without a tunnel, tweedd keeps its address on lo, for probes",
+        applies: |setting| setting.backend == Backend::HostGw,
+    },
 ];
 const NEXTHOP: &str = "routes of tweedd have a nexthop object, which can change without a gap";
 const MTU: &str = "the MTU of pods fits into the IPv6 tunnel, too";
 
+fn has_two_tunnels(setting: Setting) -> bool {
+    setting.backend == Backend::Vxlan && setting.stack == Stack::Dual
+}
+
 pub(super) fn compare(programs: &Programs, setting: Setting) -> Result<Counted> {
     use Program::{Flanneld, Tweedd};
     let site = Site::start(programs, setting, &[Flanneld, Tweedd, Flanneld, Tweedd])?;
-    for family in setting.stack.families() {
-        let all = || Ok::<_, anyhow::Error>(site.lab.ping_matrix(*family)?.all_answered());
-        eventually(PATIENCE, all).context("pings between all pods")?;
-    }
+    site.wait_until_all_answer()?;
     let theirs = fields(&site, FLANNELD, TWEEDD)?;
     let ours = fields(&site, TWEEDD, FLANNELD)?;
-    let names: std::collections::BTreeSet<&String> = theirs.keys().chain(ours.keys()).collect();
+    let names: BTreeSet<&String> = theirs.keys().chain(ours.keys()).collect();
     let mut differences = Vec::new();
     let mut reasons = BTreeMap::<&str, usize>::new();
     for name in &names {
@@ -51,10 +66,10 @@ pub(super) fn compare(programs: &Programs, setting: Setting) -> Result<Counted> 
         if theirs == ours {
             continue;
         }
-        match explanation(name) {
+        match explanation(name, setting) {
             Some(reason) => *reasons.entry(reason).or_default() += 1,
             None => {
-                differences.push(format!("{name}: {theirs:?} with flanneld, {ours:?} with tweedd"))
+                differences.push(format!("{name}: {theirs:?} with flanneld, {ours:?} with tweedd"));
             }
         }
     }
@@ -70,10 +85,12 @@ pub(super) fn compare(programs: &Programs, setting: Setting) -> Result<Counted> 
     Ok(Counted { remark, ..Counted::default() })
 }
 
-fn explanation(name: &str) -> Option<&'static str> {
-    let fits =
-        |(start, word, _): &&(&str, &str, &str)| name.starts_with(start) && name.contains(word);
-    EXPLAINED.iter().find(fits).map(|(_, _, reason)| *reason)
+fn explanation(name: &str, setting: Setting) -> Option<&'static str> {
+    let fits = |it: &&Explained| {
+        let (begin, part) = it.name;
+        name.starts_with(begin) && name.contains(part) && (it.applies)(setting)
+    };
+    EXPLAINED.iter().find(fits).map(|it| it.reason)
 }
 
 /// All fields of a node; `partner` is the node that it is compared with.

@@ -215,6 +215,14 @@ impl Site {
         .map(drop)
     }
 
+    /// Waits until a ping from each pod to each other one is answered.
+    pub(super) fn wait_until_all_answer(&self) -> Result<()> {
+        self.setting.stack.families().iter().try_for_each(|family| {
+            let all = || Ok::<_, anyhow::Error>(self.lab.ping_matrix(*family)?.all_answered());
+            eventually(PATIENCE, all).map(drop)
+        })
+    }
+
     /// Every ordered pair of pods on different nodes, in all families.
     pub(super) fn pairs(&self) -> Vec<Pair> {
         self.setting.stack.families().iter().flat_map(|family| self.lab.pairs(*family)).collect()
