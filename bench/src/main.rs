@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::{Parser, ValueEnum};
 use tweed_lab::{Binaries, sandbox};
 
@@ -98,7 +98,8 @@ impl Section {
                 Some(flanneld) => {
                     control_plane::flannel::run(binaries, flanneld, options.rounds(3), sheet)
                 }
-                None => Ok(()),
+                None if options.only.is_empty() => Ok(()),
+                None => bail!("the section `flannel` needs --flanneld"),
             },
             Self::Nodes => control_plane::nodes::run(binaries, options.rounds(9), sheet),
             Self::DataPath => traffic::data_path::run(binaries, options.rounds(9), sheet),

@@ -97,11 +97,13 @@ async fn without_checkpoint_and_subnet_file_nothing_is_called_handed_over() {
     let host = Host::programmed().await;
     std::fs::remove_file(host.state_file()).unwrap();
     let before = host.entries();
-    for text in [None, Some("FLANNEL_MTU=1450"), Some("no subnet file")] {
-        text.iter().for_each(|text| std::fs::write(host.subnet_file(), text).unwrap());
+    for text in ["FLANNEL_MTU=1450", "no subnet file", ""] {
+        std::fs::write(host.subnet_file(), text).unwrap();
         let refused = run(&host, "handover").await.unwrap_err().to_string();
         assert!(refused.contains("--subnet-file") && refused.contains("--network"), "{refused}");
     }
+    std::fs::remove_file(host.subnet_file()).unwrap();
+    run(&host, "handover").await.unwrap_err();
     assert_eq!(host.entries(), before);
 }
 

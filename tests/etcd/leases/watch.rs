@@ -112,11 +112,9 @@ async fn a_compaction_between_reading_and_watching_causes_a_snapshot() {
 /// The flag for the interval of progress notifications; etcd 3.7 has no experimental flags.
 fn progress_flag() -> &'static str {
     let help = Command::new("etcd").arg("--help").output().unwrap();
-    let help = [help.stdout, help.stderr].concat();
-    match String::from_utf8_lossy(&help).contains("--experimental-watch-progress-notify-interval") {
-        true => "--experimental-watch-progress-notify-interval",
-        false => "--watch-progress-notify-interval",
-    }
+    let help = String::from_utf8([help.stdout, help.stderr].concat()).unwrap();
+    let former = "--experimental-watch-progress-notify-interval";
+    if help.contains(former) { former } else { "--watch-progress-notify-interval" }
 }
 
 #[tokio::test]
