@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::io;
 use std::iter;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -43,6 +44,9 @@ const LATE: Duration = Duration::from_secs(5);
 /// The connections that are kept at most.
 const OPEN: usize = 8;
 const PORT: u16 = 5000;
+
+/// Of connections; none uses that of another.
+static NEXT_PORT: AtomicU16 = AtomicU16::new(20_000);
 
 #[test]
 fn packets_between_hosts_arrive_as_the_walker_predicts() {
@@ -255,7 +259,10 @@ impl Side {
     /// Opens a connection of this host itself.
     fn connect(&self, from: usize, to: &Self, predicted: Connection) -> io::Result<Conversation> {
         self.enter();
-        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+        // The kernel would remember an earlier connection by the same port, and how it was
+        // translated.
+        let port = NEXT_PORT.fetch_add(1, Ordering::Relaxed);
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port))?;
         socket.connect((to.pod, PORT))?;
         Ok(Conversation { from, connection: predicted, socket })
     }
