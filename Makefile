@@ -23,7 +23,7 @@ help: ## List the targets
 demo: ## Move a live cluster of four nodes from VXLAN to host-gw and count what is lost
 	@echo "Four nodes in network namespaces, with a real etcd and pods, move from VXLAN to host-gw under"
 	@echo "traffic, and every lost packet is counted: 20 seconds. The first time, Debian packages are"
-	@echo "installed and the programs compiled before: 3 to 4 minutes on two processors."
+	@echo "installed and the programs compiled before: 2 to 4 minutes on two processors."
 	@$(MAKE) --no-print-directory packages
 	$(CARGO) build --locked --profile demo --bins --package tweed --package tweed-lab
 	target/demo/tweed-lab demo --tweedd target/demo/tweedd --tweedctl target/demo/tweedctl
@@ -61,7 +61,7 @@ bench: release ## Measure everything in docs/benchmarks.md, into target/bench
 # What others wrote judges in `make judges`, never in `make test`: it needs Go, and takes long.
 judges: judge-flannel judge-etcd tryapi ## Let programs that others wrote judge, all of them
 
-judges-short: flanneld-and-judges ## One case of each kind of every judge, for 10 minutes or so
+judges-short: flanneld-and-judges ## One case of each kind, by flanneld; 5 minutes or so
 	$(BY_FLANNELD) --short flannel --flanneld target/judges/flanneld
 
 judge-flannel: flanneld-and-judges ## Let real flanneld judge: entries, changes under load, figures; 35 minutes or so
