@@ -49,8 +49,8 @@ struct Running {
     removed: Sample<Duration>,
     idle: Sample<Duration>,
     resident: Sample<u64>,
-    /// None: not within the limit.
-    repaired: Vec<(&'static str, Option<Duration>)>,
+    /// In the order of [`entries`]. None: not within the limit.
+    repaired: Vec<Option<Duration>>,
 }
 
 pub(crate) fn run(
@@ -153,8 +153,8 @@ impl<'a> Rival<'a> {
             self.running.removed.add(gone - written.sent);
             std::thread::sleep(SETTLED);
         }
-        for (name, entry) in entries(backend) {
-            self.running.repaired.push((name, entry.repair(&site)?));
+        for (_, entry) in entries(backend) {
+            self.running.repaired.push(entry.repair(&site)?);
         }
         daemon.stop().map(drop)
     }
@@ -245,7 +245,7 @@ fn show_running(backend: Backend, rivals: &[Rival<'_>; 2], sheet: &mut Sheet) ->
     row("CPU in 30 s without an event", &|it| time(it.idle.median()))?;
     for (index, (name, _)) in entries(backend).into_iter().enumerate() {
         row(&format!("{name} is repaired after"), &|it| {
-            let repaired = it.repaired.get(index).and_then(|(_, after)| *after);
+            let repaired = it.repaired.get(index).copied().flatten();
             repaired.map_or_else(|| "not within 30 s".to_owned(), time)
         })?;
     }

@@ -52,7 +52,7 @@ pub use nix::sys::signal::Signal;
 
 pub use config::{Backend, Stack};
 pub use kernel::facts::{Address, Fdb, Link, Neighbour, Path, Route, Vxlan};
-pub use kernel::matrix::{Matrix, Ping, paths};
+pub use kernel::matrix::{Matrix, Ping, pairs, paths, wait_for_paths};
 pub use kernel::monitor::{Change, Monitor};
 pub use kernel::snapshot::Snapshot;
 pub use network::address::Family;

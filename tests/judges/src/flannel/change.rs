@@ -66,6 +66,14 @@ impl Load {
         let remark = format!("{} messages in streams, {} pages", tally.echoes, tally.pages);
         Ok(Counted { packets: report.total(), connections, remark })
     }
+
+    /// The end of a story in which this number of [old ones](Self::take_old_ones) ended.
+    fn finish_without(self, old: usize) -> Result<Counted> {
+        let counted = self.finish()?;
+        let old = format!("{old} connections that flanneld's rules had masqueraded");
+        let remark = format!("{}; {old} ended at the flip, as documented", counted.remark);
+        Ok(Counted { remark, ..counted })
+    }
 }
 
 /// Three nodes of flanneld; each gets `tweedd`, one after the other, and then flanneld again.
@@ -141,9 +149,7 @@ pub(super) fn whole_story(programs: &Programs) -> Result<Counted> {
         site.wait_for_paths(|_, _| Path::Direct)?;
         site.wait_until_all_answer()
     })?;
-    let counted = load.finish()?;
-    let old = format!("{old} connections that flanneld's rules had masqueraded ended at the flip");
-    Ok(Counted { remark: format!("{}; {old}, as documented", counted.remark), ..counted })
+    load.finish_without(old)
 }
 
 /// A node counts for `migrate` once it has sent its report.
@@ -190,7 +196,5 @@ pub(super) fn story_with_one_that_stays(programs: &Programs) -> Result<Counted> 
     for index in 0..STAYS {
         load.step(&format!("n{} to flanneld again", index + 1), || site.give_back(index))?;
     }
-    let counted = load.finish()?;
-    let old = format!("{old} connections that flanneld's rules had masqueraded ended at the flip");
-    Ok(Counted { remark: format!("{}; {old}, as documented", counted.remark), ..counted })
+    load.finish_without(old)
 }

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 use ipnetwork::IpNetwork;
 use tweed_lab::{
     Backend, Connections, Daemon, DaemonPlan, Etcd, Family, Lab, Node, PATIENCE, Pair, Path, Proxy,
-    Segment, Stack, Worker, eventually,
+    Segment, Stack, Worker, eventually, wait_for_paths,
 };
 
 use super::Programs;
@@ -198,21 +198,7 @@ impl Site {
 
     /// Waits until every node uses the `expected` path to every other, in all families.
     pub(super) fn wait_for_paths(&self, expected: impl Fn(usize, usize) -> Path) -> Result<()> {
-        let all = 0..self.nodes.len();
-        let pairs = all.clone().flat_map(|from| all.clone().map(move |to| (from, to)));
-        let pairs: Vec<_> = pairs.filter(|(from, to)| from != to).collect();
-        eventually(PATIENCE, || {
-            for (from, to) in &pairs {
-                for subnet in self.subnets(*to)? {
-                    let (path, expected) =
-                        (self.node(*from)?.path_to(subnet)?, expected(*from, *to));
-                    let (from, to) = (self.node(*from)?.name(), self.node(*to)?.name());
-                    ensure!(path == expected, "{from} → {to}, {subnet}: {path}, not {expected}");
-                }
-            }
-            Ok(())
-        })
-        .map(drop)
+        wait_for_paths(&self.nodes, self.setting.stack, expected).map(drop)
     }
 
     /// Waits until a ping from each pod to each other one is answered.

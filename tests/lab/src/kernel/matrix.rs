@@ -1,14 +1,17 @@
 //! A table of every node or pod with every other one: paths, and answered pings.
 
 use std::fmt::{Display, Formatter};
+use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
 
 use crate::Lab;
+use crate::config::Stack;
 use crate::kernel::facts::Path;
 use crate::network::address::Family;
 use crate::network::pod::Pod;
 use crate::node::Node;
+use crate::wait::{PATIENCE, eventually};
 
 /// A value per ordered pair of different names: rows are sources, columns destinations.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,8 +33,38 @@ pub fn paths(nodes: &[Node], family: Family) -> Result<Matrix<Path>> {
     let node = |index: usize| nodes.get(index).context("no such node");
     Matrix::build(names, |from, to| {
         let (from, to) = (node(from)?, node(to)?);
-        let subnet = to.subnet_env()?.subnet(family);
-        from.path_to(subnet.with_context(|| format!("{} has no {family:?} subnet", to.name()))?)
+        from.path_to(to.subnet(family)?)
+    })
+}
+
+/// Every ordered pair of different nodes, by index.
+pub fn pairs(nodes: &[Node]) -> Vec<(usize, usize)> {
+    let all = 0..nodes.len();
+    let pairs = all.clone().flat_map(|from| all.clone().map(move |to| (from, to)));
+    pairs.filter(|(from, to)| from != to).collect()
+}
+
+/// Waits until every node uses the `expected` path to every other, in all families.
+pub fn wait_for_paths(
+    nodes: &[Node],
+    stack: Stack,
+    expected: impl Fn(usize, usize) -> Path,
+) -> Result<Duration> {
+    let node = |index: usize| nodes.get(index).context("no such node");
+    let mut wanted = Vec::new();
+    for (from, to) in pairs(nodes) {
+        for family in stack.families() {
+            wanted.push((from, to, node(to)?.subnet(*family)?));
+        }
+    }
+    eventually(PATIENCE, || {
+        wanted.iter().try_for_each(|(from, to, subnet)| {
+            let (near, far) = (node(*from)?, node(*to)?);
+            let (path, expected) = (near.path_to(subnet)?, expected(*from, *to));
+            let pair = format!("{} → {}", near.name(), far.name());
+            ensure!(path == expected, "{pair}, {subnet}: {path}, not {expected}");
+            Ok(())
+        })
     })
 }
 

@@ -158,6 +158,12 @@ impl Node {
         read(&self.subnet_file())
     }
 
+    /// The node's subnet of a family, by `subnet.env`.
+    pub fn subnet(&self, family: Family) -> Result<IpNetwork> {
+        let found = self.subnet_env()?.subnet(family);
+        found.with_context(|| format!("{} has no {family:?} subnet", self.name()))
+    }
+
     /// Starts a pod in the subnet of `subnet.env`, which must exist.
     pub fn pod(&self) -> Result<Pod> {
         self.pod_in(&self.subnet_env()?)
