@@ -51,6 +51,8 @@ async fn compare_with_a_server() {
     let (mut real, mut modelled) =
         (server.client().await, Client::from_channel(channel, None).await.unwrap());
     let mut watches = [watch(&mut real).await, watch(&mut modelled).await];
+    let [of_real, of_model] = &mut watches;
+    assert_eq!(watch_nothing(of_real).await, watch_nothing(of_model).await);
     let seed: u64 = rand::random();
     let (mut dice, mut revision) = (StdRng::seed_from_u64(seed), 1);
     let requests = async {
@@ -72,6 +74,18 @@ async fn compare_with_a_server() {
 async fn watch(client: &mut Client) -> WatchStream {
     let options = WatchOptions::new().with_prefix().with_prev_key();
     client.watch("/t/", Some(options)).await.unwrap()
+}
+
+/// The answers until that to a second watch, of no keys, on the same stream.
+async fn watch_nothing(stream: &mut WatchStream) -> Vec<String> {
+    stream.watch("/u", Some(WatchOptions::new().with_range("/t"))).await.unwrap();
+    let mut answers = Vec::new();
+    for _ in 0..2 {
+        let answer = timeout(TIMEOUT, stream.message()).await.unwrap().unwrap().unwrap();
+        let flags = (answer.created(), answer.canceled(), answer.cancel_reason());
+        answers.push(format!("{} {flags:?}", answer.watch_id()));
+    }
+    answers
 }
 
 /// The events until the last key is written.

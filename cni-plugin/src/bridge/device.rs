@@ -19,8 +19,8 @@ use crate::deadline::Deadline;
 use crate::netns;
 use crate::protocol::error::Error;
 
-/// The kernel needs less than a millisecond, or longer while links come and go.
-const TIMEOUT: Duration = Duration::from_secs(1);
+/// The kernel needs less than a millisecond, and on a busy host, where many pods start, over a second.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The bridge of a network, and the socket by which it is set up.
 pub(super) struct Device<'a> {

@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 
 use super::client::{Connection, revision};
 use super::connect::unless_denied;
-use super::watch::message;
+use super::watch::Watch;
 use super::{EtcdSubnetManager, Shared};
 use crate::model::config::{ConfigUpdate, NetworkConfig, Unusable};
 use crate::model::measurements::Histogram;
@@ -146,11 +146,11 @@ impl ConfigFollower {
         let client = &self.shared.store.client;
         let opened = client.once(|connection| async move {
             let stream = connection.watches().watch(key, Some(options)).await?;
-            Ok((connection, stream))
+            Ok((connection, Watch::over(stream)))
         });
-        let (connection, mut stream) = opened.await?;
+        let (connection, mut watch) = opened.await?;
         loop {
-            let ended = match message(&mut stream).await {
+            let ended = match watch.message().await {
                 Some(Ok(Some(message))) if !message.events().is_empty() => return Ok(()),
                 // The history was compacted, so that the key must be read.
                 Some(Ok(Some(message))) if message.compact_revision() != 0 => return Ok(()),

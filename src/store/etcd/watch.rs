@@ -88,13 +88,26 @@ impl Era {
 
 struct Open {
     connection: Connection,
-    stream: WatchStream,
-    watch_id: i64,
+    watch: Watch,
 }
 
-/// After this time without a message, progress is requested: proxies keep dead connections open.
+/// A watch of etcd that ends if its server is silent, since a proxy may keep it open without one.
+pub(super) struct Watch {
+    stream: WatchStream,
+    /// Whether the server has not answered the last ping yet.
+    is_pinged: bool,
+}
+
+/// After this time without a message, the server is pinged.
 const SILENCE: Duration = Duration::from_secs(30);
-const PROGRESS_TIMEOUT: Duration = Duration::from_secs(10);
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The range of a ping: a watch of no keys, which every server refuses at once, without any work.
+/// `etcd grpc-proxy` does not answer a request for progress, and that of etcd 3.4 ends at one.
+const NO_KEYS: (&str, &str) = ("b", "a");
+
+/// The id of a refused watch.
+const NO_WATCH: i64 = -1;
 
 /// The maximum number of keys with too large values that are named.
 const NAMED: usize = 3;
@@ -181,11 +194,11 @@ impl EtcdSource {
         let opened = self.client().once(|connection| async move {
             let mut stream = connection.watches().watch(key, Some(options)).await?;
             let created = stream.message().await?;
-            Ok((connection, stream, created))
+            Ok((connection, Watch::over(stream), created))
         });
-        let (connection, stream, created) = opened.await.map_err(|it| self.interrupted(it))?;
+        let (connection, watch, created) = opened.await.map_err(|it| self.interrupted(it))?;
         let Some(created) = created else { return Err(Interrupted::Unreachable) };
-        let open = Open { connection, stream, watch_id: created.watch_id() };
+        let open = Open { connection, watch };
         self.check_canceled(&open, &created).await?;
         if revision(created.header()) < self.revision {
             return Err(Interrupted::Gap);
@@ -238,7 +251,7 @@ impl EtcdSource {
 
     async fn next(&self, open: &mut Open) -> Result<WatchResponse, Interrupted> {
         let client = self.client();
-        let failure = match message(&mut open.stream).await {
+        let failure = match open.watch.message().await {
             Some(Ok(Some(response))) => return Ok(response),
             Some(Ok(None)) => client.drop_connection(&open.connection, "watch ended").await,
             Some(Err(error)) => client.failed(&open.connection, &error).await,
@@ -262,9 +275,7 @@ impl EtcdSource {
         let updates = response.events().iter().filter_map(|event| self.update(event)).collect();
         let revision = match response.events().last().and_then(Event::kv) {
             Some(kv) => kv.mod_revision(),
-            None if response.watch_id() == open.watch_id => revision(response.header()),
-            // The answer to our own progress request may arrive before older events.
-            None => 0,
+            None => revision(response.header()),
         };
         self.revision = self.revision.max(revision);
         Ok(updates)
@@ -301,18 +312,32 @@ impl EtcdSource {
     }
 }
 
-/// The next message of a watch; none if there is none, even after a request for progress.
-pub(super) async fn message(
-    stream: &mut WatchStream,
-) -> Option<Result<Option<WatchResponse>, Error>> {
-    if let Ok(message) = timeout(SILENCE, stream.message()).await {
-        return Some(message);
+impl Watch {
+    pub(super) fn over(stream: WatchStream) -> Self {
+        Self { stream, is_pinged: false }
     }
-    let progress = async {
-        stream.request_progress().await?;
-        stream.message().await
-    };
-    timeout(PROGRESS_TIMEOUT, progress).await.ok()
+
+    /// The next message; none if there is none, even after a ping.
+    pub(super) async fn message(&mut self) -> Option<Result<Option<WatchResponse>, Error>> {
+        loop {
+            let longest = if self.is_pinged { PING_TIMEOUT } else { SILENCE };
+            match timeout(longest, self.stream.message()).await {
+                Ok(Ok(Some(message))) if self.is_pinged && message.watch_id() == NO_WATCH => {
+                    self.is_pinged = false;
+                }
+                Ok(message) => return Some(message),
+                Err(_) if self.is_pinged => return None,
+                Err(_) => {
+                    self.is_pinged = true;
+                    let (key, end) = NO_KEYS;
+                    let ping = WatchOptions::new().with_range(end);
+                    if let Err(error) = self.stream.watch(key, Some(ping)).await {
+                        return Some(Err(error));
+                    }
+                }
+            }
+        }
+    }
 }
 
 #[cfg(test)]

@@ -4,11 +4,15 @@ use std::process::Command;
 use std::time::Duration;
 
 use etcd_client::DeleteOptions;
+use futures::StreamExt;
 use tokio::time::timeout;
 use tweed::model::status::StoreState;
+use tweed::store::claim::Previous;
 use tweed::store::{Documents, Leases};
 
-use crate::fixture::node::{SUBNETS, Updates, V4, config, manager, next, value, vxlan};
+use crate::fixture::node::{
+    SUBNETS, Updates, V4, config, manager, manager_of, next, options, value, vxlan,
+};
 use crate::fixture::server::{EtcdServer, TIMEOUT};
 
 fn key(id: &str) -> String {
@@ -153,6 +157,29 @@ async fn a_watch_on_a_server_that_hung_continues_once_it_answers() {
     server.put(&key("10.5.4.0-24"), &value("10.0.0.4")).await;
     assert_eq!(next(&mut updates).await, "put 10.5.4.0-24@10.0.0.4");
     assert_eq!(*manager.state().borrow(), StoreState::Reachable);
+}
+
+/// After 30 seconds without a message, the daemon pings, which the proxy must answer. It answers no
+/// request for progress.
+#[tokio::test]
+async fn behind_a_proxy_a_quiet_store_stays_reachable() {
+    let server = EtcdServer::start().await;
+    server.put(&key("10.5.3.0-24"), &value("10.0.0.3")).await;
+    server.put("/coreos.com/network/config", V4).await;
+    let (_proxy, endpoint) = server.proxy().await;
+    let manager = manager_of(options(&[endpoint]), Previous::default());
+    let (mut updates, mut state) = (manager.watch(), manager.state());
+    let mut configs = manager.watch_config();
+    assert_eq!(next(&mut updates).await, "snapshot [10.5.3.0-24@10.0.0.3]");
+    configs.next().await.unwrap().config.unwrap();
+    let away = state.wait_for(|state| matches!(state, StoreState::Waiting(_)));
+    tokio::select! {
+        away = timeout(Duration::from_secs(50), away) => assert!(away.is_err(), "{away:?}"),
+        update = next(&mut updates) => panic!("{update}"),
+        config = configs.next() => panic!("{config:?}"),
+    }
+    server.put(&key("10.5.4.0-24"), &value("10.0.0.4")).await;
+    assert_eq!(next(&mut updates).await, "put 10.5.4.0-24@10.0.0.4");
 }
 
 #[tokio::test]

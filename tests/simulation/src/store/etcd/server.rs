@@ -22,7 +22,7 @@ use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Service, ServiceExt};
 
 use super::Etcd;
-use super::state::{Answer, Change, State, Wish};
+use super::state::{Answer, Change, State, Wish, is_empty};
 use crate::network::{Direction, Link};
 use crate::store::{Health, think};
 
@@ -342,6 +342,15 @@ impl Etcd {
             None => return Vec::new(),
         };
         let created = PbWatchResponse { header, created: true, ..PbWatchResponse::default() };
+        if is_empty(&create.key, &create.range_end) {
+            let cancel_reason = "mvcc: watcher range is empty".to_owned();
+            return vec![PbWatchResponse {
+                watch_id: -1,
+                canceled: true,
+                cancel_reason,
+                ..created
+            }];
+        }
         let compact_revision = shared.state.compacted();
         if create.start_revision > 0 && create.start_revision < compact_revision {
             let canceled = PbWatchResponse {

@@ -398,6 +398,11 @@ fn is_in(key: &[u8], from: &[u8], range_end: &[u8]) -> bool {
     }
 }
 
+/// Whether the end of a range is not after its begin.
+pub(super) fn is_empty(from: &[u8], range_end: &[u8]) -> bool {
+    !matches!(range_end, [] | [0]) && range_end <= from
+}
+
 fn compares(compare: &PbCompare, kv: &PbKeyValue) -> bool {
     let order = match &compare.target_union {
         Some(PbTargetUnion::Version(version)) => kv.version.cmp(version),
