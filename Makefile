@@ -59,29 +59,34 @@ bench: release ## Measure everything in docs/benchmarks.md, into target/bench
 	    --flannel target/image/flannel
 
 # What others wrote judges in `make judges`, never in `make test`: it needs Go, and takes long.
-judges: judge-flannel judge-etcd tryapi ## Let programs that others wrote judge, all of them
+judges: judge-flannel judge-etcd judge-kubernetes tryapi ## Let programs that others wrote judge, all of them
 
 judges-short: flanneld-and-judges ## One case of each kind, by flanneld; 5 minutes or so
-	$(BY_FLANNELD) --short flannel --flanneld target/judges/flanneld
+	$(JUDGES) --short flannel --flanneld target/judges/flannel/flanneld
 
 judge-flannel: flanneld-and-judges ## Let real flanneld judge: entries, changes under load, figures; 35 minutes or so
-	$(BY_FLANNELD) flannel --flanneld target/judges/flanneld
+	$(JUDGES) flannel --flanneld target/judges/flannel/flanneld
 	$(CARGO) build --locked --release --bins --package tweed --package tweed-bench
 	target/release/tweed-bench --tweedd target/release/tweedd --tweedctl target/release/tweedctl \
 	    --folder target/judges/figures --only flannel \
-	    --flannel target/release/flannel --flanneld target/judges/flanneld
+	    --flannel target/release/flannel --flanneld target/judges/flannel/flanneld
 
 judge-etcd: packages target/judges/etcd/etcd ## Run the tests of store and clusters with the newest etcd; 20 minutes or so
 	PATH=$(CURDIR)/target/judges/etcd:$$PATH $(TESTS) --test etcd
 	PATH=$(CURDIR)/target/judges/etcd:$$PATH $(TESTS) --test cluster -- leases:: store:: migration::flip
 
+judge-kubernetes: flanneld-and-judges runtimes target/apiserver/kubernetes ## Run a cluster of kubelets with the shipped manifest; 20 minutes or so, of which 12 compile Kubernetes
+	$(CARGO) build --locked --profile demo --bin flannel --package tweed-cni
+	$(JUDGES) kubernetes --kubernetes target/apiserver/kubernetes --plugin target/demo/flannel \
+	    --flannel target/judges/flannel
+
 # Called by the judges.
-BY_FLANNELD = target/demo/tweed-judges --tweedd target/demo/tweedd --tweedctl target/demo/tweedctl
-flanneld-and-judges: packages target/judges/flanneld
+JUDGES = target/demo/tweed-judges --tweedd target/demo/tweedd --tweedctl target/demo/tweedctl
+flanneld-and-judges: packages target/judges/flannel/flanneld
 	$(CARGO) build --locked --profile demo --bins --package tweed --package tweed-judges
 
-target/judges/flanneld: tests/judges/flannel/go.mod tests/judges/flannel/build
-	tests/judges/flannel/build $@
+target/judges/flannel/flanneld: tests/judges/flannel/go.mod tests/judges/flannel/build
+	tests/judges/flannel/build $(dir $@)
 
 target/judges/etcd/etcd: tests/judges/etcd/go.mod tests/judges/etcd/main.go
 	@command -v go >/dev/null || { echo "Go is not here, 1.26 or newer: https://go.dev/doc/install" >&2; exit 1; }
@@ -137,7 +142,7 @@ manifests: ## Render the single files of config/kubernetes
 
 target/apiserver/kubernetes: $(wildcard tests/apiserver/*.go) tests/apiserver/go.mod
 	@command -v go >/dev/null || { echo "Go is not here, 1.24 or newer: https://go.dev/doc/install" >&2; exit 1; }
-	@echo "compiling: an API server of Kubernetes, for 12 minutes or so of one processor"
+	@echo "compiling: the programs of Kubernetes, for 12 minutes or so of one processor"
 	cd tests/apiserver && CGO_ENABLED=0 go build -buildvcs=false -o $(CURDIR)/$@ -ldflags "-s -w \
 	    -X k8s.io/component-base/version.gitVersion=$$(sed -n 's,^\tk8s.io/kubernetes ,,p' go.mod)" .
 

@@ -131,8 +131,13 @@ pub(super) async fn announce_when_ready<S: Documents>(
     manager: Rc<S>,
     shared: Shared,
 ) -> Result<()> {
-    shared.until_ready().await?;
-    manager.announce().await;
+    let until_ready = async || {
+        // Without the loop, this task ends with all others.
+        if shared.until_ready().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    };
+    manager.announce(until_ready).await;
     anyhow::bail!("announcing this node to the store ended")
 }
 

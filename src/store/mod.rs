@@ -124,8 +124,9 @@ pub trait Documents {
     /// A sentence with the reason, if an immediate retry would not help.
     fn probe_secret(&self) -> impl Future<Output = Result<Secret, String>>;
 
-    /// Reports to the store, from now on, that the network of this node's pods works. Never ends.
-    fn announce(&self) -> impl Future<Output = ()> {
+    /// Reports to the store, from now on, that the network of this node's pods works, each time once
+    /// `until_ready` has ended. Never ends.
+    fn announce(&self, _until_ready: impl AsyncFn()) -> impl Future<Output = ()> {
         pending()
     }
 

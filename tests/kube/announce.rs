@@ -32,7 +32,11 @@ async fn the_condition_is_cleared_only_by_an_announcement() {
     let manager = manager(&server);
     acquire(&manager).await;
     assert!(!is_cleared(&server), "a lease alone carries no packets");
-    while_running(manager.announce(), eventually("it is cleared", || is_cleared(&server))).await;
+    while_running(
+        manager.announce(async || {}),
+        eventually("it is cleared", || is_cleared(&server)),
+    )
+    .await;
     let cleared = condition(&server).unwrap();
     assert_eq!(
         (&cleared["reason"], &cleared["message"]),
@@ -51,15 +55,34 @@ async fn the_condition_of_a_recreated_node_is_cleared_again() {
     acquire(&manager).await;
     let mut updates = manager.watch();
     let follow = async { while updates.next().await.is_some() {} };
-    let work = async { tokio::join!(follow, manager.announce()) };
+    let work = async { tokio::join!(follow, manager.announce(async || {})) };
     let story = async {
         eventually("it is cleared", || is_cleared(&server)).await;
         server.delete_node("n1");
-        server.add_node("n1", &["10.244.1.0/24"]);
+        server.add_node("n1", &["10.244.2.0/24"]);
         mark(&server);
+        tokio::time::sleep(A_WHILE).await;
+        assert!(!is_cleared(&server), "its new subnet is not in use");
+        acquire(&manager).await;
         eventually("it is cleared again", || is_cleared(&server)).await;
     };
     while_running(work, story).await;
+}
+
+#[tokio::test]
+async fn the_condition_stays_until_the_daemon_is_ready() {
+    let server = server();
+    mark(&server);
+    let manager = manager(&server);
+    acquire(&manager).await;
+    let ready = tokio::sync::Notify::new();
+    let story = async {
+        tokio::time::sleep(A_WHILE).await;
+        assert!(!is_cleared(&server));
+        ready.notify_one();
+        eventually("it is cleared", || is_cleared(&server)).await;
+    };
+    while_running(manager.announce(async || ready.notified().await), story).await;
 }
 
 #[tokio::test]
@@ -70,7 +93,7 @@ async fn with_the_option_untouched_no_condition_is_changed() {
     options.condition = NetworkCondition::Untouched;
     let manager = KubeSubnetManager::new(options);
     acquire(&manager).await;
-    while_running(manager.announce(), tokio::time::sleep(A_WHILE)).await;
+    while_running(manager.announce(async || {}), tokio::time::sleep(A_WHILE)).await;
     assert!(!is_cleared(&server));
 }
 
@@ -90,5 +113,5 @@ async fn a_forbidden_request_is_repeated() {
         let is_reachable = || *manager.state().borrow() == StoreState::Reachable;
         eventually("it is reachable", is_reachable).await;
     };
-    while_running(manager.announce(), story).await;
+    while_running(manager.announce(async || {}), story).await;
 }

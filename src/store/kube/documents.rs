@@ -108,8 +108,9 @@ impl Documents for KubeSubnetManager {
         .await
     }
 
-    /// Clears the condition that keeps pods off our node, and again after the node was recreated.
-    async fn announce(&self) {
+    /// Clears the condition that keeps pods off our node, and again after the node was recreated: then
+    /// the subnet may be another, and the daemon must use it first.
+    async fn announce(&self, until_ready: impl AsyncFn()) {
         let shared = &self.shared;
         if shared.options.condition == NetworkCondition::Untouched {
             return pending().await;
@@ -118,11 +119,12 @@ impl Documents for KubeSubnetManager {
         let mut ours = shared.ours.subscribe();
         let (mut cleared, mut backoff) = (None, Backoff::default());
         loop {
-            let uid = ours.borrow_and_update().node().map(|node| node.uid.clone());
+            let uid = ours.borrow_and_update().held().map(|node| node.uid.clone());
             if uid.is_none() || uid == cleared {
                 change(&mut ours).await;
                 continue;
             }
+            until_ready().await;
             let now = Timestamp::now().strftime(request::SECONDS).to_string();
             match shared.client.once(&request::clear_condition(&name, &now)).await {
                 Ok(_) => {

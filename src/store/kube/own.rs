@@ -46,6 +46,11 @@ impl Ours {
         }
     }
 
+    /// Our node, if it has what we published.
+    pub(super) fn held(&self) -> Option<&OwnNode> {
+        self.node().filter(|_| self.published.is_some() && self.loss().is_none())
+    }
+
     pub(super) fn families(&self) -> Option<Vec<Family>> {
         let subnets = self.published.as_ref()?.subnets.iter();
         Some(subnets.map(|subnet| subnet.family()).collect())

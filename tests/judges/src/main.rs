@@ -5,6 +5,7 @@
 )]
 
 mod flannel;
+mod kubernetes;
 mod verdict;
 
 use std::path::PathBuf;
@@ -46,6 +47,18 @@ enum Judge {
         #[arg(long)]
         flanneld: PathBuf,
     },
+    /// A cluster of Kubernetes, with the shipped manifest.
+    Kubernetes {
+        /// One program that contains those of Kubernetes.
+        #[arg(long)]
+        kubernetes: PathBuf,
+        /// The CNI plugin to judge.
+        #[arg(long)]
+        plugin: PathBuf,
+        /// The folder of flanneld, its helpers and its manifest.
+        #[arg(long)]
+        flannel: PathBuf,
+    },
 }
 
 fn main() -> ExitCode {
@@ -68,6 +81,12 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
         Judge::Flannel { flanneld } => {
             let mut verdicts = Verdicts::open(&folder.join("flannel.md"), only)?;
             flannel::run(&flannel::Programs { flanneld, binaries }, short, &mut verdicts)?;
+            verdicts
+        }
+        Judge::Kubernetes { kubernetes, plugin, flannel } => {
+            let mut verdicts = Verdicts::open(&folder.join("kubernetes.md"), only)?;
+            let programs = kubernetes::Programs { kubernetes, plugin, flannel, binaries };
+            kubernetes::run(&programs, &mut verdicts)?;
             verdicts
         }
     };

@@ -46,6 +46,8 @@ mod world;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use std::process::Command;
+
 use anyhow::Result;
 
 pub use nix::sys::signal::Signal;
@@ -66,7 +68,9 @@ pub use node::daemon::{Daemon, DaemonPlan};
 pub use node::faults::Files;
 pub use node::flannel::Flannel;
 pub use node::host::Host;
-pub use node::runtime::{Container, ContainerPlan, Containerd, GREETING, Podman, Runtime};
+pub use node::runtime::{
+    Container, ContainerPlan, Containerd, GREETING, IMAGE, Image, Podman, Runtime, add_program,
+};
 pub use node::services::{Proxy, Service};
 pub use node::subnet_env::SubnetEnv;
 pub use node::{Node, NodePlan, ReversePath};
@@ -156,6 +160,17 @@ impl Lab {
     /// An API server of Kubernetes without nodes.
     pub fn api_server(&self) -> Result<ApiServer> {
         ApiServer::build(&self.world, &self.management)
+    }
+
+    /// Starts a program in the namespace of `node`; its output goes to a log with this name.
+    pub fn start_on(
+        &self,
+        node: &Node,
+        name: &str,
+        program: &std::path::Path,
+        arguments: &[&str],
+    ) -> Result<Process> {
+        self.world.start(Command::new(program).args(arguments), node.namespace(), name)
     }
 
     /// The folder of logs and nodes' files; tests may add other files, which are deleted with the

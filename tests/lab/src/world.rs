@@ -47,6 +47,13 @@ impl World {
         Ok(namespace)
     }
 
+    /// A handle to the namespace of a process.
+    pub(crate) fn attach(&self, name: &str, pid: &str) -> Result<Namespace> {
+        let namespace = Namespace::attach(&format!("{}-{name}", self.prefix), pid)?;
+        lock(&self.namespaces).push(namespace.clone());
+        Ok(namespace)
+    }
+
     /// A number that is unique in this lab.
     pub(crate) fn number(&self) -> usize {
         self.numbers.fetch_add(1, Ordering::Relaxed) + 1

@@ -8,6 +8,7 @@ use ipnetwork::IpNetwork;
 use serde::Deserialize;
 
 use crate::network::address::Family;
+use crate::network::namespace::Namespace;
 use crate::node::Node;
 
 /// A route, as `ip route` shows it.
@@ -190,10 +191,14 @@ impl Node {
 
     /// Empty if the device does not exist.
     pub fn addresses(&self, dev: &str) -> Result<Vec<Address>> {
-        let all: Vec<AddressesJson> = self.namespace().ip_json("address show")?;
-        let ours = all.into_iter().filter(|link| link.ifname == dev);
-        ours.flat_map(|link| link.addr_info).map(Address::try_from).collect()
+        addresses(self.namespace(), dev)
     }
+}
+
+pub(crate) fn addresses(namespace: &Namespace, dev: &str) -> Result<Vec<Address>> {
+    let all: Vec<AddressesJson> = namespace.ip_json("address show")?;
+    let ours = all.into_iter().filter(|link| link.ifname == dev);
+    ours.flat_map(|link| link.addr_info).map(Address::try_from).collect()
 }
 
 #[derive(Deserialize)]

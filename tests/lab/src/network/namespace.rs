@@ -33,6 +33,12 @@ impl Namespace {
         Ok(namespace)
     }
 
+    /// A name for the namespace of a process.
+    pub(crate) fn attach(name: &str, pid: &str) -> Result<Self> {
+        output(Command::new("ip").args(["netns", "attach", name, pid]))?;
+        Ok(Self { name: name.into() })
+    }
+
     pub fn delete(&self) -> Result<()> {
         output(Command::new("ip").args(["netns", "del", &self.name])).map(drop)
     }

@@ -36,6 +36,17 @@ impl Pod {
         Self { inner: Arc::new(Inner { node, label, namespace, addresses }) }
     }
 
+    /// A pod that a runtime has started.
+    pub(crate) fn adopted(
+        node: &str,
+        label: &str,
+        namespace: Namespace,
+        addresses: Vec<IpNetwork>,
+    ) -> Self {
+        let (node, label) = (node.to_owned(), label.to_owned());
+        Self { inner: Arc::new(Inner { node, label, namespace, addresses }) }
+    }
+
     /// The name of the node that the pod runs on.
     pub fn node(&self) -> &str {
         &self.inner.node

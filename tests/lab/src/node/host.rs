@@ -1,10 +1,13 @@
 //! A node as a separate machine: its files, processes and mounts are invisible to other nodes.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
 
+use crate::kernel::facts;
+use crate::network::pod::Pod;
 use crate::node::Node;
 use crate::process::Process;
 use crate::wait::{PATIENCE, eventually};
@@ -17,14 +20,27 @@ const RUN: &str = r#"
     mount --no-mtab --move "$0" /run
 "#;
 
-/// The remaining script of a host's first process.
-///
-/// There are no control groups: hosts would share them, and those that a killed runtime leaves
-/// would outlive the lab.
+/// The remaining script of a host's first process. `$2` is empty, or one more folder to hide.
 const BOOT: &str = r#"
-    for place in /var/lib /opt /etc/cni /dev/shm /sys/fs/cgroup; do mount -t tmpfs tmpfs "$place"; done
+    for place in /var/lib /var/log /opt /etc/cni /dev/shm $2; do mount -t tmpfs tmpfs "$place"; done
     mkdir -p /etc/cni/net.d /opt/cni/bin /opt/booted
     while sleep infinity & wait; do :; done
+"#;
+
+const CONTROL_GROUPS: &str = "/sys/fs/cgroup";
+
+/// What a host with a kubelet needs. crun refuses to run next to both versions of control groups, and
+/// a kubelet writes these parameters of the whole machine, unless they have its values.
+const FOR_KUBELET: &str = r#"
+    ! mountpoint --quiet /sys/fs/cgroup/unified || umount /sys/fs/cgroup/unified
+    mkdir /run/tunables
+    for tunable in vm/overcommit_memory=1 vm/panic_on_oom=0 kernel/panic=10 kernel/panic_on_oops=1 \
+        kernel/keys/root_maxkeys=1000000 kernel/keys/root_maxbytes=25000000
+    do
+        file=/run/tunables/$(basename "${tunable%=*}")
+        echo "${tunable#*=}" >"$file"
+        mount --bind "$file" "/proc/sys/${tunable%=*}"
+    done
 "#;
 
 /// Kills all but the first process and itself.
@@ -46,8 +62,8 @@ const ANOTHER_BOOT: &str = r"
 
 /// A node as a machine, with the usual paths of runtimes and plugins.
 ///
-/// `/run`, `/var/lib`, `/opt` and `/etc/cni` are its own and empty, except for `/run/flannel`,
-/// which is the folder of the node. All its processes end with the lab.
+/// `/run`, `/var/lib`, `/var/log`, `/opt` and `/etc/cni` are its own and empty, except for
+/// `/run/flannel`, which is the folder of the node. All its processes end with the lab.
 #[derive(Clone, Debug)]
 pub struct Host {
     node: Node,
@@ -55,15 +71,29 @@ pub struct Host {
 }
 
 impl Host {
+    /// There are no control groups: hosts would share them, and those that a killed runtime leaves
+    /// would outlive the lab.
     pub fn boot(node: &Node) -> Result<Self> {
+        Self::boot_without(node, CONTROL_GROUPS)
+    }
+
+    /// A host whose kubelet sees the machine's control groups, but may not tune its kernel.
+    pub fn boot_for_kubelet(node: &Node) -> Result<Self> {
+        let host = Self::boot_without(node, "")?;
+        host.run("sh", &["-euc", FOR_KUBELET])?;
+        Ok(host)
+    }
+
+    fn boot_without(node: &Node, hidden: &str) -> Result<Self> {
         let place = place(node);
         std::fs::create_dir(&place).with_context(|| place.display().to_string())?;
         let apart = ["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"];
         let mut command = Command::new("unshare");
-        command
-            .args(apart)
-            .args(["sh", "-euc", &[RUN, BOOT].concat()])
-            .args([place, node.folder()]);
+        command.args(apart).args(["sh", "-euc", &[RUN, BOOT].concat()]).args([
+            place,
+            node.folder(),
+            hidden.into(),
+        ]);
         let name = format!("{}-host", node.name());
         let first = node.world().start(&mut command, node.namespace(), &name)?;
         let host = Self { node: node.clone(), first };
@@ -122,11 +152,27 @@ impl Host {
     }
 
     /// Starts a program in the background.
-    pub(crate) fn start(&self, program: &str, arguments: &[&str]) -> Result<Process> {
+    pub fn start(&self, program: &str, arguments: &[&str]) -> Result<Process> {
+        self.start_as(program, program, arguments)
+    }
+
+    /// Like [`start`](Self::start); the output goes to a log with this name.
+    pub fn start_as(&self, name: &str, program: &str, arguments: &[&str]) -> Result<Process> {
         let mut command = Command::new("nsenter");
-        command.args(self.inside()).arg(program).args(arguments);
-        let name = format!("{}-{program}", self.node.name());
+        // nsenter stays its parent, and may be killed.
+        command.args(self.inside()).args(["setpriv", "--pdeathsig", "KILL", program]);
+        command.args(arguments);
+        let name = format!("{}-{name}", self.node.name());
         self.node.world().start(&mut command, self.node.namespace(), &name)
+    }
+
+    /// Handles to the pods that a runtime runs on this host.
+    pub fn pods(&self) -> Result<Vec<Pod>> {
+        let names = self.list("/run/netns")?;
+        let adopt = |name: &String| {
+            adopt(&self.node, &self.path(&format!("/run/netns/{name}")), name).transpose()
+        };
+        names.iter().filter_map(adopt).collect()
     }
 
     /// Arguments of `nsenter`; the caller selects the network.
@@ -134,6 +180,28 @@ impl Host {
         let place = format!("/proc/{}/ns", self.first.pid());
         [format!("--mount={place}/mnt"), format!("--pid={place}/pid_for_children")]
     }
+}
+
+/// The pod with this network namespace; none if no process runs there.
+fn adopt(node: &Node, namespace: &Path, name: &str) -> Result<Option<Pod>> {
+    let label = format!("{}-{name}", node.name());
+    let world = node.world();
+    if let Some(pod) = world.pods().into_iter().find(|pod| pod.label() == label) {
+        return Ok(Some(pod));
+    }
+    let inode = std::fs::metadata(namespace)?.ino();
+    let is_there = |process: &PathBuf| {
+        std::fs::metadata(process.join("ns/net")).is_ok_and(|its| its.ino() == inode)
+    };
+    let processes = std::fs::read_dir("/proc")?.filter_map(|entry| Some(entry.ok()?.path()));
+    let Some(process) = processes.into_iter().find(is_there) else { return Ok(None) };
+    let pid = process.file_name().unwrap_or_default().to_string_lossy();
+    let namespace = world.attach(&label, &pid)?;
+    let addresses = facts::addresses(&namespace, "eth0")?;
+    let addresses = addresses.into_iter().filter(|it| it.scope == "global").map(|it| it.address);
+    let pod = Pod::adopted(node.name(), &label, namespace, addresses.collect());
+    world.add_pod(&pod);
+    Ok(Some(pod))
 }
 
 /// The source of the node's `/run`.

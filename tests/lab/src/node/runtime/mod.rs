@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use anyhow::{Context, Result};
 
 pub use containerd::Containerd;
+pub use image::{IMAGE, Image, add_program};
 pub use podman::Podman;
 
 use crate::network::address::Family;

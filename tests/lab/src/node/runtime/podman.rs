@@ -52,7 +52,7 @@ impl Runtime for Podman {
         let mut arguments = vec!["run", "--detach", "--cgroups=disabled", "--cap-add=net_raw"];
         arguments.extend(["--network=cbr0", &name]);
         arguments.extend(published.as_deref());
-        arguments.push(image::NAME);
+        arguments.push(image::IMAGE);
         self.describe(self.call(&[&arguments[..], &SERVE].concat())?)
     }
 

@@ -48,7 +48,7 @@ impl Containerd {
         let archive = image::write_on(host)?;
         host.run("ctr", &["--namespace=k8s.io", "images", "import", archive])?;
         // The CRI plugin is notified a moment later; until then it would pull from the registry.
-        eventually(PATIENCE, || self.cri.has_image(image::NAME)).with_context(words)?;
+        eventually(PATIENCE, || self.cri.has_image(image::IMAGE)).with_context(words)?;
         Ok(())
     }
 }
@@ -94,7 +94,7 @@ fn config() -> String {
         [{cri}.containerd.runtimes.runc.options]
         BinaryName = "{CRUN}"
         "#,
-        image = image::NAME,
+        image = image::IMAGE,
     )
 }
 
@@ -111,7 +111,7 @@ fn pod(plan: ContainerPlan<'_>) -> PodConfig {
 fn server() -> ContainerConfig {
     ContainerConfig {
         metadata: Some(ContainerMetadata { name: "server".to_owned() }),
-        image: Some(Image { name: image::NAME.to_owned() }),
+        image: Some(Image { name: image::IMAGE.to_owned() }),
         command: SERVE.map(str::to_owned).to_vec(),
     }
 }

@@ -1,0 +1,279 @@
+//! The cases, each of which begins where the one before has ended.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use tweed_lab::{Family, GREETING, PATIENCE, Pod, Probe, Traffic, eventually};
+
+use super::Programs;
+use super::cluster::{Cluster, items, text};
+use super::machine::Machine;
+use super::workload;
+use crate::verdict::Counted;
+
+/// Packets per second and ordered pair of pods.
+const RATE: u32 = 1000;
+/// The pods that the cases look at, one on each node.
+const ECHO: &str = "echo";
+/// The daemons, and what they read, for kubectl.
+pub(super) const DAEMONS: &str = "--namespace=kube-flannel daemonset kube-flannel-ds";
+const CONFIG: [&str; 3] = ["--namespace=kube-flannel", "configmap", "kube-flannel-cfg"];
+
+pub(super) struct Story {
+    pub(super) cluster: Cluster,
+}
+
+impl Story {
+    pub(super) fn begin(programs: &Programs, story: &mut Option<Self>) -> Result<Counted> {
+        let cluster = Cluster::start(programs, 3)?;
+        cluster.apply(Path::new("config/kubernetes/tweed.yml"))?;
+        let ready = cluster.wait_ready()?;
+        cluster.wait_rolled_out(DAEMONS)?;
+        *story = Some(Self::of(cluster)?);
+        Ok(remark(format!("Ready {:.0} s after the manifest was applied", ready.as_secs_f64())))
+    }
+
+    /// A cluster that has a network of pods gets one pod on each node.
+    pub(super) fn of(cluster: Cluster) -> Result<Self> {
+        workload::on_each_node(&cluster, ECHO)?;
+        Ok(Self { cluster })
+    }
+
+    pub(super) fn pods_reach_each_other(&self) -> Result<Counted> {
+        self.under_load(|_| Ok(()))
+    }
+
+    /// All pods of this name.
+    pub(super) fn reach_each_other(&self, name: &str) -> Result<()> {
+        let pods = workload::pods(&self.cluster, name)?;
+        Load::start(&self.cluster, &pods)?.finish().map(drop)
+    }
+
+    pub(super) fn services_answer(&self) -> Result<Counted> {
+        let (service, port) = workload::service(&self.cluster, ECHO)?;
+        let answers = |from: &tweed_lab::Namespace, to: SocketAddr| {
+            eventually(PATIENCE, || {
+                let answer = from.get(to, "/")?;
+                ensure!(answer.body == GREETING, "{to}: {} {}", answer.status, answer.body);
+                Ok(())
+            })
+        };
+        let mut requests = 0;
+        for pod in workload::pods(&self.cluster, ECHO)? {
+            // Each of the three pods behind the service is hit, by chance.
+            for _ in 0..10 {
+                answers(pod.namespace(), (service, 80).into())?;
+                requests += 1;
+            }
+        }
+        for machine in &self.cluster.machines {
+            let node = machine.node().address(Family::V4)?;
+            for _ in 0..10 {
+                answers(self.cluster.control.namespace(), (node, port).into())?;
+                answers(machine.node().namespace(), (service, 80).into())?;
+                requests += 2;
+            }
+        }
+        Ok(remark(format!("{requests} requests from pods, hosts and outside")))
+    }
+
+    pub(super) fn pods_leave_nothing(&self) -> Result<Counted> {
+        const MANY: &str = "many";
+        let remains = || self.cluster.machines.iter().map(remains).collect::<Result<Vec<_>>>();
+        let before = remains()?;
+        workload::scale(&self.cluster, MANY, 60)?;
+        let during = remains()?;
+        ensure!(during != before, "60 pods left no trace: {during:?}");
+        workload::scale(&self.cluster, MANY, 0)?;
+        eventually(PATIENCE * 2, || {
+            let after = remains()?;
+            ensure!(after == before, "before {before:?}, after {after:?}");
+            Ok(())
+        })?;
+        let sums = before.iter().flatten().count();
+        Ok(remark(format!("{sums} reservations and interfaces, before and after")))
+    }
+
+    pub(super) fn flip(&self) -> Result<Counted> {
+        self.under_load(|probe| {
+            for (name, mixed, backend, device) in [
+                ("Mixed on", true, "vxlan", "flannel.1"),
+                ("host-gw", true, "host-gw", "eth0"),
+                ("Mixed off", false, "host-gw", "eth0"),
+                ("Mixed on again", true, "host-gw", "eth0"),
+                ("vxlan", true, "vxlan", "flannel.1"),
+                ("Mixed off at the end", false, "vxlan", "flannel.1"),
+            ] {
+                probe.mark(name);
+                self.write_config(mixed, backend).context(name)?;
+                self.wait_for_config(mixed, backend).context(name)?;
+                self.cluster.wait_for_routes(device).context(name)?;
+                probe.run_for(Duration::from_secs(2));
+            }
+            Ok(())
+        })
+    }
+
+    fn write_config(&self, mixed: bool, backend: &str) -> Result<()> {
+        let config =
+            json!({"Network": "10.244.0.0/16", "Mixed": mixed, "Backend": {"Type": backend}});
+        let patch = json!({"data": {"net-conf.json": config.to_string()}}).to_string();
+        let patch = [&["patch"], &CONFIG[..], &["--type=merge", "--patch", &patch]].concat();
+        self.cluster.kubectl_of(&patch).map(drop)
+    }
+
+    /// Kubelets write the edit into the pods after a while.
+    pub(super) fn wait_for_config(&self, mixed: bool, backend: &str) -> Result<()> {
+        eventually(PATIENCE * 2, || {
+            for machine in &self.cluster.machines {
+                let status = self.status(machine)?;
+                let is_mixed = status.pointer("/mixed").and_then(Value::as_bool);
+                let is = text(&status, "/backend");
+                let is_so = is_mixed == Some(mixed) && is == backend;
+                ensure!(is_so, "{}: mixed {is_mixed:?}, backend {is}", machine.name());
+            }
+            Ok(())
+        })
+        .map(drop)
+    }
+
+    fn status(&self, machine: &Machine) -> Result<Value> {
+        let tweedctl = self.cluster.tweedctl.display().to_string();
+        Ok(serde_json::from_str(&machine.host().run(&tweedctl, &["status", "-o", "json"])?)?)
+    }
+
+    pub(super) fn rollout_restart(&self) -> Result<Counted> {
+        self.under_load(|_| {
+            self.cluster.kubectl(&format!("rollout restart {DAEMONS}"))?;
+            self.cluster.wait_rolled_out(DAEMONS)
+        })
+    }
+
+    /// The last node. It gets another subnet, so its pods are deleted; the others lose nothing.
+    pub(super) fn node_joins_again(&mut self) -> Result<Counted> {
+        let last = self.cluster.machines.last().context("no machine")?.name().to_owned();
+        let before = self.cluster.subnets()?;
+        let counted = self.others_under_load(&last, |story| {
+            story.cluster.kubectl(&format!("delete node {last}"))?;
+            story.with_last(Machine::restart_kubelet)?;
+            story.cluster.wait_ready()?;
+            let here = format!("--field-selector=spec.nodeName={last}");
+            story.cluster.kubectl(&format!("delete pods -l app={ECHO} {here}")).map(drop)
+        })?;
+        ensure!(self.cluster.subnets()? != before, "{last} has the same subnet");
+        self.back_to_normal()?;
+        Ok(counted)
+    }
+
+    pub(super) fn reboot(&mut self) -> Result<Counted> {
+        let last = self.cluster.machines.last().context("no machine")?.name().to_owned();
+        let counted = self.others_under_load(&last, |story| {
+            story.with_last(|machine, _| machine.cut_power())?;
+            story.with_last(Machine::boot)
+        })?;
+        self.back_to_normal()?;
+        Ok(counted)
+    }
+
+    pub(super) fn reboot_without_server(&mut self) -> Result<Counted> {
+        let last = self.cluster.machines.last().context("no machine")?.name().to_owned();
+        let counted = self.others_under_load(&last, |story| {
+            story.cluster.stop_server()?;
+            story.with_last(|machine, _| machine.cut_power())?;
+            story.with_last(Machine::boot)?;
+            std::thread::sleep(Duration::from_secs(20));
+            story.cluster.start_server()
+        })?;
+        self.back_to_normal()?;
+        Ok(counted)
+    }
+
+    fn with_last(
+        &mut self,
+        change: impl FnOnce(&mut Machine, &Cluster) -> Result<()>,
+    ) -> Result<()> {
+        let mut machine = self.cluster.machines.pop().context("no machine")?;
+        let changed = change(&mut machine, &self.cluster);
+        self.cluster.machines.push(machine);
+        changed
+    }
+
+    /// All nodes are Ready, and new pods on all of them reach each other.
+    fn back_to_normal(&self) -> Result<()> {
+        self.cluster.wait_ready()?;
+        self.cluster.wait_rolled_out(DAEMONS)?;
+        self.cluster.wait_for_routes("flannel.1")?;
+        self.cluster.wait_rolled_out(&format!("daemonset {ECHO}"))?;
+        // A pod may end and start again while its node comes back.
+        eventually(PATIENCE * 2, || {
+            let pods = self.cluster.get(&format!("pods -l app={ECHO}"))?;
+            let running =
+                items(&pods).filter(|pod| text(pod, "/status/phase") == "Running").count();
+            let wanted = self.cluster.machines.len();
+            ensure!(running == wanted, "{running} pods run, not {wanted}");
+            self.under_load(|_| Ok(())).map(drop)
+        })
+        .map(drop)
+    }
+
+    /// Traffic between all pods during a change, of which nothing may be lost.
+    pub(super) fn under_load(&self, change: impl FnOnce(&Probe) -> Result<()>) -> Result<Counted> {
+        let load = Load::start(&self.cluster, &workload::pods(&self.cluster, ECHO)?)?;
+        change(&load.probe)?;
+        load.finish()
+    }
+
+    /// The same, between the pods of all nodes but this one.
+    fn others_under_load(
+        &mut self,
+        but: &str,
+        change: impl FnOnce(&mut Self) -> Result<()>,
+    ) -> Result<Counted> {
+        let mut pods = workload::pods(&self.cluster, ECHO)?;
+        pods.retain(|pod| pod.node() != but);
+        let load = Load::start(&self.cluster, &pods)?;
+        change(self)?;
+        load.finish()
+    }
+}
+
+/// Packets, and streams and requests by TCP.
+struct Load {
+    probe: Probe,
+    traffic: Traffic,
+}
+
+impl Load {
+    fn start(cluster: &Cluster, pods: &[Pod]) -> Result<Self> {
+        let pairs = workload::pairs(pods);
+        let traffic = Traffic::start(&pairs)?;
+        let probe = cluster.lab.probe(&pairs, RATE)?;
+        probe.run_for(Duration::from_secs(1));
+        Ok(Self { probe, traffic })
+    }
+
+    fn finish(self) -> Result<Counted> {
+        self.probe.run_for(Duration::from_secs(1));
+        let report = self.probe.finish()?;
+        let tally = self.traffic.finish()?;
+        ensure!(report.total().lost == 0, "lost packets:\n{report}");
+        ensure!(tally.broken == 0 && tally.failed == 0, "{tally:?}");
+        let remark = format!("{} messages in streams, {} pages", tally.echoes, tally.pages);
+        Ok(Counted { packets: report.total(), remark, ..Counted::default() })
+    }
+}
+
+fn remark(remark: String) -> Counted {
+    Counted { remark, ..Counted::default() }
+}
+
+/// The number of reservations of addresses and of interfaces on the bridge.
+fn remains(machine: &Machine) -> Result<[usize; 2]> {
+    let reserved = machine.host().list("/var/lib/cni/networks/cbr0")?;
+    let reserved = reserved.iter().filter(|name| name.parse::<std::net::IpAddr>().is_ok()).count();
+    let ports = machine.node().ip("-brief link show master cni0")?.lines().count();
+    Ok([reserved, ports])
+}

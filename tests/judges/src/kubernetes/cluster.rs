@@ -1,0 +1,259 @@
+//! A cluster of Kubernetes in namespaces: an etcd, an API server, its controllers, and machines with
+//! containerd, a kubelet and kube-proxy.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use tweed_lab::{Family, Lab, Node, PATIENCE, Process, Segment, eventually};
+
+use super::machine::Machine;
+use super::{Programs, images};
+
+pub(super) const PODS: &str = "10.244.0.0/16";
+const SERVICES: &str = "10.96.0.0/16";
+/// What the first start of all programs may take on a busy machine.
+const START: Duration = Duration::from_secs(180);
+const PORT: u16 = 6443;
+/// The file by which the administrator reaches the API server.
+const ADMIN: &str = "admin.json";
+
+pub(super) struct Cluster {
+    pub(super) machines: Vec<Machine>,
+    pub(super) control: Node,
+    /// The program that contains all programs of Kubernetes.
+    pub(super) kubernetes: PathBuf,
+    pub(super) tweedctl: PathBuf,
+    server: Option<Process>,
+    segment: Segment,
+    /// Archives that each machine imports.
+    images: Vec<PathBuf>,
+    pub(super) lab: Lab,
+}
+
+impl Cluster {
+    /// Machines n1, n2, … without a network of pods.
+    pub(super) fn start(programs: &Programs, machines: usize) -> Result<Self> {
+        let lab = Lab::new(programs.binaries.clone())?;
+        let segment = lab.segment("172.30.0.0/24")?;
+        let control = lab.node("control", &segment)?;
+        let kubernetes = std::fs::canonicalize(&programs.kubernetes)?;
+        let tweedctl = std::fs::canonicalize(&programs.binaries.tweedctl)?;
+        let images = images::save(&lab, programs)?;
+        let numbers = 1..=machines;
+        let machines = Vec::new();
+        let mut cluster =
+            Self { machines, control, kubernetes, tweedctl, server: None, segment, images, lab };
+        cluster.write_files(numbers.clone())?;
+        cluster.start_control_plane()?;
+        for number in numbers {
+            cluster.add_machine(&format!("n{number}"))?;
+        }
+        Ok(cluster)
+    }
+
+    fn write_files(&self, machines: impl Iterator<Item = usize>) -> Result<()> {
+        let mut tokens =
+            "admin,admin,admin,system:masters\nproxy,system:kube-proxy,proxy\n".to_owned();
+        for number in machines {
+            writeln!(tokens, "n{number},system:node:n{number},n{number},system:nodes")?;
+        }
+        std::fs::write(self.file("tokens"), tokens)?;
+        std::fs::write(self.file(ADMIN), self.kubeconfig("admin")?)?;
+        let key = self.file("key").display().to_string();
+        self.control.namespace().run("openssl", &["genrsa", "-out", &key, "2048"])?;
+        Ok(())
+    }
+
+    fn start_control_plane(&mut self) -> Result<()> {
+        let folder = self.lab.folder().display().to_string();
+        self.run_control(
+            &["etcd", "--unsafe-no-fsync", "--log-level=warn"],
+            &[("--data-dir", format!("{folder}/etcd"))],
+        )?;
+        self.start_server()?;
+        let kubeconfig = ("--kubeconfig", self.file(ADMIN).display().to_string());
+        self.run_control(
+            &["kube-controller-manager", "--leader-elect=false", "--allocate-node-cidrs"],
+            &[
+                kubeconfig.clone(),
+                ("--cluster-cidr", PODS.to_owned()),
+                ("--service-cluster-ip-range", SERVICES.to_owned()),
+                ("--service-account-private-key-file", format!("{folder}/key")),
+                ("--root-ca-file", format!("{folder}/certs/apiserver.crt")),
+                // A machine that is gone is noticed in seconds.
+                ("--node-monitor-grace-period", "20s".to_owned()),
+            ],
+        )?;
+        self.run_control(&["kube-scheduler", "--leader-elect=false"], &[kubeconfig])?;
+        Ok(())
+    }
+
+    pub(super) fn start_server(&mut self) -> Result<()> {
+        let folder = self.lab.folder().display().to_string();
+        let address = self.control.address(Family::V4)?.to_string();
+        let server = self.run_control(
+            &[
+                "kube-apiserver",
+                "--etcd-servers=http://127.0.0.1:2379",
+                "--authorization-mode=Node,RBAC",
+                "--enable-admission-plugins=NodeRestriction",
+                "--allow-privileged",
+                // Logs of pods.
+                "--kubelet-preferred-address-types=InternalIP",
+                "--service-account-issuer=https://kubernetes.default.svc",
+            ],
+            &[
+                ("--bind-address", address.clone()),
+                ("--advertise-address", address),
+                ("--cert-dir", format!("{folder}/certs")),
+                ("--service-account-key-file", format!("{folder}/key")),
+                ("--service-account-signing-key-file", format!("{folder}/key")),
+                ("--token-auth-file", format!("{folder}/tokens")),
+                ("--service-cluster-ip-range", SERVICES.to_owned()),
+            ],
+        )?;
+        let words = || server.last_words();
+        eventually(START, || self.kubectl("get --raw /readyz").map(drop)).with_context(words)?;
+        self.server = Some(server);
+        Ok(())
+    }
+
+    pub(super) fn stop_server(&mut self) -> Result<()> {
+        let server = self.server.take().context("no API server runs")?;
+        server.kill().map(drop)
+    }
+
+    fn run_control(&self, words: &[&str], flags: &[(&str, String)]) -> Result<Process> {
+        let flags: Vec<String> =
+            flags.iter().map(|(flag, value)| format!("{flag}={value}")).collect();
+        let (name, words) = words.split_first().context("no program")?;
+        let arguments = words.iter().copied().chain(flags.iter().map(String::as_str));
+        let arguments: Vec<&str> = std::iter::once(*name).chain(arguments).collect();
+        self.lab.start_on(&self.control, name, &self.kubernetes, &arguments)
+    }
+
+    /// The file by which `user`, whose token is its name, reaches the API server.
+    pub(super) fn kubeconfig(&self, user: &str) -> Result<String> {
+        let server = format!("https://{}:{PORT}", self.control.address(Family::V4)?);
+        let config = json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "c", "cluster": {"server": server, "insecure-skip-tls-verify": true}}],
+            "users": [{"name": user, "user": {"token": user}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": user}}],
+            "current-context": "c",
+        });
+        Ok(config.to_string())
+    }
+
+    fn add_machine(&mut self, name: &str) -> Result<()> {
+        let node = self.lab.node(name, &self.segment)?;
+        node.ip(format!("route add default via {}", self.control.address(Family::V4)?))?;
+        let machine = Machine::start(self, &node)?;
+        self.machines.push(machine);
+        Ok(())
+    }
+
+    pub(super) fn images(&self) -> &[PathBuf] {
+        &self.images
+    }
+
+    /// A file of the lab.
+    pub(super) fn file(&self, name: &str) -> PathBuf {
+        self.lab.folder().join(name)
+    }
+
+    /// `kubectl` as administrator; arguments contain no spaces.
+    pub(super) fn kubectl(&self, arguments: &str) -> Result<String> {
+        self.kubectl_of(&arguments.split_whitespace().collect::<Vec<_>>())
+    }
+
+    pub(super) fn kubectl_of(&self, arguments: &[&str]) -> Result<String> {
+        let config = self.file(ADMIN).display().to_string();
+        let arguments = [&["kubectl", "--kubeconfig", &config], arguments].concat();
+        self.control.namespace().run(&self.kubernetes.display().to_string(), &arguments)
+    }
+
+    pub(super) fn apply(&self, manifest: &Path) -> Result<()> {
+        self.kubectl(&format!("apply -f {}", manifest.display())).map(drop)
+    }
+
+    /// Applies an object.
+    pub(super) fn apply_object(&self, object: &Value) -> Result<()> {
+        let file = self.file("object.json");
+        std::fs::write(&file, object.to_string())?;
+        self.apply(&file)
+    }
+
+    pub(super) fn get(&self, what: &str) -> Result<Value> {
+        Ok(serde_json::from_str(&self.kubectl(&format!("get {what} -o json"))?)?)
+    }
+
+    /// Waits until all machines are Ready and available for pods.
+    pub(super) fn wait_ready(&self) -> Result<Duration> {
+        eventually(START, || {
+            let nodes = self.get("nodes")?;
+            for machine in &self.machines {
+                let name = machine.name();
+                let node = items(&nodes).find(|node| text(node, "/metadata/name") == name);
+                let node = node.with_context(|| format!("there is no node {name}"))?;
+                let conditions = node.pointer("/status/conditions").and_then(Value::as_array);
+                for (kind, status) in [("Ready", "True"), ("NetworkUnavailable", "False")] {
+                    let mut conditions = conditions.into_iter().flatten();
+                    let condition = conditions.find(|it| text(it, "/type") == kind);
+                    let found = condition.is_some_and(|it| text(it, "/status") == status);
+                    ensure!(found, "{name}: {kind} is not {status}: {condition:?}");
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Waits until all pods of a kind and name are ready.
+    pub(super) fn wait_rolled_out(&self, what: &str) -> Result<()> {
+        let what = format!("rollout status {what} --timeout={}s", START.as_secs());
+        self.kubectl(&what).map(drop)
+    }
+
+    /// Each machine's route to the subnet of each other is the one that `device` names.
+    pub(super) fn wait_for_routes(&self, device: &str) -> Result<()> {
+        eventually(PATIENCE, || {
+            let subnets = self.subnets()?;
+            for machine in &self.machines {
+                for (name, subnet) in &subnets {
+                    if machine.name() == name {
+                        continue;
+                    }
+                    let route = machine.node().ip(format!("route show {subnet}"))?;
+                    let is_so = route.contains(&format!("dev {device}"));
+                    ensure!(is_so, "{}: route to {name}: {route:?}", machine.name());
+                }
+            }
+            Ok(())
+        })
+        .map(drop)
+    }
+
+    /// The names of all nodes, with their subnets.
+    pub(super) fn subnets(&self) -> Result<Vec<(String, String)>> {
+        let nodes = self.get("nodes")?;
+        let subnet = |node| {
+            let (name, subnet) = (text(node, "/metadata/name"), text(node, "/spec/podCIDR"));
+            ensure!(!subnet.is_empty(), "{name} has no subnet");
+            Ok((name.to_owned(), subnet.to_owned()))
+        };
+        items(&nodes).map(subnet).collect()
+    }
+}
+
+pub(super) fn items(list: &Value) -> impl Iterator<Item = &Value> {
+    list.pointer("/items").and_then(Value::as_array).into_iter().flatten()
+}
+
+/// The text at a JSON pointer; empty if there is none.
+pub(super) fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}

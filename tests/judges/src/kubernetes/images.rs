@@ -1,0 +1,71 @@
+//! The images that the manifests name, made from programs of this machine and the libraries they need.
+
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use tweed_lab::{Image, Lab, add_program};
+
+use super::Programs;
+
+pub(super) const TWEED: &str = concat!("docker.io/library/tweed:", env!("CARGO_PKG_VERSION"));
+
+/// Writes all images as archives.
+pub(super) fn save(lab: &Lab, programs: &Programs) -> Result<Vec<PathBuf>> {
+    let manifest = std::fs::read_to_string(programs.source_manifest())?;
+    let named = |part: &str| {
+        let names = manifest.lines().filter_map(|line| line.trim().strip_prefix("image: "));
+        let mut names = names.filter(|name| name.contains(part));
+        names.next().with_context(|| format!("flannel's manifest names no image {part}"))
+    };
+    let folder = lab.folder().join("images");
+    Ok(vec![
+        save_one(&folder.join("tweed"), TWEED, |root| add_tweed(root, programs))?,
+        save_one(&folder.join("flannel"), named("/flannel:")?, |root| add_flannel(root, programs))?,
+        save_one(&folder.join("plugin"), named("/flannel-cni-plugin:")?, |root| {
+            add_program(root, &programs.of_flannel("flannel"), "/flannel")?;
+            add_cp(root)
+        })?,
+    ])
+}
+
+fn save_one(root: &Path, name: &str, fill: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
+    fill(root)?;
+    let archive = root.with_extension("tar");
+    Image { name, root, command: &[] }.save(&archive)?;
+    Ok(archive)
+}
+
+fn add_tweed(root: &Path, programs: &Programs) -> Result<()> {
+    add_program(root, &programs.plugin, "/flannel")?;
+    add_program(root, &programs.binaries.tweedd, "/opt/bin/flanneld")?;
+    add_program(root, &programs.binaries.tweedctl, "/opt/bin/tweedctl")?;
+    Ok(symlink("../../flannel", root.join("opt/bin/install-conf"))?)
+}
+
+/// flannel's init containers copy files.
+fn add_cp(root: &Path) -> Result<()> {
+    add_program(root, Path::new("/bin/busybox"), "/bin/cp")
+}
+
+/// flanneld calls iptables.
+fn add_flannel(root: &Path, programs: &Programs) -> Result<()> {
+    const IPTABLES: &str = "/usr/sbin/xtables-nft-multi";
+    const MATCHES: &str = "/usr/lib/x86_64-linux-gnu/xtables";
+    for program in ["flanneld", "install-conf"] {
+        add_program(root, &programs.of_flannel(program), &format!("/opt/bin/{program}"))?;
+    }
+    add_cp(root)?;
+    add_program(root, Path::new(IPTABLES), IPTABLES)?;
+    for family in ["iptables", "ip6tables"] {
+        for suffix in ["", "-save", "-restore"] {
+            symlink("xtables-nft-multi", root.join(format!("usr/sbin/{family}{suffix}")))?;
+        }
+    }
+    let libraries = root.join("usr/lib/x86_64-linux-gnu");
+    std::fs::create_dir_all(&libraries)?;
+    let status = Command::new("cp").arg("-r").args([Path::new(MATCHES), &libraries]).status()?;
+    ensure!(status.success(), "copying {MATCHES}");
+    Ok(())
+}

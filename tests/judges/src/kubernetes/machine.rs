@@ -1,0 +1,160 @@
+//! A machine of the cluster: containerd, a kubelet and kube-proxy.
+
+use std::net::IpAddr;
+
+use anyhow::{Result, ensure};
+use serde_json::json;
+use tweed_lab::{Containerd, Family, Host, Node, Pod, Process};
+
+use super::cluster::{Cluster, PODS, text};
+
+pub(super) struct Machine {
+    host: Host,
+    running: Running,
+}
+
+/// What ends with a power cut.
+struct Running {
+    _containerd: Containerd,
+    kubelet: Process,
+    proxy: Process,
+}
+
+impl Machine {
+    pub(super) fn start(cluster: &Cluster, node: &Node) -> Result<Self> {
+        let host = Host::boot_for_kubelet(node)?;
+        let running = Running::start(cluster, &host)?;
+        Ok(Self { host, running })
+    }
+
+    pub(super) fn name(&self) -> &str {
+        self.node().name()
+    }
+
+    pub(super) fn node(&self) -> &Node {
+        self.host.node()
+    }
+
+    pub(super) fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// The pods with these addresses.
+    pub(super) fn pods(&self, addresses: &[IpAddr]) -> Result<Vec<Pod>> {
+        let mut pods = self.host.pods()?;
+        pods.retain(|pod| pod.address(Family::V4).is_ok_and(|its| addresses.contains(&its)));
+        ensure!(pods.len() == addresses.len(), "not all of {addresses:?} are on {}", self.name());
+        Ok(pods)
+    }
+
+    pub(super) fn restart_kubelet(&mut self, cluster: &Cluster) -> Result<()> {
+        self.running.kubelet.kill()?;
+        self.running.kubelet = start_kubelet(cluster, &self.host)?;
+        Ok(())
+    }
+
+    /// Everything ends, in memory and in the kernel; the disk stays.
+    pub(super) fn cut_power(&mut self) -> Result<()> {
+        self.host.cut_power()?;
+        let namespace = self.node().namespace();
+        namespace.run("nft", &["flush", "ruleset"])?;
+        namespace.ip("nexthop flush")?;
+        for link in namespace.ip_json::<serde_json::Value>("link show")? {
+            let name = text(&link, "/ifname");
+            if !["lo", "eth0", "mgmt0"].contains(&name) {
+                // One end of a pair takes the other along.
+                let _ = namespace.ip(&format!("link delete {name}"));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn boot(&mut self, cluster: &Cluster) -> Result<()> {
+        self.running = Running::start(cluster, &self.host)?;
+        Ok(())
+    }
+}
+
+impl Running {
+    fn start(cluster: &Cluster, host: &Host) -> Result<Self> {
+        let containerd = Containerd::on(host)?;
+        for image in cluster.images() {
+            std::fs::copy(image, host.path("/run/image.tar"))?;
+            host.run("ctr", &["--namespace=k8s.io", "images", "import", "/run/image.tar"])?;
+        }
+        // Plugins of Debian that the config of pods names.
+        host.run("sh", &["-c", "ln -sf /usr/lib/cni/* /opt/cni/bin/"])?;
+        let kubelet = start_kubelet(cluster, host)?;
+        let proxy = start_proxy(cluster, host)?;
+        Ok(Self { _containerd: containerd, kubelet, proxy })
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let Running { kubelet, proxy, .. } = &self.running;
+        for process in [kubelet, proxy] {
+            let _ = process.kill();
+        }
+    }
+}
+
+fn start_kubelet(cluster: &Cluster, host: &Host) -> Result<Process> {
+    let name = host.node().name();
+    let config = json!({
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
+        "authentication": {"anonymous": {"enabled": true}, "webhook": {"enabled": false}},
+        "authorization": {"mode": "AlwaysAllow"},
+        // Machines share the control groups of one.
+        "cgroupsPerQOS": false,
+        "enforceNodeAllocatable": [],
+        "cgroupDriver": "cgroupfs",
+        "failCgroupV1": false,
+        "failSwapOn": false,
+        "oomScoreAdj": 0,
+        "makeIPTablesUtilChains": false,
+        "resolvConf": "",
+        "volumePluginDir": "/var/lib/kubelet/plugins",
+        // How soon pods see an edited ConfigMap.
+        "syncFrequency": "5s",
+        "nodeStatusUpdateFrequency": "5s",
+        "evictionHard": {"imagefs.available": "0%", "nodefs.available": "0%"},
+        "imageGCHighThresholdPercent": 100,
+        "maxPods": 110,
+    });
+    std::fs::write(host.path("/run/kubelet.json"), config.to_string())?;
+    std::fs::write(host.path("/run/kubelet.kubeconfig"), cluster.kubeconfig(name)?)?;
+    let address = host.node().address(Family::V4)?.to_string();
+    host.start_as(
+        "kubelet",
+        &cluster.kubernetes.display().to_string(),
+        &[
+            "kubelet",
+            "--config=/run/kubelet.json",
+            "--kubeconfig=/run/kubelet.kubeconfig",
+            &format!("--hostname-override={name}"),
+            &format!("--node-ip={address}"),
+        ],
+    )
+}
+
+fn start_proxy(cluster: &Cluster, host: &Host) -> Result<Process> {
+    std::fs::write(host.path("/run/proxy.kubeconfig"), cluster.kubeconfig("proxy")?)?;
+    host.start_as(
+        "kube-proxy",
+        &cluster.kubernetes.display().to_string(),
+        &[
+            "kube-proxy",
+            "--proxy-mode=nftables",
+            "--kubeconfig=/run/proxy.kubeconfig",
+            &format!("--hostname-override={}", host.node().name()),
+            &format!("--cluster-cidr={PODS}"),
+            // These are parameters of the whole machine.
+            "--conntrack-max-per-core=0",
+            "--conntrack-tcp-timeout-established=0",
+            "--conntrack-tcp-timeout-close-wait=0",
+        ],
+    )
+}

@@ -1,0 +1,96 @@
+//! Pods and services that the judge asks for, and packets between the pods.
+
+use std::net::IpAddr;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use tweed_lab::{Family, IMAGE, PATIENCE, Pair, Pod, eventually};
+
+use super::cluster::{Cluster, items, text};
+
+/// What every pod answers at port 80.
+fn pod_template(name: &str, command: &[&str]) -> Value {
+    json!({
+        "metadata": {"labels": {"app": name}},
+        "spec": {
+            "terminationGracePeriodSeconds": 0,
+            "containers": [{"name": "c", "image": IMAGE, "imagePullPolicy": "Never", "command": command}],
+            "tolerations": [{"operator": "Exists"}],
+        },
+    })
+}
+
+/// A pod of this name on each node, which serves HTTP.
+pub(super) fn on_each_node(cluster: &Cluster, name: &str) -> Result<()> {
+    let serve = ["/bin/busybox", "httpd", "-f", "-p80", "-h", "/srv"];
+    cluster.apply_object(&json!({
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {
+            "selector": {"matchLabels": {"app": name}},
+            "template": pod_template(name, &serve),
+        },
+    }))?;
+    cluster.wait_rolled_out(&format!("daemonset {name}"))
+}
+
+/// As many pods that sleep.
+pub(super) fn scale(cluster: &Cluster, name: &str, replicas: usize) -> Result<()> {
+    let sleep = ["/bin/busybox", "sleep", "1000000"];
+    cluster.apply_object(&json!({
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": {"app": name}},
+            "template": pod_template(name, &sleep),
+        },
+    }))?;
+    cluster.wait_rolled_out(&format!("deployment {name}"))?;
+    eventually(PATIENCE * 2, || {
+        let pods = cluster.get(&format!("pods -l app={name}"))?;
+        let count = items(&pods).count();
+        ensure!(count == replicas, "{count} pods of {name}, not {replicas}");
+        Ok(())
+    })
+    .map(drop)
+}
+
+/// A service in front of the pods of this name, with a port of each node; its address and that port.
+pub(super) fn service(cluster: &Cluster, name: &str) -> Result<(IpAddr, u16)> {
+    cluster.apply_object(&json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"type": "NodePort", "selector": {"app": name}, "ports": [{"port": 80}]},
+    }))?;
+    let service = cluster.get(&format!("service {name}"))?;
+    let address = text(&service, "/spec/clusterIP").parse().context("no address")?;
+    let port = service.pointer("/spec/ports/0/nodePort").and_then(Value::as_u64);
+    let port = port.context("no port")?;
+    Ok((address, u16::try_from(port)?))
+}
+
+/// Handles to the running pods of this name.
+pub(super) fn pods(cluster: &Cluster, name: &str) -> Result<Vec<Pod>> {
+    let list = cluster.get(&format!("pods -l app={name}"))?;
+    let mut found = Vec::new();
+    for machine in &cluster.machines {
+        let here = items(&list).filter(|pod| text(pod, "/spec/nodeName") == machine.name());
+        let addresses = here.map(|pod| text(pod, "/status/podIP")).filter(|ip| !ip.is_empty());
+        let addresses = addresses.map(str::parse).collect::<Result<Vec<_>, _>>()?;
+        found.extend(machine.pods(&addresses)?);
+    }
+    Ok(found)
+}
+
+/// Each ordered pair on different nodes.
+pub(super) fn pairs(pods: &[Pod]) -> Vec<Pair> {
+    let pairs = pods.iter().flat_map(|from| pods.iter().map(move |to| (from, to)));
+    let apart = pairs.filter(|(from, to)| from.node() != to.node());
+    let pair =
+        |(from, to): (&Pod, &Pod)| Pair { from: from.clone(), to: to.clone(), family: Family::V4 };
+    apart.map(pair).collect()
+}
