@@ -75,10 +75,10 @@ judge-etcd: packages target/judges/etcd/etcd ## Run the tests of store and clust
 	PATH=$(CURDIR)/target/judges/etcd:$$PATH $(TESTS) --test etcd
 	PATH=$(CURDIR)/target/judges/etcd:$$PATH $(TESTS) --test cluster -- leases:: store:: migration::flip
 
-judge-kubernetes: flanneld-and-judges runtimes target/apiserver/kubernetes ## Run a cluster of kubelets with the shipped manifest; 20 minutes or so, of which 12 compile Kubernetes
+judge-kubernetes: flanneld-and-judges runtimes target/apiserver/kubernetes target/judges/former/tweedd ## Run a cluster of kubelets with the shipped manifest; 20 minutes or so, of which 12 compile Kubernetes
 	$(CARGO) build --locked --profile demo --bin flannel --package tweed-cni
 	$(JUDGES) kubernetes --kubernetes target/apiserver/kubernetes --plugin target/demo/flannel \
-	    --flannel target/judges/flannel
+	    --flannel target/judges/flannel --former target/judges/former
 
 # Called by the judges.
 JUDGES = target/demo/tweed-judges --tweedd target/demo/tweedd --tweedctl target/demo/tweedctl
@@ -87,6 +87,9 @@ flanneld-and-judges: packages target/judges/flannel/flanneld
 
 target/judges/flannel/flanneld: tests/judges/flannel/go.mod tests/judges/flannel/build
 	tests/judges/flannel/build $(dir $@)
+
+target/judges/former/tweedd: tests/judges/former
+	CARGO="$(CARGO)" tests/judges/former $(dir $@)
 
 target/judges/etcd/etcd: tests/judges/etcd/go.mod tests/judges/etcd/main.go
 	@command -v go >/dev/null || { echo "Go is not here, 1.26 or newer: https://go.dev/doc/install" >&2; exit 1; }

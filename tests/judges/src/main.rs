@@ -58,6 +58,9 @@ enum Judge {
         /// The folder of flanneld, its helpers and its manifest.
         #[arg(long)]
         flannel: PathBuf,
+        /// The folder of an older tweed, with its manifest.
+        #[arg(long)]
+        former: PathBuf,
     },
 }
 
@@ -83,9 +86,9 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
             flannel::run(&flannel::Programs { flanneld, binaries }, short, &mut verdicts)?;
             verdicts
         }
-        Judge::Kubernetes { kubernetes, plugin, flannel } => {
+        Judge::Kubernetes { kubernetes, plugin, flannel, former } => {
             let mut verdicts = Verdicts::open(&folder.join("kubernetes.md"), only)?;
-            let programs = kubernetes::Programs { kubernetes, plugin, flannel, binaries };
+            let programs = kubernetes::Programs { kubernetes, plugin, flannel, binaries, former };
             kubernetes::run(&programs, &mut verdicts)?;
             verdicts
         }

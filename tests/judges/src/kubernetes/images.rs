@@ -5,11 +5,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use tweed_lab::{Image, Lab, add_program};
+use tweed_lab::{Binaries, Image, Lab, add_program};
 
 use super::Programs;
 
 pub(super) const TWEED: &str = concat!("docker.io/library/tweed:", env!("CARGO_PKG_VERSION"));
+
+/// The image of an older tweed.
+pub(super) const FORMER: &str = "docker.io/library/tweed:former";
 
 /// Writes all images as archives.
 pub(super) fn save(lab: &Lab, programs: &Programs) -> Result<Vec<PathBuf>> {
@@ -21,7 +24,14 @@ pub(super) fn save(lab: &Lab, programs: &Programs) -> Result<Vec<PathBuf>> {
     };
     let folder = lab.folder().join("images");
     Ok(vec![
-        save_one(&folder.join("tweed"), TWEED, |root| add_tweed(root, programs))?,
+        save_one(&folder.join("tweed"), TWEED, |root| {
+            add_tweed(root, &programs.plugin, &programs.binaries)
+        })?,
+        save_one(&folder.join("former"), FORMER, |root| {
+            let [plugin, tweedd, tweedctl] =
+                ["flannel", "tweedd", "tweedctl"].map(|name| programs.former.join(name));
+            add_tweed(root, &plugin, &Binaries { tweedd, tweedctl })
+        })?,
         save_one(&folder.join("flannel"), named("/flannel:")?, |root| add_flannel(root, programs))?,
         save_one(&folder.join("plugin"), named("/flannel-cni-plugin:")?, |root| {
             add_program(root, &programs.of_flannel("flannel"), "/flannel")?;
@@ -37,10 +47,10 @@ fn save_one(root: &Path, name: &str, fill: impl FnOnce(&Path) -> Result<()>) -> 
     Ok(archive)
 }
 
-fn add_tweed(root: &Path, programs: &Programs) -> Result<()> {
-    add_program(root, &programs.plugin, "/flannel")?;
-    add_program(root, &programs.binaries.tweedd, "/opt/bin/flanneld")?;
-    add_program(root, &programs.binaries.tweedctl, "/opt/bin/tweedctl")?;
+fn add_tweed(root: &Path, plugin: &Path, binaries: &Binaries) -> Result<()> {
+    add_program(root, plugin, "/flannel")?;
+    add_program(root, &binaries.tweedd, "/opt/bin/flanneld")?;
+    add_program(root, &binaries.tweedctl, "/opt/bin/tweedctl")?;
     Ok(symlink("../../flannel", root.join("opt/bin/install-conf"))?)
 }
 

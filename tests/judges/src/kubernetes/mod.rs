@@ -23,6 +23,8 @@ pub(crate) struct Programs {
     /// The folder of flanneld, its helpers and its manifest.
     pub(crate) flannel: PathBuf,
     pub(crate) binaries: Binaries,
+    /// The folder of an older tweed, with its manifest.
+    pub(crate) former: PathBuf,
 }
 
 impl Programs {
@@ -36,7 +38,7 @@ impl Programs {
     }
 }
 
-/// All cases in order, in one cluster: each begins where the one before has ended. The last two have
+/// All cases in order, in one cluster: each begins where the one before has ended. The last three have
 /// clusters of their own.
 pub(crate) fn run(programs: &Programs, verdicts: &mut Verdicts) -> Result<()> {
     story(programs, verdicts)?;
@@ -44,7 +46,7 @@ pub(crate) fn run(programs: &Programs, verdicts: &mut Verdicts) -> Result<()> {
         let case = format!("flannel → tweedd → flannel, with flannel's {name} manifest");
         verdicts.run(&case, || takeover::there_and_back(programs, manifest))?;
     }
-    Ok(())
+    verdicts.run("upgrade of an older tweed, and back", || takeover::upgrade(programs))
 }
 
 fn story(programs: &Programs, verdicts: &mut Verdicts) -> Result<()> {

@@ -1,4 +1,4 @@
-//! A cluster of flannel becomes one of `tweedd`, and of flannel again, as the guide says.
+//! Daemons are replaced by others, as the guide has it: flannel's by ours and back, older ones by newer.
 
 use std::path::{Path, PathBuf};
 
@@ -78,6 +78,37 @@ pub(super) fn there_and_back(programs: &Programs, manifest: Manifest) -> Result<
         ensure!(nexthops.trim().is_empty(), "{} has nexthops: {nexthops}", machine.name());
     }
     story.reach_each_other("new")?;
+    Ok(counted)
+}
+
+/// The older daemons and the newer ones also share a cluster, while one after the other is replaced.
+pub(super) fn upgrade(programs: &Programs) -> Result<Counted> {
+    let cluster = Cluster::start(programs, 3)?;
+    let (file, image) = (programs.former.join("tweed.yml"), images::FORMER);
+    let manifest = std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+    let former = cluster.file("former.yml");
+    let lines = manifest.lines().map(|line| match line.split_once("image: ") {
+        Some((indent, _)) => format!("{indent}image: {image}\n"),
+        None => format!("{line}\n"),
+    });
+    std::fs::write(&former, lines.collect::<String>())?;
+    cluster.apply(&former)?;
+    cluster.wait_ready()?;
+    let story = Story::of(cluster)?;
+    let subnets = story.cluster.subnets()?;
+    let counted = story.under_load(|probe| {
+        probe.mark("upgrade");
+        story.cluster.apply(Path::new("config/kubernetes/tweed-keep-config.yml"))?;
+        story.cluster.wait_rolled_out(DAEMONS).context("upgrade")?;
+        story.wait_for_config(false, "vxlan")?;
+        probe.mark("rollback");
+        story.cluster.kubectl(&format!("rollout undo {DAEMONS}"))?;
+        story.cluster.wait_rolled_out(DAEMONS).context("rollback")?;
+        probe.mark("upgrade again");
+        story.cluster.kubectl(&format!("rollout undo {DAEMONS}"))?;
+        story.cluster.wait_rolled_out(DAEMONS).context("upgrade again")
+    })?;
+    ensure!(story.cluster.subnets()? == subnets, "other subnets than {subnets:?}");
     Ok(counted)
 }
 
