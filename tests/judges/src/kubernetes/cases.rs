@@ -1,12 +1,12 @@
 //! The cases, each of which begins where the one before has ended.
 
-use std::net::SocketAddr;
-use std::path::Path;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use tweed_lab::{Family, GREETING, PATIENCE, Pod, Probe, Traffic, eventually};
+use tweed_lab::{Backend, Family, GREETING, PATIENCE, Pod, Probe, Stack, Traffic, eventually};
 
 use super::Programs;
 use super::cluster::{Cluster, items, text};
@@ -26,10 +26,27 @@ pub(super) struct Story {
     pub(super) cluster: Cluster,
 }
 
+type Case = (&'static str, fn(&mut Story) -> Result<Counted>);
+
 impl Story {
-    pub(super) fn begin(programs: &Programs, story: &mut Option<Self>) -> Result<Counted> {
-        let cluster = Cluster::start(programs, 3)?;
-        cluster.apply(Path::new("config/kubernetes/tweed.yml"))?;
+    pub(super) const CASES: &[Case] = &[
+        ("pods on three nodes reach each other", |story| story.under_load(|_| Ok(()))),
+        ("services by kube-proxy", |story| story.services_answer()),
+        ("0 → 60 → 0 pods leave nothing", |story| story.pods_leave_nothing()),
+        ("vxlan → host-gw → vxlan by edits", |story| story.flip()),
+        ("rollout restart", |story| story.rollout_restart()),
+        ("a node is deleted and joins again", Self::node_joins_again),
+        ("a node loses its power", Self::reboot),
+        ("a node loses its power while the API server is away", Self::reboot_without_server),
+    ];
+
+    pub(super) fn begin(
+        programs: &Programs,
+        stack: Stack,
+        story: &mut Option<Self>,
+    ) -> Result<Counted> {
+        let cluster = Cluster::start(programs, stack)?;
+        cluster.apply(&manifest(&cluster)?)?;
         let ready = cluster.wait_ready()?;
         cluster.wait_rolled_out(DAEMONS)?;
         *story = Some(Self::of(cluster)?);
@@ -42,18 +59,14 @@ impl Story {
         Ok(Self { cluster })
     }
 
-    pub(super) fn pods_reach_each_other(&self) -> Result<Counted> {
-        self.under_load(|_| Ok(()))
-    }
-
     /// All pods of this name.
     pub(super) fn reach_each_other(&self, name: &str) -> Result<()> {
         let pods = workload::pods(&self.cluster, name)?;
         Load::start(&self.cluster, &pods)?.finish().map(drop)
     }
 
-    pub(super) fn services_answer(&self) -> Result<Counted> {
-        let (service, port) = workload::service(&self.cluster, ECHO)?;
+    fn services_answer(&self) -> Result<Counted> {
+        let (services, port) = workload::service(&self.cluster, ECHO)?;
         let answers = |from: &tweed_lab::Namespace, to: SocketAddr| {
             eventually(PATIENCE, || {
                 let answer = from.get(to, "/")?;
@@ -62,25 +75,25 @@ impl Story {
             })
         };
         let mut requests = 0;
-        for pod in workload::pods(&self.cluster, ECHO)? {
-            // Each of the three pods behind the service is hit, by chance.
-            for _ in 0..10 {
-                answers(pod.namespace(), (service, 80).into())?;
-                requests += 1;
-            }
-        }
-        for machine in &self.cluster.machines {
-            let node = machine.node().address(Family::V4)?;
-            for _ in 0..10 {
-                answers(self.cluster.control.namespace(), (node, port).into())?;
-                answers(machine.node().namespace(), (service, 80).into())?;
-                requests += 2;
+        // Each of the three pods behind the service is hit, by chance.
+        for _ in 0..10 {
+            for service in &services {
+                for pod in workload::pods(&self.cluster, ECHO)? {
+                    answers(pod.namespace(), (*service, 80).into())?;
+                    requests += 1;
+                }
+                for machine in &self.cluster.machines {
+                    answers(machine.node().namespace(), (*service, 80).into())?;
+                    let node = machine.node().address(family_of(*service))?;
+                    answers(self.cluster.control.namespace(), (node, port).into())?;
+                    requests += 2;
+                }
             }
         }
         Ok(remark(format!("{requests} requests from pods, hosts and outside")))
     }
 
-    pub(super) fn pods_leave_nothing(&self) -> Result<Counted> {
+    fn pods_leave_nothing(&self) -> Result<Counted> {
         const MANY: &str = "many";
         let remains = || self.cluster.machines.iter().map(remains).collect::<Result<Vec<_>>>();
         let before = remains()?;
@@ -97,42 +110,42 @@ impl Story {
         Ok(remark(format!("{sums} reservations and interfaces, before and after")))
     }
 
-    pub(super) fn flip(&self) -> Result<Counted> {
+    fn flip(&self) -> Result<Counted> {
         self.under_load(|probe| {
-            for (name, mixed, backend, device) in [
-                ("Mixed on", true, "vxlan", "flannel.1"),
-                ("host-gw", true, "host-gw", "eth0"),
-                ("Mixed off", false, "host-gw", "eth0"),
-                ("Mixed on again", true, "host-gw", "eth0"),
-                ("vxlan", true, "vxlan", "flannel.1"),
-                ("Mixed off at the end", false, "vxlan", "flannel.1"),
+            for (name, mixed, backend) in [
+                ("Mixed on", true, Backend::Vxlan),
+                ("host-gw", true, Backend::HostGw),
+                ("Mixed off", false, Backend::HostGw),
+                ("Mixed on again", true, Backend::HostGw),
+                ("vxlan", true, Backend::Vxlan),
+                ("Mixed off at the end", false, Backend::Vxlan),
             ] {
                 probe.mark(name);
                 self.write_config(mixed, backend).context(name)?;
                 self.wait_for_config(mixed, backend).context(name)?;
-                self.cluster.wait_for_routes(device).context(name)?;
+                self.cluster.wait_for_routes(backend).context(name)?;
                 probe.run_for(Duration::from_secs(2));
             }
             Ok(())
         })
     }
 
-    fn write_config(&self, mixed: bool, backend: &str) -> Result<()> {
-        let config =
-            json!({"Network": "10.244.0.0/16", "Mixed": mixed, "Backend": {"Type": backend}});
-        let patch = json!({"data": {"net-conf.json": config.to_string()}}).to_string();
+    fn write_config(&self, mixed: bool, backend: Backend) -> Result<()> {
+        let rest = format!(r#""Mixed":{mixed},"Backend":{{"Type":"{}"}}"#, backend.name());
+        let config = self.cluster.stack.config(&rest);
+        let patch = json!({"data": {"net-conf.json": config}}).to_string();
         let patch = [&["patch"], &CONFIG[..], &["--type=merge", "--patch", &patch]].concat();
         self.cluster.kubectl_of(&patch).map(drop)
     }
 
     /// Kubelets write the edit into the pods after a while.
-    pub(super) fn wait_for_config(&self, mixed: bool, backend: &str) -> Result<()> {
+    pub(super) fn wait_for_config(&self, mixed: bool, backend: Backend) -> Result<()> {
         eventually(PATIENCE * 2, || {
             for machine in &self.cluster.machines {
                 let status = self.status(machine)?;
                 let is_mixed = status.pointer("/mixed").and_then(Value::as_bool);
                 let is = text(&status, "/backend");
-                let is_so = is_mixed == Some(mixed) && is == backend;
+                let is_so = is_mixed == Some(mixed) && is == backend.name();
                 ensure!(is_so, "{}: mixed {is_mixed:?}, backend {is}", machine.name());
             }
             Ok(())
@@ -145,7 +158,7 @@ impl Story {
         Ok(serde_json::from_str(&machine.host().run(&tweedctl, &["status", "-o", "json"])?)?)
     }
 
-    pub(super) fn rollout_restart(&self) -> Result<Counted> {
+    fn rollout_restart(&self) -> Result<Counted> {
         self.under_load(|_| {
             self.cluster.kubectl(&format!("rollout restart {DAEMONS}"))?;
             self.cluster.wait_rolled_out(DAEMONS)
@@ -153,7 +166,7 @@ impl Story {
     }
 
     /// The last node. It gets another subnet, so its pods are deleted; the others lose nothing.
-    pub(super) fn node_joins_again(&mut self) -> Result<Counted> {
+    fn node_joins_again(&mut self) -> Result<Counted> {
         let last = self.cluster.machines.last().context("no machine")?.name().to_owned();
         let before = self.cluster.subnets()?;
         let counted = self.others_under_load(&last, |story| {
@@ -168,7 +181,7 @@ impl Story {
         Ok(counted)
     }
 
-    pub(super) fn reboot(&mut self) -> Result<Counted> {
+    fn reboot(&mut self) -> Result<Counted> {
         let last = self.cluster.machines.last().context("no machine")?.name().to_owned();
         let counted = self.others_under_load(&last, |story| {
             story.with_last(|machine, _| machine.cut_power())?;
@@ -178,7 +191,7 @@ impl Story {
         Ok(counted)
     }
 
-    pub(super) fn reboot_without_server(&mut self) -> Result<Counted> {
+    fn reboot_without_server(&mut self) -> Result<Counted> {
         let last = self.cluster.machines.last().context("no machine")?.name().to_owned();
         let counted = self.others_under_load(&last, |story| {
             story.cluster.stop_server()?;
@@ -205,7 +218,7 @@ impl Story {
     fn back_to_normal(&self) -> Result<()> {
         self.cluster.wait_ready()?;
         self.cluster.wait_rolled_out(DAEMONS)?;
-        self.cluster.wait_for_routes("flannel.1")?;
+        self.cluster.wait_for_routes(Backend::Vxlan)?;
         self.cluster.wait_rolled_out(&format!("daemonset {ECHO}"))?;
         // A pod may end and start again while its node comes back.
         eventually(PATIENCE * 2, || {
@@ -248,7 +261,7 @@ struct Load {
 
 impl Load {
     fn start(cluster: &Cluster, pods: &[Pod]) -> Result<Self> {
-        let pairs = workload::pairs(pods);
+        let pairs = workload::pairs(cluster, pods);
         let traffic = Traffic::start(&pairs)?;
         let probe = cluster.lab.probe(&pairs, RATE)?;
         probe.run_for(Duration::from_secs(1));
@@ -264,6 +277,25 @@ impl Load {
         let remark = format!("{} messages in streams, {} pages", tally.echoes, tally.pages);
         Ok(Counted { packets: report.total(), remark, ..Counted::default() })
     }
+}
+
+/// The shipped one; in dual stack, with a network of IPv6 in its network config.
+fn manifest(cluster: &Cluster) -> Result<PathBuf> {
+    const SHIPPED: &str = "config/kubernetes/tweed.yml";
+    const NETWORK: &str = r#""Network": "10.244.0.0/16","#;
+    if cluster.stack == Stack::V4 {
+        return Ok(SHIPPED.into());
+    }
+    let shipped = std::fs::read_to_string(SHIPPED).context(SHIPPED)?;
+    ensure!(shipped.contains(NETWORK), "{SHIPPED} has another network");
+    let both = format!(r#"{NETWORK} "EnableIPv6": true, "IPv6Network": "fd00:244::/48","#);
+    let file = cluster.file("dual.yml");
+    std::fs::write(&file, shipped.replace(NETWORK, &both))?;
+    Ok(file)
+}
+
+fn family_of(address: IpAddr) -> Family {
+    if address.is_ipv4() { Family::V4 } else { Family::V6 }
 }
 
 fn remark(remark: String) -> Counted {

@@ -7,13 +7,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use tweed_lab::{Family, Lab, Node, PATIENCE, Process, Segment, eventually};
+use tweed_lab::{Backend, Family, Lab, Node, PATIENCE, Process, Segment, Stack, eventually};
 
 use super::machine::Machine;
 use super::{Programs, images};
 
-pub(super) const PODS: &str = "10.244.0.0/16";
-const SERVICES: &str = "10.96.0.0/16";
 /// What the first start of all programs may take on a busy machine.
 const START: Duration = Duration::from_secs(180);
 const PORT: u16 = 6443;
@@ -21,6 +19,7 @@ const PORT: u16 = 6443;
 const ADMIN: &str = "admin.json";
 
 pub(super) struct Cluster {
+    pub(super) stack: Stack,
     pub(super) machines: Vec<Machine>,
     pub(super) control: Node,
     /// The program that contains all programs of Kubernetes.
@@ -34,18 +33,27 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    /// Machines n1, n2, … without a network of pods.
-    pub(super) fn start(programs: &Programs, machines: usize) -> Result<Self> {
+    /// Machines n1, n2 and n3 without a network of pods.
+    pub(super) fn start(programs: &Programs, stack: Stack) -> Result<Self> {
         let lab = Lab::new(programs.binaries.clone())?;
-        let segment = lab.segment("172.30.0.0/24")?;
+        let segment = lab.segment(stack.segment(1))?;
         let control = lab.node("control", &segment)?;
         let kubernetes = std::fs::canonicalize(&programs.kubernetes)?;
         let tweedctl = std::fs::canonicalize(&programs.binaries.tweedctl)?;
         let images = images::save(&lab, programs)?;
-        let numbers = 1..=machines;
+        let numbers = 1..=3;
         let machines = Vec::new();
-        let mut cluster =
-            Self { machines, control, kubernetes, tweedctl, server: None, segment, images, lab };
+        let mut cluster = Self {
+            stack,
+            machines,
+            control,
+            kubernetes,
+            tweedctl,
+            server: None,
+            segment,
+            images,
+            lab,
+        };
         cluster.write_files(numbers.clone())?;
         cluster.start_control_plane()?;
         for number in numbers {
@@ -79,8 +87,8 @@ impl Cluster {
             &["kube-controller-manager", "--leader-elect=false", "--allocate-node-cidrs"],
             &[
                 kubeconfig.clone(),
-                ("--cluster-cidr", PODS.to_owned()),
-                ("--service-cluster-ip-range", SERVICES.to_owned()),
+                ("--cluster-cidr", pods(self.stack)),
+                ("--service-cluster-ip-range", services(self.stack)),
                 ("--service-account-private-key-file", format!("{folder}/key")),
                 ("--root-ca-file", format!("{folder}/certs/apiserver.crt")),
                 // A machine that is gone is noticed in seconds.
@@ -112,7 +120,7 @@ impl Cluster {
                 ("--service-account-key-file", format!("{folder}/key")),
                 ("--service-account-signing-key-file", format!("{folder}/key")),
                 ("--token-auth-file", format!("{folder}/tokens")),
-                ("--service-cluster-ip-range", SERVICES.to_owned()),
+                ("--service-cluster-ip-range", services(self.stack)),
             ],
         )?;
         let words = || server.last_words();
@@ -151,7 +159,10 @@ impl Cluster {
 
     fn add_machine(&mut self, name: &str) -> Result<()> {
         let node = self.lab.node(name, &self.segment)?;
-        node.ip(format!("route add default via {}", self.control.address(Family::V4)?))?;
+        for family in self.stack.families() {
+            let (gateway, flag) = (self.control.address(*family)?, family.flag());
+            node.ip(format!("{flag} route add default via {gateway}"))?;
+        }
         let machine = Machine::start(self, &node)?;
         self.machines.push(machine);
         Ok(())
@@ -218,17 +229,22 @@ impl Cluster {
         self.kubectl(&what).map(drop)
     }
 
-    /// Each machine's route to the subnet of each other is the one that `device` names.
-    pub(super) fn wait_for_routes(&self, device: &str) -> Result<()> {
+    /// Each machine's routes to the subnets of each other go through a device of this name.
+    pub(super) fn wait_for_routes(&self, backend: Backend) -> Result<()> {
         eventually(PATIENCE, || {
             let subnets = self.subnets()?;
             for machine in &self.machines {
-                for (name, subnet) in &subnets {
-                    if machine.name() == name {
-                        continue;
-                    }
-                    let route = machine.node().ip(format!("route show {subnet}"))?;
-                    let is_so = route.contains(&format!("dev {device}"));
+                for (name, subnet) in subnets.iter().filter(|(name, _)| name != machine.name()) {
+                    let is_v6 = subnet.contains(':');
+                    let device = match backend {
+                        Backend::HostGw => "eth0",
+                        Backend::Vxlan if is_v6 => "flannel-v6.1",
+                        Backend::Vxlan => "flannel.1",
+                    };
+                    let family = if is_v6 { Family::V6 } else { Family::V4 };
+                    let route =
+                        machine.node().ip(format!("{} route show {subnet}", family.flag()))?;
+                    let is_so = route.contains(&format!("dev {device} "));
                     ensure!(is_so, "{}: route to {name}: {route:?}", machine.name());
                 }
             }
@@ -237,16 +253,35 @@ impl Cluster {
         .map(drop)
     }
 
-    /// The names of all nodes, with their subnets.
+    /// The name of each node with each of its subnets.
     pub(super) fn subnets(&self) -> Result<Vec<(String, String)>> {
         let nodes = self.get("nodes")?;
-        let subnet = |node| {
-            let (name, subnet) = (text(node, "/metadata/name"), text(node, "/spec/podCIDR"));
-            ensure!(!subnet.is_empty(), "{name} has no subnet");
-            Ok((name.to_owned(), subnet.to_owned()))
-        };
-        items(&nodes).map(subnet).collect()
+        let mut all = Vec::new();
+        for node in items(&nodes) {
+            let name = text(node, "/metadata/name");
+            let subnets = node.pointer("/spec/podCIDRs").and_then(Value::as_array);
+            let subnets = subnets.with_context(|| format!("{name} has no subnet"))?;
+            all.extend(subnets.iter().map(|subnet| (name.to_owned(), text(subnet, "").to_owned())));
+        }
+        Ok(all)
     }
+}
+
+/// The networks of all pods, for Kubernetes.
+pub(super) fn pods(stack: Stack) -> String {
+    networks(stack, "10.244.0.0/16", "fd00:244::/48")
+}
+
+fn services(stack: Stack) -> String {
+    networks(stack, "10.96.0.0/16", "fd00:96::/112")
+}
+
+fn networks(stack: Stack, v4: &str, v6: &str) -> String {
+    let network = |family: &Family| match family {
+        Family::V4 => v4,
+        Family::V6 => v6,
+    };
+    stack.families().iter().map(network).collect::<Vec<_>>().join(",")
 }
 
 pub(super) fn items(list: &Value) -> impl Iterator<Item = &Value> {

@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use serde_json::json;
 use tweed_lab::{Containerd, Family, Host, Node, Pod, Process};
 
-use super::cluster::{Cluster, PODS, text};
+use super::cluster::{Cluster, pods, text};
 
 pub(super) struct Machine {
     host: Host,
@@ -126,7 +126,8 @@ fn start_kubelet(cluster: &Cluster, host: &Host) -> Result<Process> {
     });
     std::fs::write(host.path("/run/kubelet.json"), config.to_string())?;
     std::fs::write(host.path("/run/kubelet.kubeconfig"), cluster.kubeconfig(name)?)?;
-    let address = host.node().address(Family::V4)?.to_string();
+    let addresses = cluster.stack.families().iter().map(|family| host.node().address(*family));
+    let addresses = addresses.map(|it| Ok(it?.to_string())).collect::<Result<Vec<_>>>()?;
     host.start_as(
         "kubelet",
         &cluster.kubernetes.display().to_string(),
@@ -135,7 +136,7 @@ fn start_kubelet(cluster: &Cluster, host: &Host) -> Result<Process> {
             "--config=/run/kubelet.json",
             "--kubeconfig=/run/kubelet.kubeconfig",
             &format!("--hostname-override={name}"),
-            &format!("--node-ip={address}"),
+            &format!("--node-ip={}", addresses.join(",")),
         ],
     )
 }
@@ -150,7 +151,7 @@ fn start_proxy(cluster: &Cluster, host: &Host) -> Result<Process> {
             "--proxy-mode=nftables",
             "--kubeconfig=/run/proxy.kubeconfig",
             &format!("--hostname-override={}", host.node().name()),
-            &format!("--cluster-cidr={PODS}"),
+            &format!("--cluster-cidr={}", pods(cluster.stack)),
             // These are parameters of the whole machine.
             "--conntrack-max-per-core=0",
             "--conntrack-tcp-timeout-established=0",

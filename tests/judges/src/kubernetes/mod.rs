@@ -9,10 +9,10 @@ mod workload;
 
 use std::path::PathBuf;
 
-use anyhow::Result;
-use tweed_lab::Binaries;
+use anyhow::{Context, Result};
+use tweed_lab::{Binaries, Stack};
 
-use crate::verdict::Verdicts;
+use crate::verdict::{Counted, Verdicts};
 use cases::Story;
 use takeover::Manifest;
 
@@ -38,10 +38,9 @@ impl Programs {
     }
 }
 
-/// All cases in order, in one cluster: each begins where the one before has ended. The last three have
-/// clusters of their own.
 pub(crate) fn run(programs: &Programs, verdicts: &mut Verdicts) -> Result<()> {
-    story(programs, verdicts)?;
+    story(programs, Stack::V4, verdicts)?;
+    story(programs, Stack::Dual, verdicts)?;
     for (name, manifest) in [("released", Manifest::Released), ("source's", Manifest::OfSource)] {
         let case = format!("flannel → tweedd → flannel, with flannel's {name} manifest");
         verdicts.run(&case, || takeover::there_and_back(programs, manifest))?;
@@ -49,18 +48,16 @@ pub(crate) fn run(programs: &Programs, verdicts: &mut Verdicts) -> Result<()> {
     verdicts.run("upgrade of an older tweed, and back", || takeover::upgrade(programs))
 }
 
-fn story(programs: &Programs, verdicts: &mut Verdicts) -> Result<()> {
+/// Cases in one cluster: each begins where the one before has ended.
+fn story(programs: &Programs, stack: Stack, verdicts: &mut Verdicts) -> Result<()> {
     let mut story = None;
-    verdicts.run("three nodes are Ready by the manifest", || Story::begin(programs, &mut story))?;
-    let Some(mut story) = story else { return Ok(()) };
-    verdicts.run("pods on three nodes reach each other", || story.pods_reach_each_other())?;
-    verdicts.run("services by kube-proxy", || story.services_answer())?;
-    verdicts.run("0 → 60 → 0 pods leave nothing", || story.pods_leave_nothing())?;
-    verdicts.run("vxlan → host-gw → vxlan by edits", || story.flip())?;
-    verdicts.run("rollout restart", || story.rollout_restart())?;
-    verdicts.run("a node is deleted and joins again", || story.node_joins_again())?;
-    verdicts.run("a node loses its power", || story.reboot())?;
-    verdicts.run("a node loses its power while the API server is away", || {
-        story.reboot_without_server()
-    })
+    let mut case = |name: &str, play: &mut dyn FnMut(&mut Option<Story>) -> Result<Counted>| {
+        let case = if stack == Stack::V4 { name.to_owned() } else { format!("{name}, dual stack") };
+        verdicts.run(&case, || play(&mut story))
+    };
+    case("three nodes are Ready by the manifest", &mut |it| Story::begin(programs, stack, it))?;
+    for (name, play) in Story::CASES {
+        case(name, &mut |story| play(story.as_mut().context("there is no cluster")?))?;
+    }
+    Ok(())
 }

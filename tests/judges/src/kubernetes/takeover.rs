@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
+use tweed_lab::{Backend, Stack};
 
 use super::cases::{DAEMONS, Story};
 use super::cluster::Cluster;
@@ -48,7 +49,7 @@ impl Manifest {
 
 /// The commands are those of docs/guides/kubernetes-install.md.
 pub(super) fn there_and_back(programs: &Programs, manifest: Manifest) -> Result<Counted> {
-    let cluster = Cluster::start(programs, 3)?;
+    let cluster = Cluster::start(programs, Stack::V4)?;
     let flannel = manifest.file(&cluster, programs)?;
     cluster.apply(&flannel)?;
     cluster.wait_ready()?;
@@ -58,7 +59,7 @@ pub(super) fn there_and_back(programs: &Programs, manifest: Manifest) -> Result<
         probe.mark("to tweedd");
         let tweed = Path::new("config/kubernetes/tweed-keep-config.yml");
         manifest.change_to(&story.cluster, tweed).context("to tweedd")?;
-        story.wait_for_config(false, "vxlan")?;
+        story.wait_for_config(false, Backend::Vxlan)?;
         // New pods, by the other plugin.
         workload::scale(&story.cluster, "new", 6)?;
         story.reach_each_other("new").context("new pods")?;
@@ -83,7 +84,7 @@ pub(super) fn there_and_back(programs: &Programs, manifest: Manifest) -> Result<
 
 /// The older daemons and the newer ones also share a cluster, while one after the other is replaced.
 pub(super) fn upgrade(programs: &Programs) -> Result<Counted> {
-    let cluster = Cluster::start(programs, 3)?;
+    let cluster = Cluster::start(programs, Stack::V4)?;
     let (file, image) = (programs.former.join("tweed.yml"), images::FORMER);
     let manifest = std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
     let former = cluster.file("former.yml");
@@ -100,7 +101,7 @@ pub(super) fn upgrade(programs: &Programs) -> Result<Counted> {
         probe.mark("upgrade");
         story.cluster.apply(Path::new("config/kubernetes/tweed-keep-config.yml"))?;
         story.cluster.wait_rolled_out(DAEMONS).context("upgrade")?;
-        story.wait_for_config(false, "vxlan")?;
+        story.wait_for_config(false, Backend::Vxlan)?;
         probe.mark("rollback");
         story.cluster.kubectl(&format!("rollout undo {DAEMONS}"))?;
         story.cluster.wait_rolled_out(DAEMONS).context("rollback")?;

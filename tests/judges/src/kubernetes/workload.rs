@@ -58,19 +58,22 @@ pub(super) fn scale(cluster: &Cluster, name: &str, replicas: usize) -> Result<()
     .map(drop)
 }
 
-/// A service in front of the pods of this name, with a port of each node; its address and that port.
-pub(super) fn service(cluster: &Cluster, name: &str) -> Result<(IpAddr, u16)> {
+/// A service in front of the pods of this name, with a port of each node; its addresses and that port.
+pub(super) fn service(cluster: &Cluster, name: &str) -> Result<(Vec<IpAddr>, u16)> {
     cluster.apply_object(&json!({
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {"name": name, "namespace": "default"},
-        "spec": {"type": "NodePort", "selector": {"app": name}, "ports": [{"port": 80}]},
+        "spec": {"type": "NodePort", "ipFamilyPolicy": "PreferDualStack", "selector": {"app": name}, "ports": [{"port": 80}]},
     }))?;
     let service = cluster.get(&format!("service {name}"))?;
-    let address = text(&service, "/spec/clusterIP").parse().context("no address")?;
+    let addresses = service.pointer("/spec/clusterIPs").and_then(Value::as_array);
+    let addresses = addresses.into_iter().flatten().map(|address| text(address, "").parse());
+    let addresses = addresses.collect::<Result<Vec<_>, _>>()?;
+    ensure!(addresses.len() == cluster.stack.families().len(), "{addresses:?}");
     let port = service.pointer("/spec/ports/0/nodePort").and_then(Value::as_u64);
     let port = port.context("no port")?;
-    Ok((address, u16::try_from(port)?))
+    Ok((addresses, u16::try_from(port)?))
 }
 
 /// Handles to the running pods of this name.
@@ -86,11 +89,14 @@ pub(super) fn pods(cluster: &Cluster, name: &str) -> Result<Vec<Pod>> {
     Ok(found)
 }
 
-/// Each ordered pair on different nodes.
-pub(super) fn pairs(pods: &[Pod]) -> Vec<Pair> {
+/// Each ordered pair on different nodes, in each family.
+pub(super) fn pairs(cluster: &Cluster, pods: &[Pod]) -> Vec<Pair> {
     let pairs = pods.iter().flat_map(|from| pods.iter().map(move |to| (from, to)));
     let apart = pairs.filter(|(from, to)| from.node() != to.node());
-    let pair =
-        |(from, to): (&Pod, &Pod)| Pair { from: from.clone(), to: to.clone(), family: Family::V4 };
-    apart.map(pair).collect()
+    let each = |(from, to): (&Pod, &Pod)| {
+        let families = cluster.stack.families().iter();
+        let pair = |family: &Family| Pair { from: from.clone(), to: to.clone(), family: *family };
+        families.map(pair).collect::<Vec<_>>()
+    };
+    apart.flat_map(each).collect()
 }
