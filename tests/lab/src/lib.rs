@@ -53,11 +53,11 @@ use anyhow::Result;
 pub use nix::sys::signal::Signal;
 
 pub use config::{Backend, Stack};
-pub use kernel::facts::{Address, Fdb, Link, Neighbour, Path, Route, Vxlan};
+pub use kernel::facts::{Fdb, Link, Neighbour, Path, Route, Vxlan};
 pub use kernel::matrix::{Matrix, Ping, pairs, paths, wait_for_paths};
 pub use kernel::monitor::{Change, Monitor};
 pub use kernel::snapshot::Snapshot;
-pub use network::address::Family;
+pub use network::address::{Address, Family};
 pub use network::http::Answer;
 pub use network::namespace::Namespace;
 pub use network::pod::Pod;

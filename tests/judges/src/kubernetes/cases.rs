@@ -106,7 +106,7 @@ impl Story {
             ensure!(after == before, "before {before:?}, after {after:?}");
             Ok(())
         })?;
-        let sums = before.iter().flatten().count();
+        let sums: usize = before.iter().flatten().sum();
         Ok(remark(format!("{sums} reservations and interfaces, before and after")))
     }
 

@@ -10,21 +10,14 @@ use super::cluster::{Cluster, pods, text};
 
 pub(super) struct Machine {
     host: Host,
-    running: Running,
-}
-
-/// What ends with a power cut.
-struct Running {
-    _containerd: Containerd,
     kubelet: Process,
-    proxy: Process,
 }
 
 impl Machine {
     pub(super) fn start(cluster: &Cluster, node: &Node) -> Result<Self> {
         let host = Host::boot_for_kubelet(node)?;
-        let running = Running::start(cluster, &host)?;
-        Ok(Self { host, running })
+        let kubelet = start_all(cluster, &host)?;
+        Ok(Self { host, kubelet })
     }
 
     pub(super) fn name(&self) -> &str {
@@ -48,8 +41,8 @@ impl Machine {
     }
 
     pub(super) fn restart_kubelet(&mut self, cluster: &Cluster) -> Result<()> {
-        self.running.kubelet.kill()?;
-        self.running.kubelet = start_kubelet(cluster, &self.host)?;
+        self.kubelet.kill()?;
+        self.kubelet = start_kubelet(cluster, &self.host)?;
         Ok(())
     }
 
@@ -70,33 +63,22 @@ impl Machine {
     }
 
     pub(super) fn boot(&mut self, cluster: &Cluster) -> Result<()> {
-        self.running = Running::start(cluster, &self.host)?;
+        self.kubelet = start_all(cluster, &self.host)?;
         Ok(())
     }
 }
 
-impl Running {
-    fn start(cluster: &Cluster, host: &Host) -> Result<Self> {
-        let containerd = Containerd::on(host)?;
-        for image in cluster.images() {
-            std::fs::copy(image, host.path("/run/image.tar"))?;
-            host.run("ctr", &["--namespace=k8s.io", "images", "import", "/run/image.tar"])?;
-        }
-        // Plugins of Debian that the config of pods names.
-        host.run("sh", &["-c", "ln -sf /usr/lib/cni/* /opt/cni/bin/"])?;
-        let kubelet = start_kubelet(cluster, host)?;
-        let proxy = start_proxy(cluster, host)?;
-        Ok(Self { _containerd: containerd, kubelet, proxy })
+/// Starts what runs on a machine; returns the kubelet.
+fn start_all(cluster: &Cluster, host: &Host) -> Result<Process> {
+    Containerd::on(host)?;
+    for image in cluster.images() {
+        std::fs::copy(image, host.path("/run/image.tar"))?;
+        host.run("ctr", &["--namespace=k8s.io", "images", "import", "/run/image.tar"])?;
     }
-}
-
-impl Drop for Machine {
-    fn drop(&mut self) {
-        let Running { kubelet, proxy, .. } = &self.running;
-        for process in [kubelet, proxy] {
-            let _ = process.kill();
-        }
-    }
+    // Plugins of Debian that the config of pods names.
+    host.run("sh", &["-c", "ln -sf /usr/lib/cni/* /opt/cni/bin/"])?;
+    start_proxy(cluster, host)?;
+    start_kubelet(cluster, host)
 }
 
 fn start_kubelet(cluster: &Cluster, host: &Host) -> Result<Process> {

@@ -4,11 +4,9 @@ use std::fmt::{Display, Formatter};
 use std::net::IpAddr;
 
 use anyhow::{Context, Result};
-use ipnetwork::IpNetwork;
 use serde::Deserialize;
 
-use crate::network::address::Family;
-use crate::network::namespace::Namespace;
+use crate::network::address::{Address, Family};
 use crate::node::Node;
 
 /// A route, as `ip route` shows it.
@@ -106,13 +104,6 @@ pub struct Vxlan {
     pub local: Option<IpAddr>,
 }
 
-/// An address of a device.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Address {
-    pub address: IpNetwork,
-    pub scope: String,
-}
-
 /// The path of packets to a peer's subnet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Path {
@@ -191,14 +182,8 @@ impl Node {
 
     /// Empty if the device does not exist.
     pub fn addresses(&self, dev: &str) -> Result<Vec<Address>> {
-        addresses(self.namespace(), dev)
+        self.namespace().addresses(dev)
     }
-}
-
-pub(crate) fn addresses(namespace: &Namespace, dev: &str) -> Result<Vec<Address>> {
-    let all: Vec<AddressesJson> = namespace.ip_json("address show")?;
-    let ours = all.into_iter().filter(|link| link.ifname == dev);
-    ours.flat_map(|link| link.addr_info).map(Address::try_from).collect()
 }
 
 #[derive(Deserialize)]
@@ -233,27 +218,5 @@ impl TryFrom<LinkJson> for Link {
         let up = json.flags.iter().any(|flag| flag == "UP");
         let (index, name, mac, mtu) = (json.ifindex, json.ifname, json.address, json.mtu);
         Ok(Self { index, name, mac, mtu, up, vxlan })
-    }
-}
-
-#[derive(Deserialize)]
-struct AddressesJson {
-    ifname: String,
-    addr_info: Vec<AddressJson>,
-}
-
-#[derive(Deserialize)]
-struct AddressJson {
-    local: IpAddr,
-    prefixlen: u8,
-    scope: String,
-}
-
-impl TryFrom<AddressJson> for Address {
-    type Error = anyhow::Error;
-
-    fn try_from(json: AddressJson) -> Result<Self> {
-        let address = IpNetwork::new(json.local, json.prefixlen)?;
-        Ok(Self { address, scope: json.scope })
     }
 }

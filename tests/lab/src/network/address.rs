@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use anyhow::{Result, ensure};
 use ipnetwork::IpNetwork;
+use serde::Deserialize;
 
 /// IPv4 or IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -36,6 +37,35 @@ impl Family {
             Self::V4 => "-4",
             Self::V6 => "-6",
         }
+    }
+}
+
+/// An address of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Address {
+    pub address: IpNetwork,
+    pub scope: String,
+}
+
+#[derive(Deserialize)]
+pub(super) struct AddressesJson {
+    pub(super) ifname: String,
+    pub(super) addr_info: Vec<AddressJson>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct AddressJson {
+    local: IpAddr,
+    prefixlen: u8,
+    scope: String,
+}
+
+impl TryFrom<AddressJson> for Address {
+    type Error = anyhow::Error;
+
+    fn try_from(json: AddressJson) -> Result<Self> {
+        let address = IpNetwork::new(json.local, json.prefixlen)?;
+        Ok(Self { address, scope: json.scope })
     }
 }
 

@@ -11,6 +11,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use nix::sched::{CloneFlags, setns};
 use serde::de::DeserializeOwned;
 
+use crate::network::address::{Address, AddressesJson};
 use crate::network::http::{self, Answer};
 use crate::wait::lock;
 
@@ -112,6 +113,13 @@ impl Namespace {
     pub fn ip_json<T: DeserializeOwned>(&self, arguments: &str) -> Result<Vec<T>> {
         objects(&self.ip(&format!("-json {arguments}"))?)
             .with_context(|| format!("reading `ip -json {arguments}`"))
+    }
+
+    /// The addresses of a device.
+    pub fn addresses(&self, dev: &str) -> Result<Vec<Address>> {
+        let all: Vec<AddressesJson> = self.ip_json("address show")?;
+        let ours = all.into_iter().filter(|link| link.ifname == dev);
+        ours.flat_map(|link| link.addr_info).map(Address::try_from).collect()
     }
 
     /// `bridge(8)` with `arguments`.

@@ -6,7 +6,6 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::kernel::facts;
 use crate::network::pod::Pod;
 use crate::node::Node;
 use crate::process::Process;
@@ -197,7 +196,7 @@ fn adopt(node: &Node, namespace: &Path, name: &str) -> Result<Option<Pod>> {
     let Some(process) = processes.into_iter().find(is_there) else { return Ok(None) };
     let pid = process.file_name().unwrap_or_default().to_string_lossy();
     let namespace = world.attach(&label, &pid)?;
-    let addresses = facts::addresses(&namespace, "eth0")?;
+    let addresses = namespace.addresses("eth0")?;
     let addresses = addresses.into_iter().filter(|it| it.scope == "global").map(|it| it.address);
     let pod = Pod::adopted(node.name(), &label, namespace, addresses.collect());
     world.add_pod(&pod);
