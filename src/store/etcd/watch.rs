@@ -102,8 +102,8 @@ pub(super) struct Watch {
 const SILENCE: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The range of a ping: a watch of no keys, which every server refuses at once.
-/// `etcd grpc-proxy` does not answer a request for progress, and that of etcd 3.4 ends at one.
+/// The range of a ping: a watch of no keys, which every server refuses at once. `etcd grpc-proxy` does
+/// not answer a request for progress.
 const NO_KEYS: (&str, &str) = ("b", "a");
 
 /// The id of a refused watch.
