@@ -125,6 +125,9 @@ impl Documents for KubeSubnetManager {
                 continue;
             }
             until_ready().await;
+            if ours.borrow().held().map(|node| &node.uid) != uid.as_ref() {
+                continue;
+            }
             let now = Timestamp::now().strftime(request::SECONDS).to_string();
             match shared.client.once(&request::clear_condition(&name, &now)).await {
                 Ok(_) => {
