@@ -75,7 +75,7 @@ judge-etcd: packages target/judges/etcd/etcd ## Run the tests of store and clust
 	PATH=$(CURDIR)/target/judges/etcd:$$PATH $(TESTS) --test etcd
 	PATH=$(CURDIR)/target/judges/etcd:$$PATH $(TESTS) --test cluster -- leases:: store:: migration::flip
 
-judge-kubernetes: flanneld-and-judges runtimes target/apiserver/kubernetes target/judges/former/tweedd ## Run a cluster of kubelets with the shipped manifest; 20 minutes or so, of which 12 compile Kubernetes
+judge-kubernetes: flanneld-and-judges runtimes target/apiserver/kubernetes target/judges/former/tweedd ## Run a cluster of kubelets with the shipped manifest; 25 minutes or so
 	$(CARGO) build --locked --profile demo --bin flannel --package tweed-cni
 	$(JUDGES) kubernetes --kubernetes target/apiserver/kubernetes --plugin target/demo/flannel \
 	    --flannel target/judges/flannel --former target/judges/former
