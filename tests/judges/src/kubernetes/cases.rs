@@ -1,6 +1,6 @@
 //! The cases, each of which begins where the one before has ended.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -84,7 +84,7 @@ impl Story {
                 }
                 for machine in &self.cluster.machines {
                     answers(machine.node().namespace(), (*service, 80).into())?;
-                    let node = machine.node().address(family_of(*service))?;
+                    let node = machine.node().address(Family::of(*service))?;
                     answers(self.cluster.control.namespace(), (node, port).into())?;
                     requests += 2;
                 }
@@ -165,43 +165,35 @@ impl Story {
         })
     }
 
-    /// The last node. It gets another subnet, so its pods are deleted; the others lose nothing.
+    /// The node gets another subnet, so its pods are deleted.
     fn node_joins_again(&mut self) -> Result<Counted> {
-        let last = self.cluster.machines.last().context("no machine")?.name().to_owned();
         let before = self.cluster.subnets()?;
-        let counted = self.others_under_load(&last, |story| {
+        self.change_last(|story, last| {
             story.cluster.kubectl(&format!("delete node {last}"))?;
             story.with_last(Machine::restart_kubelet)?;
             story.cluster.wait_ready()?;
             let here = format!("--field-selector=spec.nodeName={last}");
-            story.cluster.kubectl(&format!("delete pods -l app={ECHO} {here}")).map(drop)
-        })?;
-        ensure!(self.cluster.subnets()? != before, "{last} has the same subnet");
-        self.back_to_normal()?;
-        Ok(counted)
+            story.cluster.kubectl(&format!("delete pods -l app={ECHO} {here}"))?;
+            ensure!(story.cluster.subnets()? != before, "{last} has the same subnet");
+            Ok(())
+        })
     }
 
     fn reboot(&mut self) -> Result<Counted> {
-        let last = self.cluster.machines.last().context("no machine")?.name().to_owned();
-        let counted = self.others_under_load(&last, |story| {
+        self.change_last(|story, _| {
             story.with_last(|machine, _| machine.cut_power())?;
             story.with_last(Machine::boot)
-        })?;
-        self.back_to_normal()?;
-        Ok(counted)
+        })
     }
 
     fn reboot_without_server(&mut self) -> Result<Counted> {
-        let last = self.cluster.machines.last().context("no machine")?.name().to_owned();
-        let counted = self.others_under_load(&last, |story| {
+        self.change_last(|story, _| {
             story.cluster.stop_server()?;
             story.with_last(|machine, _| machine.cut_power())?;
             story.with_last(Machine::boot)?;
             std::thread::sleep(Duration::from_secs(20));
             story.cluster.start_server()
-        })?;
-        self.back_to_normal()?;
-        Ok(counted)
+        })
     }
 
     fn with_last(
@@ -239,17 +231,19 @@ impl Story {
         load.finish()
     }
 
-    /// The same, between the pods of all nodes but this one.
-    fn others_under_load(
+    /// A change of the last node, during which the pods of the others lose nothing.
+    fn change_last(
         &mut self,
-        but: &str,
-        change: impl FnOnce(&mut Self) -> Result<()>,
+        change: impl FnOnce(&mut Self, &str) -> Result<()>,
     ) -> Result<Counted> {
+        let last = self.cluster.machines.last().context("no machine")?.name().to_owned();
         let mut pods = workload::pods(&self.cluster, ECHO)?;
-        pods.retain(|pod| pod.node() != but);
+        pods.retain(|pod| pod.node() != last);
         let load = Load::start(&self.cluster, &pods)?;
-        change(self)?;
-        load.finish()
+        change(self, &last)?;
+        let counted = load.finish()?;
+        self.back_to_normal()?;
+        Ok(counted)
     }
 }
 
@@ -292,10 +286,6 @@ fn manifest(cluster: &Cluster) -> Result<PathBuf> {
     let file = cluster.file("dual.yml");
     std::fs::write(&file, shipped.replace(NETWORK, &both))?;
     Ok(file)
-}
-
-fn family_of(address: IpAddr) -> Family {
-    if address.is_ipv4() { Family::V4 } else { Family::V6 }
 }
 
 fn remark(remark: String) -> Counted {
