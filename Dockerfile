@@ -7,13 +7,14 @@ ENTRYPOINT ["/opt/bin/flanneld"]
 
 # Comes before the compiler, for builders that build every stage up to the target.
 FROM image AS prebuilt
-COPY target/image/ /
+ARG TARGETARCH
+COPY target/image/${TARGETARCH}/ /
 
 FROM docker.io/library/rust:1.95.0-alpine AS compiler
 RUN apk add --no-cache build-base protoc protobuf-dev
 WORKDIR /src
 COPY . .
-RUN config/image/compile
+RUN config/release/compile
 
 FROM image
-COPY --from=compiler /src/target/image/ /
+COPY --from=compiler /src/target/image/*/ /

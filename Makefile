@@ -2,8 +2,10 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 CARGO ?= cargo
-# The target of shipped binaries: without shared libraries.
-STATIC = $(shell uname -m)-unknown-linux-musl
+# What `make release` packs next to the programs of this machine.
+OTHER = $(if $(filter aarch64,$(shell uname -m)),x86_64,aarch64)
+# The folder of this machine's programs.
+SHIPPED = $(shell config/release/compile --folder)
 # Seconds of `make fuzz` for each reader.
 FUZZ_SECONDS ?= 60
 # The first seed, the number of histories, the nodes of each, and the only faults and store in
@@ -53,10 +55,10 @@ check: packages target/tools/bin/cargo-deny ## Check formatting, lints, document
 advisories: target/tools/bin/cargo-deny ## Check dependencies against the RustSec database, or ADVISORIES=CHECKOUT
 	@tests/advisories "$(ADVISORIES)"
 
-bench: release ## Measure everything in docs/benchmarks.md, into target/bench
+bench: binaries ## Measure everything in docs/benchmarks.md, into target/bench
 	$(CARGO) build --locked --release --package tweed-bench
-	target/release/tweed-bench --tweedd target/image/opt/bin/tweedd --tweedctl target/image/opt/bin/tweedctl \
-	    --flannel target/image/flannel
+	target/release/tweed-bench --tweedd $(SHIPPED)/opt/bin/tweedd --tweedctl $(SHIPPED)/opt/bin/tweedctl \
+	    --flannel $(SHIPPED)/flannel
 
 # What others wrote judges in `make judges`, never in `make test`: it needs Go, and takes long.
 judges: judge-flannel judge-etcd judge-kubernetes tryapi ## Let programs that others wrote judge, all of them
@@ -116,19 +118,26 @@ simulate: packages ## Play HISTORIES of whole clusters of NODES in virtual time,
 fmt: ## Format the code
 	$(CARGO) fmt --all
 
-release: packages target/tools/bin/cargo-cyclonedx ## Build the binaries as they are shipped into target/image, their man pages and their SBOM
+binaries: packages ## Compile what is shipped, for this machine, into target/image, and man pages into target/share
 	@tests/packages image
-	@rustup target list --installed | grep -q ^$(STATIC)$$ || \
-	  { echo "installing: Rust's library for $(STATIC)" && rustup target add $(STATIC); }
-	CARGO="$(CARGO)" config/image/compile
-	config/image/sbom
+	CARGO="$(CARGO)" config/release/compile
 
-image: release ## Build the container image from static binaries, without any registry
+release: binaries target/tools/bin/cargo-cyclonedx ## Pack a release for x86_64 and aarch64 into target/dist; 20 minutes or so
+	@tests/packages release
+	CARGO="$(CARGO)" config/release/compile $(OTHER)
+	CARGO="$(CARGO)" config/release/sbom
+	config/release/package
+
+tryrelease: release ## Run the released programs by qemu, and install the package in a fresh Debian with systemd
+	@tests/packages tryrelease
+	CARGO="$(CARGO)" config/release/try
+
+image: binaries ## Build the container image from static binaries, without any registry
 	config/image/build
 
 tryimage: image runtimes ## Show the demo with daemons in containers of the image, confined as in a cluster
 	config/image/try $(CARGO) run --locked --package tweed-lab -- demo \
-	    --tweedd config/image/confined --tweedctl target/image/opt/bin/tweedctl
+	    --tweedd config/image/confined --tweedctl $(SHIPPED)/opt/bin/tweedctl
 
 tryapi: target/apiserver/kubernetes ## Put manifests, rights and daemon to a real API server of Kubernetes
 	@tests/packages api
@@ -167,4 +176,4 @@ packages: ## Install the Debian packages that build, tests and demo need
 runtimes: ## Install the container runtimes that the tests drive the CNI plugin with
 	@tests/packages runtimes
 
-.PHONY: help demo test clusters others check advisories bench judges judges-short judge-flannel judge-etcd flanneld-and-judges fuzz simulate fmt release image tryimage tryapi trypage manifests packages runtimes
+.PHONY: help demo test clusters others check advisories bench judges judges-short judge-flannel judge-etcd judge-kubernetes flanneld-and-judges fuzz simulate fmt binaries release tryrelease image tryimage tryapi trypage manifests packages runtimes

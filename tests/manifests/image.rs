@@ -21,8 +21,8 @@ fn everything_that_the_dockerfile_names_exists() {
             ["COPY", from, ..] if from.starts_with("--from=") => {
                 assert!(stages.iter().any(|stage| from.ends_with(stage)), "{line}");
             }
-            ["COPY", "target/image/", _] => {
-                assert!(read("config/image/compile").contains("root=target/image"));
+            ["COPY", "target/image/${TARGETARCH}/", _] => {
+                assert!(read("config/release/compile").contains("root=target/image/$name"));
             }
             ["COPY", from, ..] => assert!(root().join(from).exists(), "{line}"),
             ["RUN", program] => assert!(root().join(program).exists(), "{line}"),
@@ -83,14 +83,17 @@ fn every_program_that_manifests_start_is_in_the_image() {
     let entry = format!("ENTRYPOINT [{:?}]", programs[2]);
     assert!(read("Dockerfile").contains(&entry));
     for program in programs.into_iter().chain(["/opt/bin/install-conf", "/opt/bin/tweedctl"]) {
-        assert!(read("config/image/compile").contains(&format!("\"$root{program}\"")), "{program}");
+        assert!(
+            read("config/release/compile").contains(&format!("\"$root{program}\"")),
+            "{program}"
+        );
     }
 }
 
 /// They are generated with each build, so that none can be out of date.
 #[test]
 fn man_pages_and_completions_come_with_the_binaries() {
-    let compile = read("config/image/compile");
+    let compile = read("config/release/compile");
     assert!(compile.contains("\"$tweedctl\" man --dir \"$share/man\""));
     for shell in ["bash", "zsh", "fish"] {
         assert!(compile.contains(&format!("\"$tweedctl\" completions {shell} $program >")));

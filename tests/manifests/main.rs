@@ -9,6 +9,7 @@ mod document;
 mod image;
 mod kustomize;
 mod policies;
+mod release;
 mod rights;
 mod single_file;
 mod systemd;
