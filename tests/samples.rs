@@ -62,7 +62,8 @@ fn network_configs() -> Vec<PathBuf> {
 }
 
 /// Why commands are not run by a test.
-const REASONS: [&str; 3] = ["needs kubelets", "needs a registry", "changes the host"];
+const REASONS: [&str; 4] =
+    ["only by make judge-kubernetes", "needs kubelets", "needs a registry", "changes the host"];
 
 /// A fenced block of a document.
 struct Block {

@@ -46,7 +46,11 @@ impl Story {
         story: &mut Option<Self>,
     ) -> Result<Counted> {
         let cluster = Cluster::start(programs, stack)?;
-        cluster.apply(&manifest(&cluster)?)?;
+        if stack == Stack::V4 {
+            install_as_the_readme(&cluster)?;
+        } else {
+            cluster.apply(&dual_stack_manifest(&cluster)?)?;
+        }
         let ready = cluster.wait_ready()?;
         cluster.wait_rolled_out(DAEMONS)?;
         *story = Some(Self::of(cluster)?);
@@ -274,12 +278,17 @@ impl Load {
 }
 
 /// The shipped one; in dual stack, with a network of IPv6 in its network config.
-fn manifest(cluster: &Cluster) -> Result<PathBuf> {
+/// Runs the README's commands, as they are written.
+fn install_as_the_readme(cluster: &Cluster) -> Result<()> {
+    let readme = std::fs::read_to_string("README.md").context("README.md")?;
+    let mut blocks = readme.split("\n```\n");
+    let commands = blocks.find(|block| block.contains("| kubectl apply -f -"));
+    cluster.shell(commands.context("the README has no command that applies a manifest")?)
+}
+
+fn dual_stack_manifest(cluster: &Cluster) -> Result<PathBuf> {
     const SHIPPED: &str = "config/kubernetes/tweed.yml";
     const NETWORK: &str = r#""Network": "10.244.0.0/16","#;
-    if cluster.stack == Stack::V4 {
-        return Ok(SHIPPED.into());
-    }
     let shipped = std::fs::read_to_string(SHIPPED).context(SHIPPED)?;
     ensure!(shipped.contains(NETWORK), "{SHIPPED} has another network");
     let both = format!(r#"{NETWORK} "EnableIPv6": true, "IPv6Network": "fd00:244::/48","#);

@@ -188,6 +188,15 @@ impl Cluster {
         self.control.namespace().run(&self.kubernetes.display().to_string(), &arguments)
     }
 
+    /// Runs commands, which may contain `kubectl`, as administrator, until one fails.
+    pub(super) fn shell(&self, commands: &str) -> Result<()> {
+        let kubernetes = self.kubernetes.display();
+        let kubectl = format!("kubectl() {{ {kubernetes} kubectl \"$@\"; }}");
+        let config = format!("export KUBECONFIG={}", self.file(ADMIN).display());
+        let script = format!("set -eu\n{config}\n{kubectl}\n{commands}");
+        self.control.namespace().run("sh", &["-c", &script]).map(drop).context(commands.to_owned())
+    }
+
     pub(super) fn apply(&self, manifest: &Path) -> Result<()> {
         self.kubectl(&format!("apply -f {}", manifest.display())).map(drop)
     }

@@ -11,6 +11,9 @@ use super::Programs;
 
 pub(super) const TWEED: &str = concat!("docker.io/library/tweed:", env!("CARGO_PKG_VERSION"));
 
+/// The name under which the README pushes it to a registry.
+pub(super) const PUSHED: &str = concat!("registry.example.org/tweed:", env!("CARGO_PKG_VERSION"));
+
 /// The image of an older tweed.
 pub(super) const FORMER: &str = "docker.io/library/tweed:former";
 

@@ -7,6 +7,7 @@ use serde_json::json;
 use tweed_lab::{Containerd, Family, Host, Node, Pod, Process};
 
 use super::cluster::{Cluster, pods, text};
+use super::images;
 
 pub(super) struct Machine {
     host: Host,
@@ -75,6 +76,7 @@ fn start_all(cluster: &Cluster, host: &Host) -> Result<Process> {
         std::fs::copy(image, host.path("/run/image.tar"))?;
         host.run("ctr", &["--namespace=k8s.io", "images", "import", "/run/image.tar"])?;
     }
+    host.run("ctr", &["--namespace=k8s.io", "images", "tag", "--force", images::TWEED, images::PUSHED])?;
     // Plugins of Debian that the config of pods names.
     host.run("sh", &["-c", "ln -sf /usr/lib/cni/* /opt/cni/bin/"])?;
     start_proxy(cluster, host)?;
