@@ -11,8 +11,9 @@ use crate::{files, read, root};
 /// A Debian package, made in a folder and with a umask of its own.
 fn package(umask: &str) -> (TempDir, PathBuf) {
     let folder = TempDir::new().unwrap();
-    let copy = Command::new("cp").arg("-r").args(["config", "CHANGELOG.md"]).arg(folder.path());
-    assert!({ copy }.current_dir(root()).status().unwrap().success());
+    let mut copy = Command::new("cp");
+    copy.arg("-r").args(["config", "CHANGELOG.md"]).arg(folder.path()).current_dir(root());
+    assert!(copy.status().unwrap().success());
     for file in [
         "image/amd64/flannel",
         "image/amd64/opt/bin/flanneld",

@@ -11,7 +11,7 @@ use tweed::store::claim::Previous;
 use tweed::store::etcd::{Credentials, EtcdOptions, EtcdSubnetManager};
 
 use crate::fixture::node::{
-    CONFIG, SUBNETS, V4, config, manager, manager_of, network_config, next, options, previous,
+    CONFIG, SUBNETS, Updates, V4, config, manager, manager_of, network_config, next, options, previous,
     subnets, value, vxlan,
 };
 use crate::fixture::proxy::delay_answers;
@@ -76,15 +76,12 @@ async fn acquire(manager: &EtcdSubnetManager, public_ip: &str) -> Lease {
     manager.acquire(&config(V4), &vxlan(&[public_ip])).await.unwrap()
 }
 
-/// The first updates of a node once it has its lease, 10.5.115.0/24.
-async fn first_seen(manager: EtcdSubnetManager) -> [String; 2] {
+/// The first update of a node once it has its lease, 10.5.115.0/24, and those that follow.
+async fn first_seen(manager: EtcdSubnetManager) -> (String, Updates) {
     let lease = acquire(&manager, OLD).await;
     assert_eq!(subnets(&lease), ["10.5.115.0/24"]);
     let mut updates = manager.watch();
-    let first = next(&mut updates).await;
-    // A node that starts with a snapshot gets later changes, too.
-    let then = if first.contains(VANISHING) { next(&mut updates).await } else { String::new() };
-    [first, then]
+    (next(&mut updates).await, updates)
 }
 
 /// One node has held a lease for a long time, another joined while etcd was busy, and then a lease
@@ -112,7 +109,7 @@ async fn replace_snapshot(server: &EtcdServer, value: impl Into<Vec<u8>>) {
 
 /// Checks that a node that restarts while etcd is busy reads the current leases.
 async fn expect_a_reading(server: &EtcdServer, previous: Previous) {
-    let [seen, _] = busily(server, previous, first_seen).await;
+    let (seen, _) = busily(server, previous, first_seen).await;
     assert!(!seen.contains(VANISHING), "{seen}");
     assert!(seen.contains("10.5.115.0-24@192.168.0.9"), "{seen}");
     assert!(seen.contains("11.2.0.0-24"), "{seen}");
@@ -121,7 +118,11 @@ async fn expect_a_reading(server: &EtcdServer, previous: Previous) {
 #[tokio::test]
 async fn a_node_uses_the_snapshot_of_another_and_the_watch_adds_later_changes() {
     let (server, previous) = shared().await;
-    let [seen, then] = busily(&server, previous, first_seen).await;
+    let first_two = async |manager| {
+        let (first, mut updates) = first_seen(manager).await;
+        [first, next(&mut updates).await]
+    };
+    let [seen, then] = busily(&server, previous, first_two).await;
     assert!(seen.starts_with("snapshot ["), "{seen}");
     assert!(seen.contains("10.5.115.0-24@192.168.0.9"), "{seen}");
     assert_eq!(then, format!("remove {VANISHING}"));
@@ -188,7 +189,7 @@ async fn no_snapshot_is_read_from_an_idle_etcd() {
     let (server, previous) = shared().await;
     for _ in 0..TRIES {
         let manager = manager_of(options(&[server.endpoint()]), previous.clone());
-        let [seen, _] = first_seen(manager).await;
+        let (seen, _) = first_seen(manager).await;
         if !seen.contains(VANISHING) {
             return;
         }
@@ -200,7 +201,7 @@ async fn no_snapshot_is_read_from_an_idle_etcd() {
 async fn no_snapshot_is_written_to_an_idle_etcd() {
     let server = populated().await;
     for _ in 0..TRIES {
-        first_seen(manager(&server)).await;
+        drop(first_seen(manager(&server)).await);
         if server.keys(SNAPSHOT).await.is_empty() {
             return;
         }
@@ -224,6 +225,6 @@ async fn a_node_without_the_right_to_snapshots_reads_all_leases() {
     client.role_grant_permission("flannel", Permission::read(CONFIG)).await.unwrap();
     client.auth_enable().await.unwrap();
     let flannel = Credentials { user: "flannel".into(), password: PASSWORD.into() };
-    let [seen, _] = busily_as(Some(flannel), &server, Previous::default(), first_seen).await;
+    let (seen, _) = busily_as(Some(flannel), &server, Previous::default(), first_seen).await;
     assert!(seen.contains("11.2.0.0-24"), "{seen}");
 }

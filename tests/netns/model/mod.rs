@@ -222,7 +222,7 @@ fn change(dice: &mut StdRng, all: &[Entry], state: &KernelState) -> Change {
             }
             _ => Change::Apply(Vec::new()),
         },
-        11..24 => Change::Apply(vec![op(entry, state)]),
+        11..24 => Change::Apply(op(entry, state).into_iter().collect()),
         _ => {
             let wanted = |_: &&Entry| dice.random_range(0..3) > 0;
             let desired = all.iter().filter(wanted).cloned().collect();
@@ -236,14 +236,15 @@ fn existing(link: &'static str, state: &KernelState, change: Change) -> Change {
     if is_there { change } else { Change::Apply(Vec::new()) }
 }
 
-/// The op that a daemon sends for an entry that it wants, or no longer wants.
-fn op(entry: &Entry, state: &KernelState) -> Op {
+/// The op that a daemon sends for an entry that it wants, or no longer wants. None for a setting that is
+/// as wanted: it would write the file, for which off is 0 or 2, and the kernel notifies of other values.
+fn op(entry: &Entry, state: &KernelState) -> Option<Op> {
+    let shared = entry.clone().into();
     match state.get(&entry.key()) {
-        None => Op::Create(entry.clone().into()),
-        Some(have) if have == entry && !matches!(entry, Entry::Setting(_)) => {
-            Op::Remove(entry.clone().into())
-        }
-        Some(_) => Op::Replace(entry.clone().into()),
+        None => Some(Op::Create(shared)),
+        Some(have) if have != entry => Some(Op::Replace(shared)),
+        Some(Entry::Setting(_)) => None,
+        Some(_) => Some(Op::Remove(shared)),
     }
 }
 
