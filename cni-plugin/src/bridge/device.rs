@@ -34,7 +34,8 @@ impl<'a> Device<'a> {
     pub(super) fn ensure(mut host: Socket, settings: &'a Settings) -> Result<Self, Error> {
         let name = &settings.bridge;
         let found = find(&mut host, name)?;
-        let link = found.map_or_else(|| create(&mut host, settings), Ok)?;
+        let is_found = found.is_some();
+        let mut link = found.map_or_else(|| create(&mut host, settings), Ok)?;
         if link.kind != "bridge" {
             return Err(Error::failed(format!("{name:?} already exists but is not a bridge")));
         }
@@ -43,7 +44,8 @@ impl<'a> Device<'a> {
         let up = (!link.is_up).then(|| link::set_up(link.index));
         let promiscuous = (settings.is_promiscuous && !link.is_promiscuous)
             .then(|| link::set_promiscuous(link.index));
-        let changes: Vec<_> = up.into_iter().chain(promiscuous).collect();
+        let mac = (is_found && !link.is_operational).then(|| keep_mac(&mut link));
+        let changes: Vec<_> = up.into_iter().chain(promiscuous).chain(mac).collect();
         host.apply(changes).map_err(|error| failure(name, &error))?;
         Ok(Self { host, settings, link })
     }
@@ -187,6 +189,16 @@ fn create(host: &mut Socket, settings: &Settings) -> Result<Link, Error> {
     // Another process may be faster.
     carried_out(host, bridge, Errno::EEXIST).map_err(failure)?;
     find(host, name)?.ok_or_else(|| failure(io::ErrorKind::NotFound.into()))
+}
+
+/// Another program may have created the bridge, and the kernel then gives it the lowest MAC of its ports,
+/// or none when it has lost all ports. As long as it has no port, no neighbour knows its MAC yet.
+fn keep_mac(bridge: &mut Link) -> Message {
+    if !bridge.mac.is_unicast() {
+        // The same one for each ADD of this moment.
+        bridge.mac = MacAddr::derived_from(&bridge.name);
+    }
+    link::set_mac(bridge.index, bridge.mac)
 }
 
 /// A random one, of those that are administered locally.

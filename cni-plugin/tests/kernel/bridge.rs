@@ -317,6 +317,35 @@ fn macs_of_ports_do_not_change_the_mac_of_the_bridge() {
     assert_eq!(mac(&node), before);
 }
 
+/// An ADD of another plugin that failed midway, or an administrator, has given it the address; the kernel
+/// gives such a bridge the lowest MAC of its ports, and none when it has lost all ports.
+#[test]
+fn a_bridge_of_another_program_keeps_its_mac_from_the_first_pod_on() {
+    for changes in [
+        &["address add 10.244.7.1/24 dev cni0"][..],
+        &["link add first type veth peer name end", "link set first master cni0", "link delete first"],
+    ] {
+        let node = Node::new(IPV4);
+        node.ip("link add cni0 type bridge");
+        for change in changes {
+            node.ip(change);
+        }
+        let mac = |node: &Node| node.ip_json("link show cni0")[0]["address"].clone();
+        let mut config = node.config("1.0.0");
+        let result = node.add(&node.pod(), &config).result();
+        let before = mac(&node);
+        assert_eq!(result["interfaces"][0]["mac"], before);
+        assert_ne!(before, "00:00:00:00:00:00");
+        config["runtimeConfig"] = json!({"mac": "02:00:00:00:00:01"});
+        let low = node.pod();
+        let _ = node.add(&low, &config).result();
+        node.ip("link add lowest address 02:00:00:00:00:00 type veth peer name end");
+        node.ip("link set lowest master cni0");
+        node.del(&low, &config).is_silent();
+        assert_eq!(mac(&node), before, "{changes:?}");
+    }
+}
+
 #[test]
 fn another_subnet_moves_the_bridge_once_no_pod_uses_the_former_one() {
     let node = Node::new(IPV4);
