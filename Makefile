@@ -61,7 +61,7 @@ bench: binaries ## Measure everything in docs/benchmarks.md, into target/bench
 	    --flannel $(SHIPPED)/flannel
 
 # What others wrote judges in `make judges`, never in `make test`: it needs Go, and takes long.
-judges: judge-flannel judge-etcd judge-kubernetes tryapi ## Let programs that others wrote judge, all of them
+judges: judge-flannel judge-cni judge-etcd judge-kubernetes tryapi ## Let programs that others wrote judge, all of them
 
 judges-short: flanneld-and-judges ## One case of each kind, by flanneld; 5 minutes or so
 	$(JUDGES) --short flannel --flanneld target/judges/flannel/flanneld
@@ -72,6 +72,10 @@ judge-flannel: flanneld-and-judges ## Let real flanneld judge: entries, changes 
 	target/release/tweed-bench --tweedd target/release/tweedd --tweedctl target/release/tweedctl \
 	    --folder target/judges/figures --only flannel \
 	    --flannel target/release/flannel --flanneld target/judges/flannel/flanneld
+
+judge-cni: packages ## Let libraries and suites of the CNI project judge the CNI plugin; 3 minutes or so
+	$(CARGO) build --locked --profile demo --bin flannel --package tweed-cni
+	tests/judges/cni/run target/demo/flannel target/judges/cni
 
 judge-etcd: packages target/judges/etcd/etcd ## Run the tests of store and clusters with the newest etcd; 20 minutes or so
 	PATH=$(CURDIR)/target/judges/etcd:$$PATH $(TESTS) --test etcd
@@ -176,4 +180,4 @@ packages: ## Install the Debian packages that build, tests and demo need
 runtimes: ## Install the container runtimes that the tests drive the CNI plugin with
 	@tests/packages runtimes
 
-.PHONY: help demo test clusters others check advisories bench judges judges-short judge-flannel judge-etcd judge-kubernetes flanneld-and-judges fuzz simulate fmt binaries release tryrelease image tryimage tryapi trypage manifests packages runtimes
+.PHONY: help demo test clusters others check advisories bench judges judges-short judge-flannel judge-cni judge-etcd judge-kubernetes flanneld-and-judges fuzz simulate fmt binaries release tryrelease image tryimage tryapi trypage manifests packages runtimes

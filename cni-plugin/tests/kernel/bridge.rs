@@ -323,7 +323,11 @@ fn macs_of_ports_do_not_change_the_mac_of_the_bridge() {
 fn a_bridge_of_another_program_keeps_its_mac_from_the_first_pod_on() {
     for changes in [
         &["address add 10.244.7.1/24 dev cni0"][..],
-        &["link add first type veth peer name end", "link set first master cni0", "link delete first"],
+        &[
+            "link add first type veth peer name end",
+            "link set first master cni0",
+            "link delete first",
+        ],
     ] {
         let node = Node::new(IPV4);
         node.ip("link add cni0 type bridge");

@@ -11,8 +11,8 @@ use tweed::store::claim::Previous;
 use tweed::store::etcd::{Credentials, EtcdOptions, EtcdSubnetManager};
 
 use crate::fixture::node::{
-    CONFIG, SUBNETS, Updates, V4, config, manager, manager_of, network_config, next, options, previous,
-    subnets, value, vxlan,
+    CONFIG, SUBNETS, Updates, V4, config, manager, manager_of, network_config, next, options,
+    previous, subnets, value, vxlan,
 };
 use crate::fixture::proxy::delay_answers;
 use crate::fixture::server::EtcdServer;

@@ -174,6 +174,9 @@ func (n *node) network(addresses [][]string, pods ...*pod) {
 	n.must(exec.Command("sh", "-c", "ip link show host0 || { ip link add host0 type veth peer name host1 && "+
 		"ip address add 192.0.2.1/24 dev host0 && ip link set host0 up && ip link set host1 up; }").Run())
 	n.must(answers("192.0.2.1", hostPort))
+	if len(n.remains()) == 0 {
+		n.Fatal("nothing is found of running pods")
+	}
 }
 
 // What plugins keep of pods: reservations, records, results and interfaces.
@@ -187,10 +190,11 @@ func (n *node) remains() []string {
 	ports, err := exec.Command("ip", "-brief", "link", "show", "master", "cni0").Output()
 	n.must(err)
 	found = append(found, strings.Fields(string(ports))...)
-	rules, err := exec.Command("sh", "-c", "iptables-save; nft list ruleset").Output()
+	rules, err := exec.Command("sh", "-c", "iptables-save; ip6tables-save; nft list ruleset").Output()
 	n.must(err)
 	for _, line := range strings.Split(string(rules), "\n") {
-		if strings.Contains(line, "10.244.7.") && !strings.Contains(line, "10.244.7.0/24") {
+		isOfPod := strings.Contains(line, "10.244.7.") && !strings.Contains(line, "10.244.7.0/24")
+		if isOfPod || strings.Contains(line, "fd00:244:0:7::") && !strings.Contains(line, "fd00:244:0:7::/64") {
 			found = append(found, line)
 		}
 	}

@@ -76,7 +76,10 @@ fn start_all(cluster: &Cluster, host: &Host) -> Result<Process> {
         std::fs::copy(image, host.path("/run/image.tar"))?;
         host.run("ctr", &["--namespace=k8s.io", "images", "import", "/run/image.tar"])?;
     }
-    host.run("ctr", &["--namespace=k8s.io", "images", "tag", "--force", images::TWEED, images::PUSHED])?;
+    host.run(
+        "ctr",
+        &["--namespace=k8s.io", "images", "tag", "--force", images::TWEED, images::PUSHED],
+    )?;
     // Plugins of Debian that the config of pods names.
     host.run("sh", &["-c", "ln -sf /usr/lib/cni/* /opt/cni/bin/"])?;
     start_proxy(cluster, host)?;
