@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -46,13 +46,15 @@ impl Story {
         story: &mut Option<Self>,
     ) -> Result<Counted> {
         let cluster = Cluster::start(programs, stack)?;
+        let begun = Instant::now();
         if stack == Stack::V4 {
             install_as_the_readme(&cluster)?;
         } else {
             cluster.apply(&dual_stack_manifest(&cluster)?)?;
         }
-        let ready = cluster.wait_ready()?;
+        cluster.wait_ready()?;
         cluster.wait_rolled_out(DAEMONS)?;
+        let ready = begun.elapsed();
         *story = Some(Self::of(cluster)?);
         Ok(remark(format!("Ready {:.0} s after the manifest was applied", ready.as_secs_f64())))
     }
