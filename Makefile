@@ -126,7 +126,7 @@ binaries: packages ## Compile what is shipped, for this machine, into target/ima
 	@tests/packages image
 	CARGO="$(CARGO)" config/release/compile
 
-release: binaries target/tools/bin/cargo-cyclonedx ## Pack a release for x86_64 and aarch64 into target/dist; 20 minutes or so
+release: binaries target/tools/bin/cargo-cyclonedx ## Pack a release for x86_64 and aarch64 into target/dist; 15 minutes or so
 	@tests/packages release
 	CARGO="$(CARGO)" config/release/compile $(OTHER)
 	CARGO="$(CARGO)" config/release/sbom
