@@ -201,10 +201,14 @@ impl Control {
         state.refused.forget(&key);
         state.timers.forget(&key);
         match &key {
-            // Only a dump shows how a change of a link affected the entries on it.
+            // Only a dump shows how a change of a link affected the entries on it. Those of a removed one
+            // are gone: it may be wanted again before the dump.
             Key::Link(link) => {
                 state.refused.end_backoff_on(link);
                 state.timers.dump_soon();
+                if matches!(op, Op::Remove(_)) {
+                    state.actual.retain(|entry| entry.link() != Some(link));
+                }
             }
             Key::Table(name) => state.actual.retain(|entry| !entry.is_element_of(name)),
             _ => {}

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use tweed_simulation::act::{Act, Config, EtcdAct, MachineId, Step};
+use tweed_simulation::act::{Act, Backend, Config, EtcdAct, MachineId, Step};
 use tweed_simulation::dice::Dice;
 use tweed_simulation::history::{play, replay, shrink};
 use tweed_simulation::store::StoreKind;
@@ -31,7 +31,7 @@ fn a_seed_decides_everything() {
 }
 
 /// Without what they needed not to be rejected. Other dice do not change them.
-fn rejected_once() -> [(u64, Vec<Step>); 4] {
+fn rejected_once() -> [(u64, Vec<Step>); 5] {
     let copy = |node| Act::Copy(node, MachineId::Kept);
     [
         // A supervisor restarts the daemon of a copy.
@@ -57,6 +57,15 @@ fn rejected_once() -> [(u64, Vec<Step>); 4] {
                 step(37_959, Act::Etcd(EtcdAct::BackUp)),
                 step(56_379, Act::Start(3)),
                 step(59_703, Act::Etcd(EtcdAct::Restore)),
+            ],
+        ),
+        // The tunnel is wanted again at the moment in which its device was removed.
+        (
+            3_008_200,
+            vec![
+                step(50_055, Act::Configure(Config::HostGw)),
+                step(55_010, Act::Configure(Config::Finished(Backend::HostGw))),
+                step(65_142, Act::Configure(Config::HostGw)),
             ],
         ),
     ]
