@@ -7,6 +7,7 @@ mod harness;
 mod bridge;
 mod chain;
 mod delegation;
+mod device;
 mod interchange;
 mod ipv6;
 mod protocol;

@@ -279,7 +279,6 @@ impl Load {
     }
 }
 
-/// The shipped one; in dual stack, with a network of IPv6 in its network config.
 /// Runs the README's commands, as they are written.
 fn install_as_the_readme(cluster: &Cluster) -> Result<()> {
     let readme = std::fs::read_to_string("README.md").context("README.md")?;
@@ -288,6 +287,7 @@ fn install_as_the_readme(cluster: &Cluster) -> Result<()> {
     cluster.shell(commands.context("the README has no command that applies a manifest")?)
 }
 
+/// The shipped one, with a network of IPv6 in its network config.
 fn dual_stack_manifest(cluster: &Cluster) -> Result<PathBuf> {
     const SHIPPED: &str = "config/kubernetes/tweed.yml";
     const NETWORK: &str = r#""Network": "10.244.0.0/16","#;
