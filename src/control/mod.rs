@@ -119,7 +119,8 @@ type AccessFailure = (&'static str, io::Error);
 /// are read, entries that exist again are taken for deleted, and written twice.
 const BURST: usize = 65_536;
 
-/// The maximum number of passes: a pass that loosens or restores a filter may change the plan once.
+/// The maximum number of passes: a pass may change the plan once when it loosens or restores a filter,
+/// and once when its fallbacks let a waiting edit be applied.
 const PASSES: usize = 3;
 
 impl<K: Kernel> Reconciler<K> {
@@ -179,13 +180,13 @@ impl<K: Kernel> Reconciler<K> {
         if !self.control.inputs.are_known() {
             return Ok(());
         }
-        self.control.take(Control::reconsider);
         for _ in 0..PASSES {
+            self.control.take(Control::reconsider);
             self.control.take(Control::derive);
             self.read_kernel(read.take()).await?;
             let ops = self.control.select_ops();
             self.program(ops).await?;
-            if !self.control.changes.plan {
+            if !self.control.changes.plan && !self.control.changes.edit {
                 break;
             }
         }

@@ -289,6 +289,7 @@ impl Control {
                 None => self.inputs.fallbacks.remove(&peer),
             };
             changes.save |= before != fallback;
+            changes.edit |= before != fallback;
             let is_fallback = matches!(fallback, Some(Fallback::Failed(_)));
             self.state.statistics.fallbacks += u64::from(is_fallback && before != fallback);
         }

@@ -21,8 +21,18 @@ pub struct Situation {
     pub names: Vec<String>,
     /// The backend that the node is kept on, which overrides the applied config.
     pub kept: Option<BackendType>,
-    /// The peers that would be unreachable without `Mixed`; none before all peers are known.
-    pub unreachable: Option<Vec<IpAddr>>,
+    /// The peers that need `Mixed`; none before all peers are known.
+    pub needing_mixed: Option<NeedingMixed>,
+}
+
+/// The public IPs of the peers that would lose their path without `Mixed`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NeedingMixed {
+    /// They would have no path.
+    pub unreachable: Vec<IpAddr>,
+    /// They would have a direct path instead of the tunnel, and direct probes to them are not
+    /// answered.
+    pub unanswered: Vec<IpAddr>,
 }
 
 /// When an edit is applied.
@@ -59,6 +69,8 @@ pub enum PendingReason {
     ForLeases,
     #[error("keeping Mixed: without it there is no path to {}", few(unreachable))]
     ForPeers { unreachable: Vec<IpAddr> },
+    #[error("keeping Mixed until direct probes to {} are answered", few(unanswered))]
+    ForAnswers { unanswered: Vec<IpAddr> },
 }
 
 /// The path that a node uses to a peer of the same backend. Both ends have to use the same one.
@@ -98,9 +110,10 @@ impl fmt::Display for BackendMode {
 }
 
 impl PendingReason {
-    /// Whether the wait can end without another edit and without a restart.
+    /// Whether the wait can end without another edit and without a restart. Only `Mixed` waits in
+    /// this way.
     pub const fn may_end_by_itself(&self) -> bool {
-        matches!(self, Self::ForPeers { .. } | Self::ForLeases)
+        matches!(self, Self::ForPeers { .. } | Self::ForAnswers { .. } | Self::ForLeases)
     }
 }
 
@@ -118,7 +131,7 @@ pub fn change(current: &NetworkConfig, wanted: &NetworkConfig, situation: &Situa
     let mut applied = wanted.clone();
     match &pending {
         None => {}
-        Some(PendingReason::ForPeers { .. } | PendingReason::ForLeases) => applied.mixed = true,
+        Some(reason) if reason.may_end_by_itself() => applied.mixed = true,
         Some(_) => {
             // `Rollout` refers to the backend that is not applied yet.
             applied.rollout = None;
@@ -153,10 +166,15 @@ fn held_back(
             Some(PendingReason::ForMixedElsewhere { ours, wanted: theirs })
         }
         (false, false) if ours != theirs => Some(PendingReason::ForMixed { ours, wanted: theirs }),
-        (true, false) => match situation.unreachable.as_deref() {
+        (true, false) => match situation.needing_mixed.clone() {
             None => Some(PendingReason::ForLeases),
-            Some([]) => None,
-            Some(peers) => Some(PendingReason::ForPeers { unreachable: peers.to_vec() }),
+            Some(NeedingMixed { unreachable, .. }) if !unreachable.is_empty() => {
+                Some(PendingReason::ForPeers { unreachable })
+            }
+            Some(NeedingMixed { unanswered, .. }) if !unanswered.is_empty() => {
+                Some(PendingReason::ForAnswers { unanswered })
+            }
+            Some(NeedingMixed { .. }) => None,
         },
         (true, true) | (false, true | false) => None,
     }

@@ -177,6 +177,7 @@ scenarios! {
         a_filter_that_cannot_be_loosened_is_reported
         mixed_and_another_backend_in_one_edit_are_applied_in_two_steps
         mixed_loosens_strict_filters_and_restores_them
+        mixed_stays_until_direct_probes_are_answered
         mixed_stays_until_no_peer_would_be_skipped
         mixed_stays_until_the_leases_are_read
         mixed_twice_restores_the_filter_of_each_device

@@ -107,7 +107,9 @@ impl Prober {
             is_stopped != (state == Some(ReachabilityState::Unreachable))
         });
         let are_unjudged = verdicts(peers).any(|(peer, verdict)| {
-            let deserved = self.deserved.get(&peer).filter(|deserved| **deserved != verdict);
+            // A peer that answers no more keeps its verdict.
+            let deserved = self.deserved.get(&peer).filter(|_| !self.stopped.contains(&peer));
+            let deserved = deserved.filter(|deserved| **deserved != verdict);
             let target = targets.get(&peer);
             deserved.zip(target).is_some_and(|(deserved, target)| is_possible(*deserved, target))
         });

@@ -1,18 +1,15 @@
 //! The latest config of the store: which part is applied on this node, and which part waits.
 
-use std::net::IpAddr;
-use std::sync::Arc;
-
 use super::Inputs;
 use crate::control::changes::Changes;
 use crate::model::config::{ConfigUpdate, NetworkConfig};
-use crate::model::lease::Lease;
+use crate::model::lease::Endpoint;
 use crate::model::measurements::RolloutPhase;
 use crate::model::node::Node;
 use crate::model::node_inputs::NodeInputs;
 use crate::model::status::ConfigStatus;
 use crate::plan::backend;
-use crate::plan::config_change::{Change, PendingReason, Reload, Situation, change};
+use crate::plan::config_change::{Change, NeedingMixed, PendingReason, Reload, Situation, change};
 
 #[derive(Clone, Debug, Default)]
 pub struct Edit {
@@ -75,13 +72,13 @@ impl Inputs {
         wanted: &NetworkConfig,
         reload: Reload,
     ) -> Changes {
-        let unreachable = if current.mixed && !wanted.mixed {
-            self.unreachable(wanted)
+        let needing_mixed = if current.mixed && !wanted.mixed {
+            self.needing_mixed(wanted)
         } else {
-            Some(Vec::new())
+            Some(NeedingMixed::default())
         };
         let situation =
-            Situation { reload, names: self.names(), kept: self.kept_backend(), unreachable };
+            Situation { reload, names: self.names(), kept: self.kept_backend(), needing_mixed };
         let Change { applied, pending } = change(current, wanted, &situation);
         self.confirmed |= pending.is_none();
         self.edit.pending = pending;
@@ -108,22 +105,24 @@ impl Inputs {
         self.confirmed || self.goes_on()
     }
 
-    /// The peers that have a path now but would have none under `wanted`; none until all peers are
-    /// known.
-    fn unreachable(&mut self, wanted: &NetworkConfig) -> Option<Vec<IpAddr>> {
+    /// The peers that would lose their path under `wanted`; none until all peers are known.
+    fn needing_mixed(&mut self, wanted: &NetworkConfig) -> Option<NeedingMixed> {
         let local = self.local().filter(|_| self.peers.is_complete())?;
         let then = NodeInputs { config: wanted.clone().on_node(self.names()), ..local.clone() };
         let (now, then) = (backend::backends(&local), backend::backends(&then));
         self.peers.validate_by(local.rules());
-        let accepted = self.peers.all().filter_map(|(_, peer)| peer?.ok());
-        let is_unreachable = |peer: &&Arc<Lease>| {
-            let without = |backends| {
-                backend::plan_peer(backends, peer, &self.fallbacks).without_path().count()
-            };
-            without(&then) > without(&now)
-        };
-        let unreachable = accepted.filter(is_unreachable).filter_map(|peer| peer.endpoints.first());
-        Some(unreachable.map(|endpoint| endpoint.public_ip).collect())
+        let mut needing = NeedingMixed::default();
+        for peer in self.peers.all().filter_map(|(_, peer)| peer?.ok()) {
+            let plan = |backends| backend::plan_peer(backends, peer, &self.fallbacks);
+            let (now, then) = (plan(&now), plan(&then));
+            let Some(Endpoint { public_ip, .. }) = peer.endpoints.first() else { continue };
+            if then.without_path().count() > now.without_path().count() {
+                needing.unreachable.push(*public_ip);
+            } else if then.takes_unanswered_path(&now) {
+                needing.unanswered.push(*public_ip);
+            }
+        }
+        Some(needing)
     }
 
     /// The names by which a rollout can select this node.

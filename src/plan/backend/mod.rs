@@ -96,6 +96,15 @@ impl PeerPlan {
     pub fn without_path(&self) -> impl Iterator<Item = &Unreachable> {
         self.paths.iter().filter_map(|(_, path)| path.as_ref().err())
     }
+
+    /// Whether this plan has a direct path where `before` has the tunnel because direct probes are
+    /// not answered.
+    pub fn takes_unanswered_path(&self, before: &Self) -> bool {
+        Family::ALL.into_iter().any(|family| {
+            let is_fallback = before.path(family).is_some_and(|path| path.fallback.is_some());
+            is_fallback && self.path(family).is_some_and(|path| path.path == Path::Direct)
+        })
+    }
 }
 
 impl Backend {

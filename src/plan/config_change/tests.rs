@@ -22,7 +22,12 @@ fn words(words: &str) -> NetworkConfig {
 
 fn situation() -> Situation {
     let names = vec!["10.0.0.1".to_owned()];
-    Situation { reload: Reload::Live, names, kept: None, unreachable: Some(Vec::new()) }
+    Situation {
+        reload: Reload::Live,
+        names,
+        kept: None,
+        needing_mixed: Some(NeedingMixed::default()),
+    }
 }
 
 fn result(change: &Change) -> (NetworkConfig, String) {
@@ -89,7 +94,8 @@ fn direct_routing_changes_live_only_between_two_mixed_configs_too() {
 #[test]
 fn mixed_stays_while_a_peer_would_be_unreachable() {
     let peers = (1..=5).map(|last| IpAddr::from([10, 0, 0, last])).collect();
-    let unreachable = Situation { unreachable: Some(peers), ..situation() };
+    let needing = NeedingMixed { unreachable: peers, unanswered: vec![[10, 0, 0, 9].into()] };
+    let unreachable = Situation { needing_mixed: Some(needing), ..situation() };
     let change = change(&words("host-gw mixed"), &words("host-gw mtu"), &unreachable);
     let expected =
         "keeping Mixed: without it there is no path to 10.0.0.1, 10.0.0.2, 10.0.0.3 and 2 more";
@@ -100,6 +106,17 @@ fn mixed_stays_while_a_peer_would_be_unreachable() {
         let change = super::change(&words(current), &words(wanted), &unreachable);
         assert_eq!(result(&change), (words(wanted), String::new()));
     }
+}
+
+#[test]
+fn mixed_stays_while_a_direct_path_would_replace_a_tunnel_and_fails() {
+    let needing =
+        NeedingMixed { unanswered: vec![[10, 0, 0, 9].into()], ..NeedingMixed::default() };
+    let unanswered = Situation { needing_mixed: Some(needing), ..situation() };
+    let change = change(&words("host-gw mixed"), &words("host-gw mtu"), &unanswered);
+    let expected = "keeping Mixed until direct probes to 10.0.0.9 are answered";
+    assert_eq!(result(&change), (words("host-gw mixed mtu"), expected.to_owned()));
+    assert!(change.pending.unwrap().may_end_by_itself());
 }
 
 #[test]
@@ -114,7 +131,7 @@ fn mixed_stays_while_the_node_is_kept_on_another_backend() {
 
 #[test]
 fn mixed_stays_before_all_peers_are_known() {
-    let unknown = Situation { unreachable: None, ..situation() };
+    let unknown = Situation { needing_mixed: None, ..situation() };
     let change = change(&words("host-gw mixed"), &words("host-gw"), &unknown);
     let expected = "keeping Mixed until the leases of the peers are read";
     assert_eq!(result(&change), (words("host-gw mixed"), expected.to_owned()));

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use tweed_simulation::act::{Act, Backend, Config, EtcdAct, MachineId, Step};
+use tweed_simulation::act::{Act, Backend, Config, EtcdAct, MachineId, SegmentAct, Step};
 use tweed_simulation::dice::Dice;
 use tweed_simulation::history::{play, replay, shrink};
 use tweed_simulation::store::StoreKind;
@@ -31,7 +31,7 @@ fn a_seed_decides_everything() {
 }
 
 /// Without what they needed not to be rejected. Other dice do not change them.
-fn rejected_once() -> [(u64, Vec<Step>); 5] {
+fn rejected_once() -> [(u64, Vec<Step>); 6] {
     let copy = |node| Act::Copy(node, MachineId::Kept);
     [
         // A supervisor restarts the daemon of a copy.
@@ -66,6 +66,15 @@ fn rejected_once() -> [(u64, Vec<Step>); 5] {
                 step(50_055, Act::Configure(Config::HostGw)),
                 step(55_010, Act::Configure(Config::Finished(Backend::HostGw))),
                 step(65_142, Act::Configure(Config::HostGw)),
+            ],
+        ),
+        // `Mixed` is removed while every direct path fails.
+        (
+            3_007_652,
+            vec![
+                step(15_000, Act::Segment(SegmentAct::DropPods)),
+                step(21_564, Act::Configure(Config::HostGw)),
+                step(21_976, Act::Configure(Config::Finished(Backend::HostGw))),
             ],
         ),
     ]
