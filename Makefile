@@ -16,6 +16,7 @@ MINUTES ?= 60
 NODES ?= 5
 FAULTS ?=
 STORE ?=
+STACK ?=
 # A git checkout of https://github.com/RustSec/advisory-db; without one, `make advisories` fetches it.
 ADVISORIES ?=
 
@@ -117,7 +118,8 @@ simulate: packages ## Play HISTORIES of whole clusters of NODES in virtual time,
 	CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_PANIC=unwind CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
 	    $(CARGO) build --locked --release --package tweed-simulation --target-dir target/simulation
 	target/simulation/release/tweed-simulate --seed $(SEED) --histories $(HISTORIES) --nodes $(NODES) \
-	    --minutes $(MINUTES) $(if $(FAULTS),--faults $(FAULTS)) $(if $(STORE),--store $(STORE))
+	    --minutes $(MINUTES) $(if $(FAULTS),--faults $(FAULTS)) $(if $(STORE),--store $(STORE)) \
+	    $(if $(STACK),--stack $(STACK))
 
 fmt: ## Format the code
 	$(CARGO) fmt --all

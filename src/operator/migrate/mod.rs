@@ -20,16 +20,17 @@ pub(super) use status::MigrationStatus;
 use std::io::{self, Write};
 use std::path::Path;
 
+use clap::Parser;
 use jiff::Timestamp;
 
 use self::carry_out::{Author, carry_out};
 use self::cluster::ClusterView;
 use self::options::MigrateCommand;
 use self::plan::{MigrationPlan, Shown};
-use self::state::MigrationState;
+use self::state::{MigrationState, Note};
 use super::nodes::evidence::ClusterNode;
 use super::output::{Format, Output};
-use super::{Error, ExitStatus, write};
+use super::{Arguments, Command, Error, ExitStatus, write};
 use crate::store::ClusterStore;
 use crate::store::operator::{StoreContents, Unavailable, Written};
 
@@ -39,16 +40,33 @@ pub(super) async fn run(
     output: Output,
     out: &mut impl Write,
 ) -> Result<ExitStatus, Error> {
-    answer(&options.store.open(socket).await?, &options.command, output, out).await
+    let store = options.store.open(socket).await?;
+    answer(&store, &options.command, Author::here(), (output, out)).await
+}
+
+/// Runs a command line, the words after `tweedctl migrate`, on `store`. The clock of the operator `by`
+/// begins at 0, so that the same history of a cluster writes the same notes.
+pub(super) async fn run_on(
+    store: &impl ClusterStore,
+    words: &[&str],
+    by: &str,
+    out: &mut impl Write,
+) -> Result<ExitStatus, Error> {
+    let words = ["tweedctl", "migrate"].iter().chain(words);
+    let arguments = Arguments::try_parse_from(words).map_err(|it| Error::Usage(it.to_string()))?;
+    let Command::Migrate(MigrateOptions { command, .. }) = arguments.command else {
+        return Err(Error::Usage("not a command of migrate".to_owned()));
+    };
+    let author = Author::new(Note { at: Timestamp::UNIX_EPOCH, by: by.to_owned() });
+    answer(store, &command, author, (arguments.output, out)).await
 }
 
 async fn answer(
     store: &impl ClusterStore,
     command: &MigrateCommand,
-    output: Output,
-    out: &mut impl Write,
+    author: Author,
+    (output, out): (Output, &mut impl Write),
 ) -> Result<ExitStatus, Error> {
-    let author = Author::here();
     match command {
         MigrateCommand::Plan { to, all } => {
             let view = read(store).await?;

@@ -26,6 +26,7 @@ use tweed::plan::diff::diff;
 use tweed::plan::scope::Scope;
 use tweed_model::ModelKernel;
 use tweed_simulation::connection::{Client, Connection};
+use tweed_simulation::stack::Pods;
 use tweed_simulation::walk::{Host, Segment};
 
 use super::{refused, texts};
@@ -75,11 +76,11 @@ async fn compare(seed: u64) {
             came
         });
         for (start, from, to) in [(0, first, second), (1, second, first)] {
-            let predicted = segment.pod_to_pod(start, 1 - start);
+            let predicted = segment.pod_to_pod((start, 1 - start), Family::V4);
             let came = from.sends(to, predicted.is_ok());
             let what = || format!("pods {} to {}: {predicted:?}", from.pod, to.pod);
             assert_eq!(came, predicted.is_ok(), "{}", message(&what()));
-            let opened = segment.connect(Client::Host, start, 1 - start);
+            let opened = segment.connect(Client::Host, (start, 1 - start), Family::V4);
             let predicted = opened.as_ref().map_err(|why| *why).and_then(|it| segment.exchange(it));
             let conversation = opened.ok().and_then(|it| from.connect(start, to, it).ok());
             let what = || format!("host {} to {}: {predicted:?}", from.address, to.pod);
@@ -150,9 +151,9 @@ fn shown(state: &KernelState) -> String {
 fn segment(sides: &[Side; 2]) -> Segment {
     let host = |side: &Side| Host {
         kernel: side.model.clone(),
-        address: side.address,
+        address: side.number,
         is_up: true,
-        pods: Some(prefix(&side.subnet())),
+        pods: Pods::new([prefix(&side.subnet())]),
     };
     Segment { hosts: sides.iter().map(host).collect(), ..Segment::default() }
 }

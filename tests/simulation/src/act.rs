@@ -3,7 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
+use tweed::model::entry::LinkName;
+
 use crate::network::LinkState;
+use crate::stack::{Stack, UNDERLAY, tunnel};
 
 /// An act, and when it happens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +33,8 @@ pub enum Act {
     DeleteLease(usize),
     /// An operator edits the network config.
     Configure(Config),
+    /// An operator runs a command of `tweedctl migrate`.
+    Migrate(Order),
     /// Another program removes the entry of this number, of those of tweed.
     LoseEntry(usize, usize),
     /// `nft flush ruleset`.
@@ -52,7 +57,7 @@ pub enum Act {
     Join,
     /// Both machines lose power, and get the address of the other one.
     SwapAddresses(usize, usize),
-    /// DHCP gives a running machine this address, unless a machine has it.
+    /// DHCP gives a running machine addresses with this last byte, unless a machine has them.
     Readdress(usize, u8),
     /// The interface of a node disappears and is there again, without its routes.
     RecreateInterface(usize),
@@ -119,34 +124,54 @@ pub enum Config {
     Missing,
     /// No JSON.
     Malformed,
-    Vxlan,
-    HostGw,
+    Mixed(Backend),
     /// To host-gw, this percentage of the hashes.
     Rollout(u8),
     /// Without `Mixed`: a migration to this backend is finished.
     Finished(Backend),
 }
 
+/// A command of `tweedctl migrate`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// To this backend.
+    Start(Backend),
+    Next,
+    Pause,
+    /// All stages, or the last one.
+    Rollback(Stages),
+    Finish,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stages {
+    All,
+    Last,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
     Vxlan,
+    /// The same, with direct routes on the segment.
+    DirectRouting,
     HostGw,
 }
 
 impl Config {
     /// The value of its key; none if the key is missing.
-    pub fn text(self) -> Option<String> {
+    pub fn text(self, stack: Stack) -> Option<String> {
         let config = |mixed: bool, backend: Backend, rest: &str| {
-            let kind = backend.as_str();
-            format!(
-                r#"{{"Network":"10.244.0.0/16","Mixed":{mixed},"Backend":{{"Type":"{kind}"}}{rest}}}"#
-            )
+            let (pools, kind) = (stack.pools(), backend.as_str());
+            let direct = match backend {
+                Backend::DirectRouting => r#","DirectRouting":true"#,
+                Backend::Vxlan | Backend::HostGw => "",
+            };
+            format!(r#"{{{pools},"Mixed":{mixed},"Backend":{{"Type":"{kind}"{direct}}}{rest}}}"#)
         };
         Some(match self {
             Self::Missing => return None,
             Self::Malformed => "{".to_owned(),
-            Self::Vxlan => config(true, Backend::Vxlan, ""),
-            Self::HostGw => config(true, Backend::HostGw, ""),
+            Self::Mixed(backend) => config(true, backend, ""),
             Self::Rollout(percent) => {
                 let rollout =
                     format!(r#","Rollout":{{"From":{{"Type":"vxlan"}},"Percent":{percent}}}"#);
@@ -157,12 +182,39 @@ impl Config {
     }
 }
 
+impl Order {
+    /// The arguments of `tweedctl migrate`.
+    pub(crate) fn arguments(self) -> &'static str {
+        match self {
+            Self::Start(Backend::Vxlan | Backend::DirectRouting) => {
+                "start --to vxlan --timeout 20s"
+            }
+            Self::Start(Backend::HostGw) => "start --to host-gw --timeout 20s",
+            Self::Next => "next --resume --hold 2s --auto-rollback --timeout 20s",
+            Self::Pause => "pause",
+            Self::Rollback(Stages::All) => "rollback --timeout 20s",
+            Self::Rollback(Stages::Last) => "rollback --one-stage --timeout 20s",
+            Self::Finish => "finish --timeout 20s",
+        }
+    }
+}
+
 impl Backend {
+    /// `Backend.Type`.
     pub const fn as_str(self) -> &'static str {
         match self {
-            Self::Vxlan => "vxlan",
+            Self::Vxlan | Self::DirectRouting => "vxlan",
             Self::HostGw => "host-gw",
         }
+    }
+}
+
+impl fmt::Display for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Vxlan | Self::HostGw => self.as_str(),
+            Self::DirectRouting => "direct-routing",
+        })
     }
 }
 
@@ -173,17 +225,21 @@ impl fmt::Display for Step {
 }
 
 impl Device {
-    pub const fn name(self) -> &'static str {
+    /// The links of a node.
+    pub fn links(self, stack: Stack) -> Vec<LinkName> {
         match self {
-            Self::Underlay => "eth0",
-            Self::Tunnel => "flannel.1",
+            Self::Underlay => vec![LinkName::new(UNDERLAY)],
+            Self::Tunnel => stack.families().iter().copied().map(tunnel).collect(),
         }
     }
 }
 
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        f.write_str(match self {
+            Self::Underlay => "underlay",
+            Self::Tunnel => "tunnel",
+        })
     }
 }
 
@@ -239,11 +295,11 @@ impl fmt::Display for Act {
             Self::Configure(config) => match config {
                 Config::Missing => f.write_str("config missing"),
                 Config::Malformed => f.write_str("config malformed"),
-                Config::Vxlan => f.write_str("config vxlan"),
-                Config::HostGw => f.write_str("config host-gw"),
+                Config::Mixed(backend) => write!(f, "config {backend}"),
                 Config::Rollout(percent) => write!(f, "config rollout {percent}"),
-                Config::Finished(backend) => write!(f, "config {} alone", backend.as_str()),
+                Config::Finished(backend) => write!(f, "config {backend} alone"),
             },
+            Self::Migrate(order) => write!(f, "migrate {}", order.arguments()),
             Self::LoseEntry(node, number) => write!(f, "lose-entry {} {number}", name(*node)),
             Self::FlushTables(node) => write!(f, "flush-tables {}", name(*node)),
             Self::Segment(act) => act.fmt(f),

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fmt;
 
+use tweed::model::prefix::Family;
+
 use crate::cluster::Cluster;
 use crate::connection::{Broken, Client, Connection};
 use crate::walk::{Arrival, Lost, Outline};
@@ -14,9 +16,9 @@ pub(crate) struct Arrivals {
     outline: Outline,
     /// The pairs whose packets arrived, with the numbers of changes of the kernels of sender and
     /// receiver.
-    known: BTreeMap<(usize, usize), (u64, Arrival, u64)>,
+    known: BTreeMap<(usize, usize, Family), (u64, Arrival, u64)>,
     /// By way of a node to a pod of another one.
-    open: BTreeMap<(usize, usize, Client), Open>,
+    open: BTreeMap<(usize, usize, Client, Family), Open>,
 }
 
 struct Open {
@@ -38,7 +40,7 @@ pub(crate) struct Failed {
 impl Arrivals {
     /// Only connections between the `judged` nodes stay open.
     pub(crate) fn check(&mut self, outline: Outline, judged: &[usize]) {
-        self.open.retain(|(from, to, _), _| judged.contains(from) && judged.contains(to));
+        self.open.retain(|(from, to, ..), _| judged.contains(from) && judged.contains(to));
         if self.outline != outline {
             self.outline = outline;
             self.known.clear();
@@ -47,14 +49,21 @@ impl Arrivals {
     }
 
     /// A packet between pods.
-    pub(crate) fn send(&mut self, cluster: &Cluster, from: usize, to: usize) -> Result<(), Lost> {
+    pub(crate) fn send(
+        &mut self,
+        cluster: &Cluster,
+        (from, to): (usize, usize),
+        family: Family,
+    ) -> Result<(), Lost> {
         let changes = |index: usize| cluster.nodes[index].kernel.changes();
-        let is_known = self.known.get(&(from, to)).is_some_and(|(sender, arrival, receiver)| {
-            *sender == changes(from) && *receiver == changes(arrival.host)
-        });
+        let is_known =
+            self.known.get(&(from, to, family)).is_some_and(|(sender, arrival, receiver)| {
+                *sender == changes(from) && *receiver == changes(arrival.host)
+            });
         if !is_known {
-            let arrival = cluster.send(from, to)?;
-            self.known.insert((from, to), (changes(from), arrival, changes(arrival.host)));
+            let arrival = cluster.send(from, to, family)?;
+            let pair = (from, to, family);
+            self.known.insert(pair, (changes(from), arrival, changes(arrival.host)));
         }
         Ok(())
     }
@@ -63,16 +72,16 @@ impl Arrivals {
     pub(crate) fn exchange(
         &mut self,
         cluster: &Cluster,
-        from: usize,
-        to: usize,
+        (from, to): (usize, usize),
+        family: Family,
     ) -> Result<(), Failed> {
         let segment = cluster.network.segment.borrow();
         let now = Some([from, to].map(|index| cluster.nodes[index].kernel.changes()));
         for client in Client::ALL {
-            let open = match self.open.entry((from, to, client)) {
+            let open = match self.open.entry((from, to, client, family)) {
                 Entry::Occupied(open) => open.into_mut(),
                 Entry::Vacant(place) => {
-                    let opened = segment.connect(client, from, to);
+                    let opened = segment.connect(client, (from, to), family);
                     let failed = |reason| Failed { client, connection: None, reason };
                     place.insert(Open { connection: opened.map_err(failed)?, seen: None })
                 }

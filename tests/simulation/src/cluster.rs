@@ -2,7 +2,6 @@
 
 use std::future::{Future, poll_fn};
 use std::io;
-use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::Context;
@@ -13,22 +12,36 @@ use etcd_client::proto::{
 };
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep_until};
+use tweed::model::prefix::Family;
 
-use crate::act::{Backend, Config};
+use crate::act::{Backend, Config, Order};
 use crate::network::LinkState;
-use crate::node::{Node, address};
+use crate::node::Node;
+use crate::operator::Operators;
 use crate::prober::Network;
+use crate::stack::Stack;
 use crate::store::etcd::Etcd;
 use crate::store::{Health, Store, StoreKind};
 use crate::walk::{Arrival, Host, Lost};
 
+/// What a cluster is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Setup {
+    /// The number of nodes at first.
+    pub nodes: usize,
+    pub store: StoreKind,
+    pub stack: Stack,
+}
+
 pub struct Cluster {
+    pub stack: Stack,
     pub store: Store,
     pub network: Rc<Network>,
     pub nodes: Vec<Node>,
+    operators: Operators,
     begun: Instant,
     folder: TempDir,
-    /// The network config in Kubernetes, and the nodes whose kubelets write it into a file later.
+    /// The last network config in Kubernetes, and the nodes whose kubelets write it into a file later.
     mounted: Option<String>,
     unwritten: Vec<(Instant, usize)>,
 }
@@ -44,18 +57,21 @@ impl Cluster {
     ///
     /// # Errors
     /// The disk of the simulating machine.
-    pub fn new(count: usize, kind: StoreKind) -> io::Result<Self> {
+    pub fn new(setup: Setup) -> io::Result<Self> {
+        let Setup { nodes, store, stack } = setup;
         let folder = tempfile::Builder::new().prefix("tweed-simulation").tempdir_in(in_memory())?;
         let mut cluster = Self {
-            store: Store::new(kind),
+            stack,
+            store: Store::new(store, stack),
             network: Rc::default(),
             nodes: Vec::new(),
+            operators: Operators::default(),
             begun: Instant::now(),
             folder,
             mounted: None,
             unwritten: Vec::new(),
         };
-        for _ in 0..count {
+        for _ in 0..nodes {
             cluster.add()?;
         }
         Ok(cluster)
@@ -67,10 +83,10 @@ impl Cluster {
     /// The disk of the simulating machine.
     pub fn add(&mut self) -> io::Result<()> {
         let index = self.nodes.len();
-        let is_free = |it: &IpAddr| self.nodes.iter().all(|node| node.address != *it);
-        let mut addresses = (index + 1..).map_while(|last| u8::try_from(last).ok().map(address));
+        let is_free = |it: &u8| self.nodes.iter().all(|node| node.address != *it);
+        let mut addresses = (index + 1..).map_while(|last| u8::try_from(last).ok());
         let free = addresses.find(is_free).ok_or_else(|| io::Error::other("no address is free"))?;
-        let node = Node::new(index, free, self.folder.path())?;
+        let node = Node::new(index, (free, self.stack), self.folder.path())?;
         node.add_foreign_route();
         node.mount(self.mounted.as_deref())?;
         if let Store::Kubernetes(kubernetes) = &self.store {
@@ -94,11 +110,10 @@ impl Cluster {
 
     /// Gives a running machine another address, unless one has it.
     pub fn readdress(&mut self, index: usize, last: u8) {
-        let address = address(last);
-        if self.nodes.iter().all(|node| node.address != address) {
-            self.nodes[index].set_address(address);
+        if self.nodes.iter().all(|node| node.address != last) {
+            self.nodes[index].set_address(last);
             self.nodes[index].add_foreign_route();
-            self.network.segment.borrow_mut().hosts[index].address = address;
+            self.network.segment.borrow_mut().hosts[index].address = last;
         }
     }
 
@@ -111,15 +126,16 @@ impl Cluster {
     /// Writes or deletes the network config, as `etcdctl` or `kubectl` does.
     pub fn configure(&mut self, config: Config) {
         let Store::Etcd(etcd) = &self.store else {
-            if self.store.health().is_writable() {
-                self.mounted = config.text();
-                let later = (0..).map(|index| Instant::now() + MOUNT * index);
-                self.unwritten = later.zip(0..self.nodes.len()).collect();
+            if let (Store::Kubernetes(kubernetes), true) =
+                (&self.store, self.store.health().is_writable())
+            {
+                kubernetes.set_config(config.text(self.stack).as_deref());
+                self.notice_config();
             }
             return;
         };
         let key = CONFIG.to_vec();
-        let request = match config.text() {
+        let request = match config.text(self.stack) {
             Some(text) => PbTxnOpRequest::RequestPut(PbPutRequest {
                 key,
                 value: text.into_bytes(),
@@ -131,6 +147,32 @@ impl Cluster {
             }),
         };
         transact(etcd, request);
+    }
+
+    /// An operator runs a command of `tweedctl migrate`.
+    pub fn migrate(&self, order: Order) {
+        self.operators.run(&self.store, order);
+    }
+
+    /// The results of the commands that have ended since the last call.
+    pub fn take_ended_commands(&self) -> Vec<String> {
+        self.operators.take_ended()
+    }
+
+    /// Operators end all commands.
+    pub fn end_commands(&mut self) {
+        self.operators = Operators::default();
+    }
+
+    /// Kubelets notice a changed config, and write it into files later.
+    fn notice_config(&mut self) {
+        let Store::Kubernetes(kubernetes) = &self.store else { return };
+        let config = kubernetes.config();
+        if self.mounted != config {
+            self.mounted = config;
+            let later = (0..).map(|index| Instant::now() + MOUNT * index);
+            self.unwritten = later.zip(0..self.nodes.len()).collect();
+        }
     }
 
     /// Kubelets write the network config into files.
@@ -150,7 +192,7 @@ impl Cluster {
                 let config = state.keys().find(|kv| kv.key == CONFIG)?;
                 Some(String::from_utf8_lossy(&config.value).into_owned())
             }),
-            Store::Kubernetes(_) => self.mounted.clone(),
+            Store::Kubernetes(kubernetes) => kubernetes.config(),
         }
     }
 
@@ -162,12 +204,21 @@ impl Cluster {
     /// Whether the network config has `Mixed`; none without a valid one.
     pub fn is_mixed(&self) -> Option<bool> {
         let config = self.config().filter(|text| is_valid(text))?;
-        Some(config.contains(r#""Mixed":true"#))
+        let config: serde_json::Value = serde_json::from_str(&config).ok()?;
+        Some(config.get("Mixed").is_some_and(|mixed| mixed == true))
     }
 
-    /// Whether the network config and all leases have the same backend.
+    /// Whether the network config and all nodes have the same backend.
     pub fn is_uniform(&self) -> bool {
-        self.has_only(Backend::Vxlan) || self.has_only(Backend::HostGw)
+        let is_direct = self.has_direct_routing();
+        let follows = |node: &Node| node.routes_directly().is_none_or(|it| it == is_direct);
+        self.has_only(Backend::HostGw)
+            || self.has_only(Backend::Vxlan) && self.nodes.iter().all(follows)
+    }
+
+    /// Whether the network config has `DirectRouting`.
+    pub fn has_direct_routing(&self) -> bool {
+        self.config().is_some_and(|text| text.contains("DirectRouting"))
     }
 
     /// Whether the network config and all leases have this backend.
@@ -192,6 +243,7 @@ impl Cluster {
         if let Store::Etcd(etcd) = &self.store {
             etcd.end_leases();
         }
+        self.notice_config();
         // The disk of the simulating machine is there.
         let _ = self.mount();
         self.nodes.iter_mut().for_each(|node| node.supervise(&self.store, &self.network));
@@ -202,6 +254,7 @@ impl Cluster {
                     found = look(self);
                 }
             }
+            let _ = self.operators.poll(context);
             end.as_mut().poll(context)
         })
         .await;
@@ -265,14 +318,14 @@ impl Cluster {
 
     /// The leases with the address of a node.
     pub fn leases_of(&self, node: &Node) -> impl Iterator<Item = (String, String)> + use<> {
-        let address = format!("\"{}\"", node.address);
+        let address = format!("\"{}\"", node.first_address());
         self.leases().into_iter().filter(move |(_, value)| value.contains(&address))
     }
 
     /// Whether the subnet of a node is leased to its address.
     pub fn holds_lease(&self, node: &Node) -> bool {
         let name = node.lease_name();
-        name.is_some_and(|name| self.leases_of(node).any(|(key, _)| key.ends_with(&name)))
+        name.is_some_and(|name| self.leases_of(node).any(|(key, _)| key.contains(&name)))
     }
 
     /// Reads from the disks where the pods of each host are.
@@ -287,13 +340,13 @@ impl Cluster {
     ///
     /// # Errors
     /// Where they are lost.
-    pub fn send(&self, from: usize, to: usize) -> Result<Arrival, Lost> {
-        self.network.segment.borrow().pod_to_pod(from, to)
+    pub fn send(&self, from: usize, to: usize, family: Family) -> Result<Arrival, Lost> {
+        self.network.segment.borrow().pod_to_pod((from, to), family)
     }
 }
 
 fn is_valid(config: &str) -> bool {
-    config.starts_with(r#"{"Network""#)
+    config.contains(r#""Backend""#)
 }
 
 /// Without effect while etcd does not work.

@@ -1,12 +1,14 @@
 //! Connections that stay open while the cluster changes: of their packets, the kernel translates the
 //! addresses as it did those of the first one.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
-use tweed::model::entry::{KernelState, Verdict};
+use tweed::model::entry::{KernelState, LinkName, Verdict};
 use tweed::model::policy::Masquerade;
+use tweed::model::prefix::Family;
 use tweed::plan::trace::translation;
 
+use crate::stack::outside;
 use crate::walk::{Exit, Lost, Segment, addresses_of_tunnel, is_own};
 
 /// Who is connected with a pod of another node.
@@ -32,7 +34,7 @@ pub struct Connection {
     /// The address of the client as the pod sees it.
     source: IpAddr,
     /// The link that it was masqueraded for: the kernel ends it by any other one.
-    masqueraded: Option<&'static str>,
+    masqueraded: Option<LinkName>,
     is_local: bool,
 }
 
@@ -49,23 +51,26 @@ pub enum Broken {
     NoAddress,
 }
 
-const OUTSIDE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
-
 impl Segment {
     /// Opens a connection of `client` by way of `from` with a pod of `to`.
     ///
     /// # Errors
     /// Why that is not possible.
-    pub fn connect(&self, client: Client, from: usize, to: usize) -> Result<Connection, Broken> {
-        let pod = self.pod(to).map_err(Broken::Request)?;
+    pub fn connect(
+        &self,
+        client: Client,
+        (from, to): (usize, usize),
+        family: Family,
+    ) -> Result<Connection, Broken> {
+        let pod = self.pod(to, family).map_err(Broken::Request)?;
         let exit = self.exit(from, pod).map_err(Broken::Request)?;
         let host = self.host(from).map_err(Broken::Request)?;
         host.kernel.read_state(|state| {
-            let outgoing = outgoing(state, &exit).unwrap_or(host.address);
+            let outgoing = outgoing(state, &exit).unwrap_or_else(|| host.address(family));
             let is_local = client == Client::Host;
             // kube-proxy marks what it forwards from outside, and masquerades it.
             let mark = if is_local { 0 } else { Masquerade::default().mark };
-            let client = if is_local { outgoing } else { OUTSIDE };
+            let client = if is_local { outgoing } else { outside(family) };
             let (source, masqueraded) = match translation(state, (client, pod), mark) {
                 Some(Verdict::SourceNat { to, .. }) => (*to, None),
                 None if is_local => (client, None),
@@ -85,12 +90,13 @@ impl Segment {
         let host = self.host(*from).map_err(Broken::Request)?;
         host.kernel.read_state(|state| {
             // The kernel ends what is masqueraded with an address that its link loses.
-            let has_source =
-                *source == host.address || addresses_of_tunnel(state).any(|own| own == *source);
-            if masqueraded.is_some_and(|link| link != exit.link() || !has_source) {
+            let family = Family::of(*pod);
+            let mut of_tunnel = addresses_of_tunnel(state, family);
+            let has_source = *source == host.address(family) || of_tunnel.any(|own| own == *source);
+            if masqueraded.as_ref().is_some_and(|it| *it != exit.link() || !has_source) {
                 return Err(Broken::OtherLink);
             }
-            let is_there = *client == host.address || is_own(state, *client);
+            let is_there = *client == host.address(family) || is_own(state, *client);
             if *is_local && !is_there { Err(Broken::NoAddress) } else { Ok(()) }
         })?;
         let arrives = |start: usize, end: usize, addresses| match self.send(start, addresses) {
@@ -104,6 +110,6 @@ impl Segment {
 
 /// The address with which the node itself sends by this exit; none without one on the tunnel.
 fn outgoing(state: &KernelState, exit: &Exit) -> Option<IpAddr> {
-    let Exit::Tunnel(..) = exit else { return None };
-    addresses_of_tunnel(state).next()
+    let Exit::Tunnel(outer, _) = exit else { return None };
+    addresses_of_tunnel(state, Family::of(*outer)).next()
 }

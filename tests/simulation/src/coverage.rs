@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
-use crate::act::{Act, Config};
+use crate::act::{Act, Backend, Config};
 use crate::dice::{AROUND, Fault, Script};
 
 /// What the dice have thrown in all histories so far.
@@ -21,6 +21,7 @@ pub struct Coverage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Flip {
     Vxlan,
+    DirectRouting,
     HostGw,
     Rollout,
     /// Without `Mixed`.
@@ -31,8 +32,9 @@ enum Flip {
     Mistake,
 }
 
-const FLIPS: [(Flip, &str); 6] = [
+const FLIPS: [(Flip, &str); 7] = [
     (Flip::Vxlan, "vxlan"),
+    (Flip::DirectRouting, "direct"),
     (Flip::HostGw, "host-gw"),
     (Flip::Rollout, "rollout"),
     (Flip::Finished, "finished"),
@@ -81,8 +83,9 @@ fn flip(script: &Script, at: Duration) -> Flip {
     match edits.rfind(|(edited, _)| *edited < at) {
         Some((_, Config::Missing | Config::Malformed)) => Flip::Mistake,
         Some((edited, _)) if at.saturating_sub(edited) <= AROUND => Flip::Begun,
-        None | Some((_, Config::Vxlan)) => Flip::Vxlan,
-        Some((_, Config::HostGw)) => Flip::HostGw,
+        None | Some((_, Config::Mixed(Backend::Vxlan))) => Flip::Vxlan,
+        Some((_, Config::Mixed(Backend::DirectRouting))) => Flip::DirectRouting,
+        Some((_, Config::Mixed(Backend::HostGw))) => Flip::HostGw,
         Some((_, Config::Rollout(_))) => Flip::Rollout,
         Some((_, Config::Finished(_))) => Flip::Finished,
     }

@@ -7,8 +7,12 @@ use clap::ValueEnum;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::act::{Act, Backend, Config, Device, EtcdAct, KernelAct, MachineId, SegmentAct, Step};
+use crate::act::{
+    Act, Backend, Config, Device, EtcdAct, KernelAct, MachineId, Order, SegmentAct, Stages, Step,
+};
+use crate::cluster::Setup;
 use crate::network::LinkState;
+use crate::stack::Stack;
 use crate::store::StoreKind;
 
 /// Until then, the cluster is left alone.
@@ -29,6 +33,8 @@ pub enum Fault {
     Mistake,
     /// A migration is finished: `Mixed` is turned off, and mostly on again later
     Finish,
+    /// An operator migrates the cluster by `tweedctl migrate`, and so may another one
+    Migrate,
     /// A daemon is killed, and started
     Kill,
     /// A daemon is killed, and started while it does not reach the store
@@ -102,12 +108,14 @@ pub struct Dice {
     pub faults: Vec<Fault>,
     /// Only this store is used; if none, the seed decides.
     pub store: Option<StoreKind>,
+    /// Pods have addresses of these families; if none, the seed decides.
+    pub stack: Option<Stack>,
 }
 
 /// A history before it is played.
 #[derive(Clone, Debug)]
 pub struct Script {
-    pub store: StoreKind,
+    pub setup: Setup,
     /// In the order of time.
     pub steps: Vec<Step>,
     pub thrown: Vec<(Duration, Fault)>,
@@ -116,7 +124,7 @@ pub struct Script {
 impl Dice {
     /// All faults, for this number of nodes.
     pub fn new(nodes: usize) -> Self {
-        Self { nodes, faults: Fault::value_variants().to_vec(), store: None }
+        Self { nodes, faults: Fault::value_variants().to_vec(), store: None, stack: None }
     }
 
     /// The history with this seed.
@@ -127,8 +135,14 @@ impl Dice {
             0 => StoreKind::Etcd,
             _ => StoreKind::Kubernetes,
         });
+        let stack = self.stack.unwrap_or(match seed / 2 % 4 {
+            0 | 1 => Stack::V4,
+            2 => Stack::Dual,
+            _ => Stack::V6,
+        });
+        let setup = Setup { nodes: self.nodes, store, stack };
         let faults = self.faults.iter().copied().filter(|fault| fault.is_possible(store)).collect();
-        let script = Script { store, steps: Vec::new(), thrown: Vec::new() };
+        let script = Script { setup, steps: Vec::new(), thrown: Vec::new() };
         let mut throw = Throw { rng, dice: self, faults, focus, turn, last: None, script };
         // Before the daemons start.
         let config = throw.config();
@@ -192,6 +206,7 @@ impl Throw<'_> {
         match fault {
             Fault::Edit | Fault::Mistake => self.edit(at, end, fault),
             Fault::Finish => self.finish(at, end),
+            Fault::Migrate => self.migrate(at, end),
             Fault::Kill => self.pair((at, Act::Kill(node)), (end, Act::Start(node))),
             Fault::KillAlone => {
                 self.begin_alone((at, Act::Kill(node)), Act::Start(node), end, node);
@@ -256,14 +271,33 @@ impl Throw<'_> {
 
     /// All nodes get one backend, and later only that.
     fn finish(&mut self, at: Duration, end: Duration) {
-        let (mixed, backend) =
-            self.one_of([(Config::Vxlan, Backend::Vxlan), (Config::HostGw, Backend::HostGw)]);
+        let backend = self.one_of([Backend::Vxlan, Backend::DirectRouting, Backend::HostGw]);
         let between = at + end.saturating_sub(at).mul_f64(self.rng.random());
-        self.add(at, Act::Configure(mixed));
+        self.add(at, Act::Configure(Config::Mixed(backend)));
         self.add(between, Act::Configure(Config::Finished(backend)));
         if self.rng.random_bool(UNFINISHED) {
-            self.add(end, Act::Configure(mixed));
+            self.add(end, Act::Configure(Config::Mixed(backend)));
         }
+    }
+
+    /// Commands from `at` to `end`, which may overlap.
+    fn migrate(&mut self, at: Duration, end: Duration) {
+        let to = self.one_of([Backend::Vxlan, Backend::HostGw]);
+        self.add(at, Act::Migrate(Order::Start(to)));
+        for _ in 0..self.rng.random_range(1..=COMMANDS) {
+            let between = at + end.saturating_sub(at).mul_f64(self.rng.random());
+            let order = self.one_of([
+                Order::Next,
+                Order::Next,
+                Order::Next,
+                Order::Finish,
+                Order::Pause,
+                Order::Rollback(Stages::Last),
+                Order::Rollback(Stages::All),
+            ]);
+            self.add(between, Act::Migrate(order));
+        }
+        self.add(end, Act::Migrate(Order::Finish));
     }
 
     fn fail_store(&mut self, node: usize, at: Duration, end: Duration, fault: Fault) {
@@ -337,9 +371,10 @@ impl Throw<'_> {
     }
 
     fn config(&mut self) -> Config {
-        match self.rng.random_range(0..3) {
-            0 => Config::Vxlan,
-            1 => Config::HostGw,
+        match self.rng.random_range(0..4) {
+            0 => Config::Mixed(Backend::Vxlan),
+            1 => Config::Mixed(Backend::DirectRouting),
+            2 => Config::Mixed(Backend::HostGw),
             _ => Config::Rollout(self.rng.random_range(0..=100)),
         }
     }
@@ -360,6 +395,8 @@ impl Throw<'_> {
     }
 }
 
+/// How many commands at most are between the first and the last one of a migration.
+const COMMANDS: usize = 6;
 const MOMENT: Duration = Duration::from_millis(20);
 /// How many faults are the same as the one before.
 const REPEATED: f64 = 0.2;

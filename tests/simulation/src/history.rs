@@ -8,14 +8,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tokio::runtime::RngSeed;
-use tweed::model::entry::{Entry, Key, LinkName, Ownership};
+use tweed::model::entry::{Entry, Key, Ownership};
 
-use crate::act::{Act, Config, Device, EtcdAct, KernelAct, SegmentAct, Step};
-use crate::cluster::Cluster;
+use crate::act::{Act, Backend, Config, Device, EtcdAct, KernelAct, SegmentAct, Step};
+use crate::cluster::{Cluster, Setup};
 use crate::dice::{Dice, FAULTS, LENGTH, Script};
 use crate::invariant::{Judge, Violation};
 use crate::network::LinkState;
-use crate::store::{Health, Store, StoreBackup, StoreKind};
+use crate::store::{Health, Store, StoreBackup};
 
 /// What became of a history.
 #[derive(Clone, Debug)]
@@ -29,13 +29,14 @@ pub struct Outcome {
 #[derive(Clone, Debug)]
 pub struct Finding {
     pub seed: u64,
-    pub nodes: usize,
-    pub store: StoreKind,
+    pub setup: Setup,
     pub violation: Violation,
     /// The acts without which it would be accepted.
     pub steps: Vec<Step>,
 }
 
+/// The config of a new cluster, and of one whose config is invalid at the end of the faults.
+const INITIAL: Config = Config::Mixed(Backend::Vxlan);
 /// The beginning of the texts of all routes.
 const ROUTES: &str = "route ";
 /// How often pairs are looked at while nothing changes.
@@ -47,18 +48,14 @@ const GLANCE: Duration = Duration::from_millis(500);
 /// The disk of the simulating machine.
 pub fn play(seed: u64, dice: &Dice) -> io::Result<Outcome> {
     let script = dice.throw(seed);
-    replay(seed, (dice.nodes, script.store), &script.steps)
+    replay(seed, script.setup, &script.steps)
 }
 
-/// Plays these acts with this many nodes and this store; all else follows from `seed`.
+/// Plays these acts in such a cluster; all else follows from `seed`.
 ///
 /// # Errors
 /// The disk of the simulating machine.
-pub fn replay(
-    seed: u64,
-    (nodes, store): (usize, StoreKind),
-    steps: &[Step],
-) -> io::Result<Outcome> {
+pub fn replay(seed: u64, setup: Setup, steps: &[Step]) -> io::Result<Outcome> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -66,7 +63,7 @@ pub fn replay(
         .build()?;
     runtime.block_on(async {
         tweed::random::seed(seed);
-        let mut history = History::begin(nodes, store)?;
+        let mut history = History::begin(setup)?;
         let violation = history.run(steps).await?;
         Ok(Outcome { hash: history.hash.finish(), violation })
     })
@@ -77,20 +74,19 @@ pub fn replay(
 /// # Errors
 /// The disk of the simulating machine.
 pub fn shrink(seed: u64, dice: &Dice, violation: Violation) -> io::Result<Finding> {
-    let Script { mut steps, store, .. } = dice.throw(seed);
-    let (nodes, mut violation) = (dice.nodes, violation);
-    let mut at = 0;
+    let Script { mut steps, setup, .. } = dice.throw(seed);
+    let (mut violation, mut at) = (violation, 0);
     while at < steps.len() {
         let mut fewer = steps.clone();
         fewer.remove(at);
-        match replay(seed, (nodes, store), &fewer)?.violation {
+        match replay(seed, setup, &fewer)?.violation {
             Some(same) if same.invariant == violation.invariant => {
                 (steps, violation) = (fewer, same);
             }
             _ => at += 1,
         }
     }
-    Ok(Finding { seed, nodes, store, violation, steps })
+    Ok(Finding { seed, setup, violation, steps })
 }
 
 struct History {
@@ -104,10 +100,10 @@ struct History {
 }
 
 impl History {
-    fn begin(nodes: usize, store: StoreKind) -> io::Result<Self> {
-        let mut cluster = Cluster::new(nodes, store)?;
-        cluster.configure(Config::Vxlan);
-        (0..nodes).for_each(|index| cluster.start(index));
+    fn begin(setup: Setup) -> io::Result<Self> {
+        let mut cluster = Cluster::new(setup)?;
+        cluster.configure(INITIAL);
+        (0..setup.nodes).for_each(|index| cluster.start(index));
         let judge = Judge::new(&cluster);
         Ok(Self {
             cluster,
@@ -163,6 +159,7 @@ impl History {
                 };
             }
         }
+        text.extend(self.cluster.take_ended_commands());
         let (from, hash) = (self.revision + 1, &mut self.hash);
         match &self.cluster.store {
             Store::Etcd(etcd) => {
@@ -190,11 +187,12 @@ impl History {
 
     /// Ends all faults that are not over.
     fn heal(&mut self) -> io::Result<()> {
+        self.cluster.end_commands();
         self.cluster.store.set_health(Health::Up);
         let is_split = self.cluster.is_mixed() == Some(false) && !self.cluster.is_uniform();
         if is_split || !self.cluster.is_configured() {
-            self.cluster.configure(Config::Vxlan);
-            self.judge.take(&Act::Configure(Config::Vxlan), &self.cluster);
+            self.cluster.configure(INITIAL);
+            self.judge.take(&Act::Configure(INITIAL), &self.cluster);
         }
         self.cluster.network.segment.borrow_mut().heal();
         for index in 0..self.cluster.nodes.len() {
@@ -225,6 +223,7 @@ impl History {
             Act::Etcd(act) => self.change_etcd(*act),
             Act::DeleteLease(index) => self.cluster.delete_lease(*index),
             Act::Configure(config) => self.cluster.configure(*config),
+            Act::Migrate(order) => self.cluster.migrate(*order),
             Act::LoseEntry(index, number) => self.lose_entry(*index, *number),
             Act::FlushTables(index) => self.flush_tables(*index),
             Act::Segment(act) => self.change_segment(*act),
@@ -249,11 +248,15 @@ impl History {
                 if *device == Device::Underlay {
                     self.set_up(*index, false);
                 }
-                self.cluster.nodes[*index].kernel.link_down(&LinkName::new(device.name()));
+                for link in device.links(self.cluster.stack) {
+                    self.cluster.nodes[*index].kernel.link_down(&link);
+                }
             }
             Act::LinkUp(index, Device::Underlay) => self.plug_in(*index),
             Act::LinkUp(index, device @ Device::Tunnel) => {
-                self.cluster.nodes[*index].kernel.link_up(&LinkName::new(device.name()));
+                for link in device.links(self.cluster.stack) {
+                    self.cluster.nodes[*index].kernel.link_up(&link);
+                }
             }
             Act::SwapAddresses(one, other) => {
                 self.cluster.swap_addresses(*one, *other);
@@ -330,8 +333,7 @@ impl History {
     fn plug_in(&self, index: usize) {
         self.set_up(index, true);
         let node = &self.cluster.nodes[index];
-        node.kernel.link_up(&LinkName::new(Device::Underlay.name()));
-        node.add_foreign_route();
+        node.plug_in();
     }
 
     fn change_kernel(&self, index: usize, act: KernelAct) {
@@ -391,8 +393,8 @@ impl History {
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { seed, nodes, store, violation, .. } = self;
-        writeln!(f, "seed {seed} with {nodes} nodes and {store}: {violation}")?;
+        let Self { seed, setup: Setup { nodes, store, stack }, violation, .. } = self;
+        writeln!(f, "seed {seed} with {nodes} nodes, {store} and {stack}: {violation}")?;
         self.steps.iter().try_for_each(|step| writeln!(f, "  {step}"))
     }
 }

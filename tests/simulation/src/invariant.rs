@@ -2,19 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use tweed::model::entry::{Entry, Key};
 use tweed::model::path::Path;
-use tweed::model::prefix::Prefix;
+use tweed::model::prefix::Family;
 
 use crate::act::{Act, Backend, EtcdAct, KernelAct, MachineId, SegmentAct};
 use crate::arrivals::Arrivals;
 use crate::cluster::Cluster;
 use crate::network::LinkState;
-use crate::node::{Node, foreign_route};
+use crate::node::Node;
+use crate::stack::{Pods, tunnel};
 use crate::store::{Health, Store};
 
 /// The judgement of an invariant on a history.
@@ -31,7 +31,7 @@ pub struct Judge {
     is_named: bool,
     debts: Vec<Debt>,
     /// Where the pods of each node are. They stay there.
-    pods: Vec<Option<Prefix>>,
+    pods: Vec<Option<Pods>>,
     /// The copies with the machine id of another node, and that node.
     copied: Vec<(usize, usize)>,
     /// The nodes that have got the address of another one, or the disk.
@@ -51,15 +51,15 @@ pub struct Judge {
     /// The nodes whose disk is full, or was: how long it takes until they save their checkpoint.
     full: BTreeMap<usize, Duration>,
     /// The addresses of the nodes when their disks were copied.
-    backups: BTreeMap<usize, IpAddr>,
+    backups: BTreeMap<usize, u8>,
     /// The addresses of the nodes when etcd was copied.
-    copied_store: Vec<IpAddr>,
+    copied_store: Vec<u8>,
     /// The machines that were installed again.
     forgotten: BTreeSet<usize>,
     /// The nodes that recognise their lease in a restored etcd only by their address.
     unproved: BTreeSet<usize>,
     /// The nodes that have, or had, an address.
-    addresses: BTreeMap<IpAddr, BTreeSet<usize>>,
+    addresses: BTreeMap<u8, BTreeSet<usize>>,
     arrivals: Arrivals,
 }
 
@@ -148,7 +148,7 @@ impl Judge {
             }
             Act::Etcd(EtcdAct::Restore) => self.restore_etcd(cluster),
             Act::Segment(SegmentAct::DropPods) => self.all_need_store(),
-            Act::Configure(_) => self.configure(cluster),
+            Act::Configure(_) | Act::Migrate(_) => self.configure(cluster),
             Act::Kernel(node, KernelAct::RefuseRoutes) => {
                 self.refused.insert(*node);
                 self.excuse(*node, JOIN);
@@ -182,7 +182,8 @@ impl Judge {
         }
     }
 
-    /// Without `Mixed`, nodes of different backends do not reach each other.
+    /// Without `Mixed`, nodes of different backends do not reach each other; nor do those that differ in
+    /// `DirectRouting`, if their filters are strict.
     fn configure(&mut self, cluster: &Cluster) {
         self.is_mixed &= cluster.is_mixed() != Some(false);
         if !self.is_mixed && !cluster.is_uniform() {
@@ -260,7 +261,7 @@ impl Judge {
     }
 
     /// A node with a former address of another one may get the subnet of that node.
-    fn note_address(&mut self, node: usize, address: IpAddr) {
+    fn note_address(&mut self, node: usize, address: u8) {
         let others = self.addresses.entry(address).or_default();
         if others.insert(node) && others.len() > 1 && !self.is_named {
             self.moved.extend(others.iter());
@@ -381,35 +382,42 @@ impl Judge {
         self.arrivals.check(segment.outline(), &judged);
         let pairs = judged.iter().flat_map(|from| judged.iter().map(move |to| (*from, *to)));
         let mut pairs = pairs.filter(|pair| pair.0 != pair.1 && !segment.cut.contains(pair));
-        let mut found = |from, to| {
-            if let Err(lost) = self.arrivals.send(cluster, from, to) {
+        let mut found = |pair: (usize, usize), family| {
+            if let Err(lost) = self.arrivals.send(cluster, pair, family) {
                 return Some((PATHS, format!("{lost:?}")));
             }
-            if segment.cut.contains(&(to, from)) {
+            if segment.cut.contains(&(pair.1, pair.0)) {
                 return None;
             }
-            let failed = self.arrivals.exchange(cluster, from, to).err()?;
+            let failed = self.arrivals.exchange(cluster, pair, family).err()?;
             Some((CONNECTIONS, failed.to_string()))
         };
-        let (from, to, (invariant, detail)) =
-            pairs.find_map(|(from, to)| Some((from, to, found(from, to)?)))?;
+        let families = cluster.stack.families().iter();
+        let ((from, to), (invariant, detail)) = pairs.find_map(|pair| {
+            families.clone().find_map(|family| Some((pair, found(pair, *family)?)))
+        })?;
         let detail = format!("n{} → n{}: {detail}", from + 1, to + 1);
         Some(violation(invariant, cluster, detail))
     }
 
-    /// Packets to a node with host-gw are sent directly, and so are those of such a node.
+    /// Packets to a node with host-gw are sent directly, and so are those of such a node, and of one
+    /// with `DirectRouting`.
     fn table(&self, cluster: &Cluster) -> Option<Violation> {
         let is_direct =
             |node: &Node| cluster.leases_of(node).any(|(_, value)| value.contains("\"host-gw\""));
         let nodes: Vec<&Node> = running(cluster).filter(|node| !self.may_end(node)).collect();
         let pairs = nodes.iter().flat_map(|from| nodes.iter().map(move |to| (*from, *to)));
         pairs.filter(|(from, to)| from.index != to.index).find_map(|(from, to)| {
-            let is_direct = is_direct(from) || is_direct(to);
+            let is_direct =
+                is_direct(from) || is_direct(to) || from.routes_directly() == Some(true);
             let wanted = if is_direct { Path::Direct } else { Path::Tunnel };
-            let found = cluster.send(from.index, to.index).map(|arrival| arrival.path);
-            let (from, to) = (from.index + 1, to.index + 1);
-            let detail = || format!("n{from} → n{to}: {found:?} and not {wanted:?}");
-            (found != Ok(wanted)).then(|| violation(TABLE, cluster, detail()))
+            let (from, to) = (from.index, to.index);
+            let path = |family| cluster.send(from, to, family).map(|arrival| arrival.path);
+            let paths = cluster.stack.families().iter().map(|family| path(*family));
+            let found = paths.into_iter().find(|found| *found != Ok(wanted))?;
+            let (from, to) = (from + 1, to + 1);
+            let detail = format!("n{from} → n{to}: {found:?} and not {wanted:?}");
+            Some(violation(TABLE, cluster, detail))
         })
     }
 
@@ -476,7 +484,10 @@ impl Judge {
     fn peers(&self, cluster: &Cluster) -> RangeInclusive<usize> {
         let (leases, running) = (cluster.leases(), self.lasting(cluster).count().saturating_sub(1));
         let has_address = |value: &str| {
-            cluster.nodes.iter().any(|node| value.contains(&format!("\"{}\"", node.address)))
+            cluster
+                .nodes
+                .iter()
+                .any(|node| value.contains(&format!("\"{}\"", node.first_address())))
         };
         let is_left =
             !self.forgotten.is_empty() && leases.iter().any(|(_, value)| !has_address(value));
@@ -547,18 +558,27 @@ impl Judge {
     }
 
     fn leftovers(&self, cluster: &Cluster) -> Option<Violation> {
-        let has_tunnel = self.is_mixed || !cluster.has_only(Backend::HostGw);
+        // All nodes are on one segment.
+        let is_direct = cluster.has_only(Backend::HostGw) || cluster.has_direct_routing();
+        let has_tunnel = self.is_mixed || !is_direct;
         let peers = if has_tunnel { self.peers(cluster) } else { 0..=0 };
         self.lasting(cluster).find_map(|node| {
-            let counted = node.kernel.read_state(|state| {
-                let entries = state.entries();
-                entries.filter(|entry| matches!(entry.key(), Key::Fdb(..))).count()
-            });
+            let mut counts =
+                cluster.stack.families().iter().map(|it| forwarding_entries(node, *it));
+            let counted = counts.find(|counted| !peers.contains(counted))?;
             let detail =
                 format!("n{} has {counted} forwarding entries for {peers:?} peers", node.index + 1);
-            (!peers.contains(&counted)).then(|| violation(LEFTOVERS, cluster, detail))
+            Some(violation(LEFTOVERS, cluster, detail))
         })
     }
+}
+
+fn forwarding_entries(node: &Node, family: Family) -> usize {
+    let device = tunnel(family);
+    node.kernel.read_state(|state| {
+        let entries = state.entries();
+        entries.filter(|entry| matches!(entry.key(), Key::Fdb(link, _) if link == device)).count()
+    })
 }
 
 /// Whether its daemon runs and has a subnet.
@@ -575,7 +595,7 @@ fn running(cluster: &Cluster) -> impl Iterator<Item = &Node> {
 }
 
 fn foreign(cluster: &Cluster) -> Option<Violation> {
-    let route = foreign_route()?;
+    let route = cluster.stack.foreign_route()?;
     let key = Entry::Route(route.clone()).key();
     let is_there = |node: &&Node| {
         node.kernel

@@ -13,6 +13,8 @@ pub mod history;
 pub mod invariant;
 pub mod network;
 pub mod node;
+mod operator;
 pub mod prober;
+pub mod stack;
 pub mod store;
 pub mod walk;

@@ -12,6 +12,7 @@ use tweed::daemon::{LogFormat, log_to_stderr};
 use tweed_simulation::coverage::Coverage;
 use tweed_simulation::dice::{Dice, Fault};
 use tweed_simulation::history::{Finding, play, shrink};
+use tweed_simulation::stack::Stack;
 use tweed_simulation::store::StoreKind;
 
 #[derive(Parser)]
@@ -34,6 +35,9 @@ struct Options {
     /// Only with this store [default: the seed decides]
     #[arg(long)]
     store: Option<StoreKind>,
+    /// Only with pods of these families [default: the seed decides]
+    #[arg(long)]
+    stack: Option<Stack>,
     /// Histories at once
     #[arg(long, default_value_t = 2)]
     jobs: usize,
@@ -54,7 +58,8 @@ fn main() -> anyhow::Result<()> {
     let end = begun + Duration::from_secs(options.minutes * 60);
     let next = AtomicU64::new(options.seed);
     let (last, played) = (AtomicU64::new(options.seed + options.histories), AtomicU64::new(0));
-    let mut dice = Dice { store: options.store, ..Dice::new(options.nodes) };
+    let Options { store, stack, .. } = options;
+    let mut dice = Dice { store, stack, ..Dice::new(options.nodes) };
     if !options.faults.is_empty() {
         dice.faults = options.faults;
     }

@@ -3,11 +3,10 @@
 use std::cell::RefCell;
 use std::fs;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::{mpsc, oneshot};
@@ -17,25 +16,27 @@ use tweed::control::{Event, Query};
 use tweed::daemon::options::{Options, StoreOptions};
 use tweed::daemon::{Blocking, Daemon, Parts, checkpoint, load_checkpoint, previous};
 use tweed::model::checkpoint::{Checkpoint, HostId};
-use tweed::model::entry::{Entry, Key, LinkName, Route, SettingKind};
+use tweed::model::entry::{Entry, Key, LinkName, SettingKind};
 use tweed::model::node::{Facts, Interface, InterfaceAddress, Lifetime};
 use tweed::model::prefix::{Family, Prefix};
 use tweed::model::status::Status;
 use tweed::store::etcd::EtcdSubnetManager;
 use tweed::store::kube::KubeSubnetManager;
-use tweed::store::{Documents, Leases, Transport};
+use tweed::store::{Documents, Leases};
 use tweed_model::ModelKernel;
 
 use crate::act::{MachineId, name};
 use crate::network::Link;
 use crate::prober::{Network, probe_paths};
+use crate::stack::{Pods, Stack, UNDERLAY, address, segment_len, tunnel};
 use crate::store::Store;
 use crate::store::kubernetes::NAMESPACE;
-use crate::walk::{TUNNEL, UNDERLAY};
 
 pub struct Node {
     pub index: usize,
-    pub address: IpAddr,
+    /// The last byte of its addresses.
+    pub address: u8,
+    stack: Stack,
     pub kernel: ModelKernel,
     /// To the store.
     pub link: Link,
@@ -56,7 +57,7 @@ pub struct Node {
 struct ReadPods {
     /// Its inode, and the time of its last change.
     version: (u64, SystemTime),
-    pods: Option<Prefix>,
+    pods: Option<Pods>,
 }
 
 /// The file of the checkpoint.
@@ -82,14 +83,15 @@ struct Outlook {
 
 impl Node {
     /// A machine that was never started.
-    pub fn new(index: usize, address: IpAddr, folder: &Path) -> io::Result<Self> {
+    pub fn new(index: usize, (address, stack): (u8, Stack), folder: &Path) -> io::Result<Self> {
         let name = name(index);
         let disk = folder.join(&name);
         fs::create_dir_all(&disk)?;
         Ok(Self {
             index,
             address,
-            kernel: ModelKernel::new(facts(index, address)),
+            stack,
+            kernel: ModelKernel::new(facts(index, address, stack)),
             link: Link::default(),
             run: None,
             disk,
@@ -148,7 +150,7 @@ impl Node {
 
     /// The driver of its interface is loaded again: the routes on it are gone.
     pub fn recreate_interface(&self) {
-        let (name, facts) = (LinkName::new(UNDERLAY), facts(self.index, self.address));
+        let (name, facts) = (LinkName::new(UNDERLAY), facts(self.index, self.address, self.stack));
         self.kernel.remove_interface(&name);
         for interface in facts.interfaces {
             self.kernel.add_interface(interface);
@@ -163,22 +165,41 @@ impl Node {
             let key = Key::Setting(SettingKind::ReversePath, link.clone());
             self.kernel.read_state(|state| state.get(&key).is_some())
         };
-        for link in [UNDERLAY, TUNNEL].map(LinkName::new).iter().filter(|link| has(link)) {
+        // The filters exist for IPv4 only.
+        let links = [LinkName::new(UNDERLAY), tunnel(Family::V4)];
+        for link in links.iter().filter(|link| has(link)) {
             self.kernel.set(Entry::Setting(SettingKind::ReversePath.on(link)));
         }
     }
 
-    /// Gives the machine another address.
-    pub fn set_address(&mut self, address: IpAddr) {
-        self.address = address;
+    /// The address by which the node is named.
+    pub fn first_address(&self) -> IpAddr {
+        address(self.stack.first(), self.address)
+    }
+
+    /// Gives the machine other addresses.
+    pub fn set_address(&mut self, last: u8) {
+        self.address = last;
+        self.assign_addresses();
+    }
+
+    /// The interface is up again, with its addresses: the kernel removes those of IPv6 from an
+    /// interface that goes down.
+    pub fn plug_in(&self) {
+        self.kernel.link_up(&LinkName::new(UNDERLAY));
+        self.assign_addresses();
+        self.add_foreign_route();
+    }
+
+    fn assign_addresses(&self) {
         self.kernel.change_interface(&LinkName::new(UNDERLAY), |eth0| {
-            eth0.addresses.iter_mut().for_each(|own| own.address = address);
+            eth0.addresses = addresses(self.address, self.stack);
         });
     }
 
     /// Another program adds a route, which must stay.
     pub fn add_foreign_route(&self) {
-        if let Some(route) = foreign_route() {
+        if let Some(route) = self.stack.foreign_route() {
             self.kernel.set_silently(Entry::Route(route));
         }
     }
@@ -251,27 +272,32 @@ impl Node {
         fs::create_dir_all(&self.disk)
     }
 
-    /// The subnet of its pods, by the file that the CNI plugin reads.
-    pub fn pods(&self) -> Option<Prefix> {
+    /// The subnets of its pods, by the file that the CNI plugin reads.
+    pub fn pods(&self) -> Option<Pods> {
         let file = fs::metadata(self.subnet_file()).ok()?;
         let version = (file.ino(), file.modified().ok()?);
         let mut read = self.pods.borrow_mut();
         if read.is_none_or(|read| read.version != version) {
             let subnets = tweed_cni::subnet_env::previous_subnets(&self.subnet_file()).ok()?;
-            let pods = subnets.into_iter().map(Prefix::from).next();
+            let pods = Pods::new(subnets.into_iter().map(Prefix::from));
             *read = Some(ReadPods { version, pods });
         }
         read.and_then(|read| read.pods)
     }
 
-    /// The name of the lease of its pods.
+    /// A part of the name of the lease of its pods.
     pub fn lease_name(&self) -> Option<String> {
-        self.pods().map(|it| format!("{}-{}", it.base(), it.prefix_len()))
+        self.pods().map(Pods::name)
     }
 
     /// What it has saved.
     pub fn checkpoint(&self) -> Option<Checkpoint> {
         checkpoint::load(&self.disk.join(CHECKPOINT)).ok().flatten()
+    }
+
+    /// Whether the config that it has applied has `DirectRouting`; none without a checkpoint.
+    pub fn routes_directly(&self) -> Option<bool> {
+        Some(self.checkpoint()?.local.config.backend.tunnel.direct_routing)
     }
 
     /// Whether its checkpoint has a lease.
@@ -332,17 +358,7 @@ impl Node {
         };
         let options = Options::parse(flags, environment);
         let Ok(mut options) = options else { unreachable!("these flags are valid") };
-        let link = self.link.clone();
-        match (&mut options.store, store.clone()) {
-            (StoreOptions::Etcd(options), Store::Etcd(etcd)) => {
-                options.transport = Transport::Channels(Arc::new(move |_| etcd.connect(&link)));
-            }
-            (StoreOptions::Kube(options), Store::Kubernetes(server)) => {
-                let open = move |_: &str| Ok(server.connect(&link));
-                options.api.transport = Transport::Channels(Arc::new(open));
-            }
-            (StoreOptions::Etcd(_) | StoreOptions::Kube(_), _) => unreachable!("by the flags"),
-        }
+        store.connect(&mut options.store, &self.link);
         options
     }
 }
@@ -404,24 +420,22 @@ async fn run_parts<S: Leases + Documents + 'static>(
 }
 
 /// Every second machine has strict reverse-path filters.
-fn facts(index: usize, address: IpAddr) -> Facts {
-    let name = LinkName::new(UNDERLAY);
-    let lifetime = Lifetime::Permanent;
-    let addresses = vec![InterfaceAddress { address, prefix_len: 24, usable: true, lifetime }];
+fn facts(index: usize, last: u8, stack: Stack) -> Facts {
+    let (name, addresses) = (LinkName::new(UNDERLAY), addresses(last, stack));
     let eth0 = Interface { name: name.clone(), mtu: 1500, up: true, layer2: true, addresses };
-    let default_routes = vec![(Family::V4, Some(name))];
+    let families = stack.families().iter();
+    let default_routes = families.map(|family| (*family, Some(name.clone()))).collect();
     let makes_strict = index % 2 == 1;
     Facts { interfaces: vec![eth0], default_routes, makes_strict, ..Facts::default() }
 }
 
-/// An address on the segment, by its last byte.
-pub fn address(last: u8) -> IpAddr {
-    Ipv4Addr::new(172, 16, 0, last).into()
-}
-
-/// A route of another program, which must stay.
-pub fn foreign_route() -> Option<Route> {
-    let destination = "192.168.99.0/24".parse().ok()?;
-    let gateway = IpAddr::from([172, 16, 0, 254]);
-    Some(Route { protocol: 4, ..Route::via(destination, gateway, LinkName::new(UNDERLAY)) })
+fn addresses(last: u8, stack: Stack) -> Vec<InterfaceAddress> {
+    let lifetime = Lifetime::Permanent;
+    let one = |family: &Family| InterfaceAddress {
+        address: address(*family, last),
+        prefix_len: segment_len(*family),
+        usable: true,
+        lifetime,
+    };
+    stack.families().iter().map(one).collect()
 }

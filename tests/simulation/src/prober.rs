@@ -10,6 +10,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 use tweed::control::Event;
 use tweed::model::path::Path;
+use tweed::model::prefix::Family;
 use tweed::plan::paths::{LocalProber, ProbeKind, ProbeRequest, Targets, answer_timeout};
 use tweed::probe::{self, Orders, ProbeEvent};
 use tweed::store::Documents;
@@ -153,7 +154,7 @@ impl Exchange<'_> {
         };
         if kind == ProbeKind::Echo {
             // The kernel answers by its route.
-            let source = segment.hosts.get(self.index)?.address;
+            let source = segment.hosts.get(self.index)?.address(Family::of(peer));
             return back(source).then_some(ProbeEvent::Echoed { request, sent, at });
         }
         let daemon = self.network.daemons.borrow().get(&there).cloned()?;

@@ -9,21 +9,27 @@ use tweed::model::entry::{
     Entry, KernelState, Key, Link, LinkKind, LinkName, Route, RouteKind, Setting, SettingKind,
 };
 use tweed::model::path::Path;
-use tweed::model::prefix::Prefix;
+use tweed::model::prefix::{Family, Prefix};
 use tweed_model::ModelKernel;
 
-use crate::node::address;
+use crate::stack::{Pods, UNDERLAY, address, router, segment_len, tunnel};
 
 /// A host as packets see it.
 #[derive(Clone, Debug)]
 pub struct Host {
     pub kernel: ModelKernel,
-    /// Its address on the segment.
-    pub address: IpAddr,
+    /// The last byte of its addresses on the segment.
+    pub address: u8,
     /// Whether it is switched on, with its cable plugged in.
     pub is_up: bool,
     /// Where its pods are.
-    pub pods: Option<Prefix>,
+    pub pods: Option<Pods>,
+}
+
+impl Host {
+    pub(crate) fn address(&self, family: Family) -> IpAddr {
+        address(family, self.address)
+    }
 }
 
 /// All hosts, on one segment.
@@ -81,27 +87,21 @@ impl Exit {
     }
 
     /// The link that it leaves by.
-    pub(crate) const fn link(&self) -> &'static str {
+    pub(crate) fn link(&self) -> LinkName {
         match self {
-            Self::Tunnel(..) => TUNNEL,
-            Self::Direct(_) => UNDERLAY,
+            Self::Tunnel(outer, _) => tunnel(Family::of(*outer)),
+            Self::Direct(_) => LinkName::new(UNDERLAY),
         }
     }
 }
 
-pub(crate) const TUNNEL: &str = "flannel.1";
-pub(crate) const UNDERLAY: &str = "eth0";
 /// The number of a pod's address in the subnet of its node.
 const POD: u128 = 2;
-/// The length of the prefix of the segment.
-const SEGMENT: u8 = 24;
-/// The last byte of the router's address, which forwards no packets of pods.
-const ROUTER: u8 = 254;
 
 /// All that decides about a packet, but kernels.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outline {
-    hosts: Vec<(IpAddr, bool, Option<Prefix>)>,
+    hosts: Vec<(u8, bool, Option<Pods>)>,
     cut: BTreeSet<(usize, usize)>,
     drops_pods: bool,
 }
@@ -124,16 +124,18 @@ impl Segment {
     ///
     /// # Errors
     /// Where it is lost.
-    pub fn pod_to_pod(&self, from: usize, to: usize) -> Result<Arrival, Lost> {
-        let (source, destination) = (self.pod(from)?, self.pod(to)?);
+    pub fn pod_to_pod(&self, (from, to): (usize, usize), family: Family) -> Result<Arrival, Lost> {
+        let (source, destination) = (self.pod(from, family)?, self.pod(to, family)?);
         let arrival = self.send(from, (source, destination))?;
-        let is_there = self.host(arrival.host)?.pods.is_some_and(|it| it.contains(destination));
+        let there = self.host(arrival.host)?.pods.and_then(|pods| pods.of(family));
+        let is_there = there.is_some_and(|it| it.contains(destination));
         if is_there { Ok(arrival) } else { Err(Lost::Elsewhere) }
     }
 
     /// The address of a pod on a host.
-    pub(crate) fn pod(&self, index: usize) -> Result<IpAddr, Lost> {
-        Ok(self.host(index)?.pods.ok_or(Lost::NoRoute)?.nth(POD))
+    pub(crate) fn pod(&self, index: usize, family: Family) -> Result<IpAddr, Lost> {
+        let pods = self.host(index)?.pods.and_then(|pods| pods.of(family));
+        Ok(pods.ok_or(Lost::NoRoute)?.nth(POD))
     }
 
     /// Where a packet arrives that a host sends by the routes of its kernel.
@@ -144,7 +146,7 @@ impl Segment {
     ) -> Result<Arrival, Lost> {
         let exit = self.exit(from, destination)?;
         let (host, link) = self.carry(from, &exit)?;
-        self.host(host)?.kernel.read_state(|state| filter(state, source, link))?;
+        self.host(host)?.kernel.read_state(|state| filter(state, source, &link))?;
         Ok(Arrival { host, path: exit.path() })
     }
 
@@ -170,28 +172,30 @@ impl Segment {
         };
         let (at, link) = self.carry(from, &exit)?;
         let is_local = self.host(at)?.kernel.read_state(|state| {
-            filter(state, source, link)?;
+            filter(state, source, &link)?;
             if is_own(state, destination) { Ok(()) } else { Err(Lost::Elsewhere) }
         });
         is_local.map(|()| at)
     }
 
     /// The host at which the packet arrives, and by which of its links.
-    fn carry(&self, from: usize, exit: &Exit) -> Result<(usize, &'static str), Lost> {
+    fn carry(&self, from: usize, exit: &Exit) -> Result<(usize, LinkName), Lost> {
         let (Exit::Direct(address) | Exit::Tunnel(address, _)) = exit;
+        let family = Family::of(*address);
         let mut hosts = self.hosts.iter().enumerate();
-        let found = hosts.find(|(index, it)| *index != from && it.address == *address && it.is_up);
+        let found =
+            hosts.find(|(index, it)| *index != from && it.address(family) == *address && it.is_up);
         let (at, receiver) = found.ok_or(Lost::Segment)?;
         if !self.host(from)?.is_up || self.cut.contains(&(from, at)) {
             return Err(Lost::Segment);
         }
         match exit {
             Exit::Direct(_) if self.drops_pods => Err(Lost::Underlay),
-            Exit::Direct(_) => Ok((at, UNDERLAY)),
+            Exit::Direct(_) => Ok((at, exit.link())),
             Exit::Tunnel(_, mac) => {
-                let source = self.host(from)?.address;
+                let source = self.host(from)?.address(family);
                 receiver.kernel.read_state(|state| decapsulate(state, source, *mac))?;
-                Ok((at, TUNNEL))
+                Ok((at, exit.link()))
             }
         }
     }
@@ -204,7 +208,7 @@ impl Segment {
 /// The route of the kernel to `destination`, down to the outer address.
 fn exit(state: &KernelState, destination: IpAddr) -> Result<Exit, Lost> {
     let (link, gateway) = lookup(state, destination).ok_or(Lost::NoRoute)?;
-    if link.as_str() != TUNNEL {
+    if !link.is_tunnel() {
         return Ok(Exit::Direct(gateway));
     }
     let Some(Entry::Neighbour(neighbour)) = state.get(&Key::Neighbour(link.clone(), gateway))
@@ -227,12 +231,14 @@ pub(crate) fn is_own(state: &KernelState, address: IpAddr) -> bool {
 /// The link and the next hop of the longest route, at last of the default one; none if that refuses
 /// packets.
 fn lookup(state: &KernelState, destination: IpAddr) -> Option<(LinkName, IpAddr)> {
-    if Prefix::holding(address(0), SEGMENT).is_some_and(|it| it.contains(destination)) {
+    let family = Family::of(destination);
+    let segment = Prefix::holding(address(family, 0), segment_len(family));
+    if segment.is_some_and(|it| it.contains(destination)) {
         return Some((LinkName::new(UNDERLAY), destination));
     }
     let covering = state.routes().filter(|route| route.destination.contains(destination));
     let best = covering.max_by_key(|it| (it.destination.prefix_len(), u32::MAX - it.metric));
-    let Some(best) = best else { return Some((LinkName::new(UNDERLAY), address(ROUTER))) };
+    let Some(best) = best else { return Some((LinkName::new(UNDERLAY), router(family))) };
     let Route { kind: RouteKind::Unicast, nexthop, gateway, link, .. } = best else { return None };
     let (link, gateway) = match nexthop {
         Some(id) => match state.get(&Key::Nexthop(*id)) {
@@ -246,7 +252,8 @@ fn lookup(state: &KernelState, destination: IpAddr) -> Option<(LinkName, IpAddr)
 
 /// Whether the tunnel device takes the packet from `source` to `mac`.
 fn decapsulate(state: &KernelState, source: IpAddr, mac: MacAddr) -> Result<(), Lost> {
-    match state.get(&Key::Link(LinkName::new(TUNNEL))) {
+    let family = Family::of(source);
+    match state.get(&Key::Link(tunnel(family))) {
         Some(Entry::Link(Link { up: true, kind: LinkKind::Vxlan(_), mac: own, .. })) => {
             if *own != mac {
                 return Err(Lost::OtherMac);
@@ -255,7 +262,7 @@ fn decapsulate(state: &KernelState, source: IpAddr, mac: MacAddr) -> Result<(), 
         _ => return Err(Lost::NoTunnel),
     }
     let guard = state.local().find_map(|entry| match &**entry {
-        Entry::Table(table) if table.has_peers() => Some(&table.name),
+        Entry::Table(it) if it.has_peers() && it.name.family == family => Some(&it.name),
         _ => None,
     });
     // Without a renewal, the table lets everything in.
@@ -269,18 +276,25 @@ fn decapsulate(state: &KernelState, source: IpAddr, mac: MacAddr) -> Result<(), 
 }
 
 /// A strict filter of `link` drops packets whose answer would leave by another link. So does a loose
-/// one if the link has no address.
-fn filter(state: &KernelState, source: IpAddr, link: &str) -> Result<(), Lost> {
-    let key = Key::Setting(SettingKind::ReversePath, LinkName::new(link));
+/// one if the link has no address. For IPv6, there is none.
+fn filter(state: &KernelState, source: IpAddr, link: &LinkName) -> Result<(), Lost> {
+    let family = Family::of(source);
+    if family == Family::V6 {
+        return Ok(());
+    }
+    let key = Key::Setting(SettingKind::ReversePath, link.clone());
     let is_strict = matches!(state.get(&key), Some(Entry::Setting(Setting { on: true, .. })));
-    let is_bare = link == TUNNEL && addresses_of_tunnel(state).next().is_none();
-    let is_back = || lookup(state, source).is_some_and(|(way, _)| way.as_str() == link);
+    let is_bare = link.is_tunnel() && addresses_of_tunnel(state, family).next().is_none();
+    let is_back = || lookup(state, source).is_some_and(|(way, _)| way == *link);
     if (is_strict || is_bare) && !is_back() { Err(Lost::Filter) } else { Ok(()) }
 }
 
-pub(crate) fn addresses_of_tunnel(state: &KernelState) -> impl Iterator<Item = IpAddr> {
-    state.local().filter_map(|entry| match &**entry {
-        Entry::Address(own) if own.link.as_str() == TUNNEL => Some(own.address),
+pub(crate) fn addresses_of_tunnel(
+    state: &KernelState,
+    family: Family,
+) -> impl Iterator<Item = IpAddr> {
+    state.local().filter_map(move |entry| match &**entry {
+        Entry::Address(own) if own.link.is_tunnel_of(family) => Some(own.address),
         _ => None,
     })
 }

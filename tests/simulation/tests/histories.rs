@@ -10,11 +10,15 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use tweed_simulation::act::{Act, Backend, Config, EtcdAct, MachineId, SegmentAct, Step};
+use tweed_simulation::cluster::Setup;
 use tweed_simulation::dice::Dice;
 use tweed_simulation::history::{play, replay, shrink};
+use tweed_simulation::stack::Stack;
 use tweed_simulation::store::StoreKind;
 
 const NODES: usize = 5;
+const ETCD: Setup = Setup { nodes: NODES, store: StoreKind::Etcd, stack: Stack::V4 };
+const HOST_GW: Config = Config::Mixed(Backend::HostGw);
 /// How long new histories are played.
 const TIME: Duration = Duration::from_secs(60);
 
@@ -45,7 +49,7 @@ fn rejected_once() -> [(u64, Vec<Step>); 6] {
                 step(63_642, Act::Etcd(EtcdAct::Down)),
                 step(65_165, Act::Etcd(EtcdAct::Up)),
                 step(66_071, copy(1)),
-                step(67_104, Act::Configure(Config::HostGw)),
+                step(67_104, Act::Configure(HOST_GW)),
             ],
         ),
         // A restarted node with a new address finds its former one in a restored store.
@@ -63,9 +67,9 @@ fn rejected_once() -> [(u64, Vec<Step>); 6] {
         (
             3_008_200,
             vec![
-                step(50_055, Act::Configure(Config::HostGw)),
+                step(50_055, Act::Configure(HOST_GW)),
                 step(55_010, Act::Configure(Config::Finished(Backend::HostGw))),
-                step(65_142, Act::Configure(Config::HostGw)),
+                step(65_142, Act::Configure(HOST_GW)),
             ],
         ),
         // `Mixed` is removed while every direct path fails.
@@ -73,7 +77,7 @@ fn rejected_once() -> [(u64, Vec<Step>); 6] {
             3_007_652,
             vec![
                 step(15_000, Act::Segment(SegmentAct::DropPods)),
-                step(21_564, Act::Configure(Config::HostGw)),
+                step(21_564, Act::Configure(HOST_GW)),
                 step(21_976, Act::Configure(Config::Finished(Backend::HostGw))),
             ],
         ),
@@ -87,7 +91,7 @@ fn step(milliseconds: u64, act: Act) -> Step {
 #[test]
 fn no_history_that_was_rejected_once_is_rejected_again() {
     for (seed, steps) in rejected_once() {
-        let outcome = replay(seed, (NODES, StoreKind::Etcd), &steps).unwrap();
+        let outcome = replay(seed, ETCD, &steps).unwrap();
         assert_eq!(outcome.violation, None, "seed {seed}: {steps:?}");
     }
 }

@@ -13,7 +13,7 @@ use http_body::Frame;
 use http_body_util::{BodyExt, BodyStream, StreamBody};
 use kube::Client;
 use kube::client::Body;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::watch;
 use tower::Service;
 use tweed_lab::{ApiBody, ApiServer, Backup};
@@ -21,11 +21,13 @@ use tweed_lab::{ApiBody, ApiServer, Backup};
 use super::{Health, think};
 use crate::act::name;
 use crate::network::{Direction, Link};
+use crate::stack::Stack;
 
 /// Clones share one server.
 #[derive(Clone, Debug)]
 pub struct Kubernetes {
     server: Arc<ApiServer>,
+    stack: Stack,
     health: Arc<Mutex<Health>>,
     /// How often the server has closed all connections.
     closings: watch::Sender<u64>,
@@ -33,19 +35,48 @@ pub struct Kubernetes {
 
 /// The namespace of tweed's own objects.
 pub const NAMESPACE: &str = "kube-flannel";
+/// The object from which nodes mount the network config.
+const CONFIG_MAPS: &str = "/api/v1/namespaces/kube-flannel/configmaps";
+pub const CONFIG_MAP: &str = "kube-flannel-cfg";
+const CONFIG: &str = "net-conf.json";
 /// What a daemon writes into the annotations of its Node.
-const PUBLISHED: [&str; 4] = ["public-ip", "backend-type", "backend-data", "kube-subnet-manager"];
+const PUBLISHED: [&str; 6] = [
+    "public-ip",
+    "public-ipv6",
+    "backend-type",
+    "backend-data",
+    "backend-v6-data",
+    "kube-subnet-manager",
+];
 const PREFIX: &str = "flannel.alpha.coreos.com/";
 
 impl Kubernetes {
-    pub fn new() -> Self {
+    pub fn new(stack: Stack) -> Self {
         let server = Arc::new(ApiServer::in_memory());
-        Self { server, health: Arc::new(Mutex::new(Health::Up)), closings: watch::Sender::new(0) }
+        let health = Arc::new(Mutex::new(Health::Up));
+        Self { server, stack, health, closings: watch::Sender::new(0) }
     }
 
     /// A machine joins the cluster, which assigns a subnet to it.
     pub fn add_node(&self, index: usize) {
-        self.server.add_node(&name(index), &[&format!("10.244.{}.0/24", index + 1)]);
+        let subnets = self.stack.subnets(index + 1);
+        let subnets: Vec<&str> = subnets.iter().map(String::as_str).collect();
+        self.server.add_node(&name(index), &subnets);
+    }
+
+    /// The network config; none if there is none.
+    pub fn config(&self) -> Option<String> {
+        let object = self.server.get(CONFIG_MAPS, CONFIG_MAP)?;
+        object.pointer("/data")?.get(CONFIG)?.as_str().map(ToOwned::to_owned)
+    }
+
+    /// Writes the network config, or removes it, as `kubectl` does.
+    pub fn set_config(&self, text: Option<&str>) {
+        let data = json!({ "data": { CONFIG: text } });
+        match self.server.get(CONFIG_MAPS, CONFIG_MAP) {
+            Some(_) => self.server.patch(CONFIG_MAPS, CONFIG_MAP, &data),
+            None => self.server.add(CONFIG_MAPS, CONFIG_MAP, &data),
+        }
     }
 
     /// A client by `link`.
@@ -104,17 +135,11 @@ impl Kubernetes {
     }
 }
 
-impl Default for Kubernetes {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 fn published(node: &Value) -> Option<(String, String)> {
     let subnet = node.pointer("/spec/podCIDR")?.as_str()?.replace('/', "-");
     let all = node.pointer("/metadata/annotations")?.as_object()?;
     let of = |key: &str| all.get(&format!("{PREFIX}{key}"));
-    of("public-ip")?;
+    of("public-ip").or_else(|| of("public-ipv6"))?;
     let values: Vec<String> =
         PUBLISHED.iter().filter_map(|key| of(key)).map(Value::to_string).collect();
     Some((subnet, values.join(" ")))

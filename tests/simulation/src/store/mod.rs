@@ -4,14 +4,20 @@ pub mod etcd;
 pub mod kubernetes;
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ValueEnum;
 use tokio::time::sleep;
+use tweed::daemon::options::StoreOptions;
+use tweed::store::Transport;
 use tweed_lab::Backup;
 
 use etcd::{Etcd, State};
 use kubernetes::Kubernetes;
+
+use crate::network::Link;
+use crate::stack::Stack;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum StoreKind {
@@ -62,10 +68,25 @@ impl Health {
 }
 
 impl Store {
-    pub fn new(kind: StoreKind) -> Self {
+    pub fn new(kind: StoreKind, stack: Stack) -> Self {
         match kind {
             StoreKind::Etcd => Self::Etcd(Etcd::new()),
-            StoreKind::Kubernetes => Self::Kubernetes(Kubernetes::new()),
+            StoreKind::Kubernetes => Self::Kubernetes(Kubernetes::new(stack)),
+        }
+    }
+
+    /// Lets a daemon or an operator reach the store by `link`.
+    pub fn connect(&self, options: &mut StoreOptions, link: &Link) {
+        let link = link.clone();
+        match (options, self.clone()) {
+            (StoreOptions::Etcd(options), Self::Etcd(etcd)) => {
+                options.transport = Transport::Channels(Arc::new(move |_| etcd.connect(&link)));
+            }
+            (StoreOptions::Kube(options), Self::Kubernetes(server)) => {
+                let open = move |_: &str| Ok(server.connect(&link));
+                options.api.transport = Transport::Channels(Arc::new(open));
+            }
+            (StoreOptions::Etcd(_) | StoreOptions::Kube(_), _) => unreachable!("by the flags"),
         }
     }
 

@@ -1,0 +1,84 @@
+//! Operators, who run `tweedctl migrate` somewhere with a good link to the store.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tokio::task::LocalSet;
+use tweed::operator::migrate;
+use tweed::store::etcd::{EtcdClusterStore, EtcdOptions};
+use tweed::store::kube::{AnnotationPrefix, ApiOptions, KubeClusterOptions, KubeClusterStore};
+use tweed::store::{ClusterStore, Transport};
+
+use crate::act::Order;
+use crate::network::Link;
+use crate::store::Store;
+use crate::store::kubernetes::{CONFIG_MAP, NAMESPACE};
+
+/// The commands that run, and what has become of the others.
+#[derive(Default)]
+pub(crate) struct Operators {
+    commands: LocalSet,
+    ended: Rc<RefCell<Vec<String>>>,
+}
+
+impl Operators {
+    /// Runs a command in a terminal of its own.
+    pub(crate) fn run(&self, store: &Store, order: Order) {
+        let ended = Rc::clone(&self.ended);
+        let store = store.clone();
+        self.commands.spawn_local(async move {
+            let link = Link::default();
+            let result = match store {
+                Store::Etcd(etcd) => {
+                    let open = move |_: &_| etcd.connect(&link);
+                    let transport = Transport::Channels(Arc::new(open));
+                    let endpoints = vec!["http://etcd:2379".to_owned()];
+                    let prefix = "/coreos.com/network".to_owned();
+                    let options =
+                        EtcdOptions { endpoints, prefix, transport, ..EtcdOptions::default() };
+                    command(&EtcdClusterStore::new(options), order).await
+                }
+                Store::Kubernetes(server) => {
+                    let open = move |_: &str| Ok(server.connect(&link));
+                    let transport = Transport::Channels(Arc::new(open));
+                    let urls = vec!["http://kubernetes".to_owned()];
+                    let options = KubeClusterOptions {
+                        api: ApiOptions { urls, transport, ..ApiOptions::default() },
+                        annotation_prefix: AnnotationPrefix::default(),
+                        namespace: NAMESPACE.to_owned(),
+                        config_map: CONFIG_MAP.to_owned(),
+                    };
+                    command(&KubeClusterStore::new(options), order).await
+                }
+            };
+            tracing::info!(?order, result, "a command of tweedctl has ended");
+            ended.borrow_mut().push(format!("{order:?}: {result}"));
+        });
+    }
+
+    /// Lets the commands run as far as they get.
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        Pin::new(&mut self.commands).poll(context)
+    }
+
+    /// The results of the commands that have ended since the last call.
+    pub(crate) fn take_ended(&self) -> Vec<String> {
+        std::mem::take(&mut *self.ended.borrow_mut())
+    }
+}
+
+/// Its exit status or error, and its output.
+async fn command(store: &impl ClusterStore, order: Order) -> String {
+    let (mut output, arguments) = (Vec::new(), order.arguments().split(' '));
+    let arguments: Vec<&str> = arguments.collect();
+    let result = migrate(store, &arguments, "operator", &mut output).await;
+    let output = String::from_utf8_lossy(&output);
+    match result {
+        Ok(status) => format!("{status:?}: {output}"),
+        Err(error) => format!("{error}: {output}"),
+    }
+}
