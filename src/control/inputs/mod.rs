@@ -156,7 +156,7 @@ impl Inputs {
     /// Records which filters are strict; returns whether the plan changes.
     pub fn note_filters(&mut self, actual: &KernelState) -> bool {
         let (kept, is_mixed) = (self.kept_backend(), self.is_mixed());
-        self.strict_now = strict(actual).filter(|_| is_mixed).collect();
+        self.strict_now = if is_mixed { self.strict_in(actual) } else { BTreeSet::new() };
         self.kept_backend() != kept
     }
 
@@ -220,7 +220,7 @@ impl Inputs {
     pub fn note_strict(&mut self, actual: &KernelState) -> bool {
         let known = self.strict.len();
         if self.is_mixed() {
-            self.strict.extend(strict(actual));
+            self.strict.extend(self.strict_in(actual));
         }
         self.strict.len() != known
     }
@@ -228,7 +228,23 @@ impl Inputs {
     /// Records that `link` was created, possibly with a strict filter, before `Mixed` loosens it.
     /// Returns whether it was strict.
     pub fn note_created(&mut self, link: &LinkName) -> bool {
-        self.is_mixed() && self.makes_strict && self.strict.insert(link.clone())
+        let is_strict = self.is_mixed() && self.makes_strict && self.is_filtered(link);
+        is_strict && self.strict.insert(link.clone())
+    }
+
+    /// The links of `actual` with a strict filter.
+    fn strict_in(&self, actual: &KernelState) -> BTreeSet<LinkName> {
+        let links = actual.local().filter_map(|entry| match entry.as_ref() {
+            Entry::Setting(it) if it.is_on(SettingKind::ReversePath) => Some(&it.link),
+            _ => None,
+        });
+        links.filter(|link| self.is_filtered(link)).cloned().collect()
+    }
+
+    /// Whether a reverse-path filter of `link` can drop packets of pods: it exists for IPv4 only.
+    fn is_filtered(&self, link: &LinkName) -> bool {
+        let mut networks = self.config.iter().flat_map(NetworkConfig::networks);
+        networks.any(|network| network.family() == Family::V4) && !link.is_tunnel_of(Family::V6)
     }
 
     /// Forgets filters whose strict value was restored: from then on the operator owns them.
@@ -334,12 +350,4 @@ impl Inputs {
     pub fn may_remove(&self) -> bool {
         self.peers.is_complete() && self.store.is_reachable()
     }
-}
-
-/// The links with a strict filter.
-fn strict(actual: &KernelState) -> impl Iterator<Item = LinkName> + '_ {
-    actual.local().filter_map(|entry| match entry.as_ref() {
-        Entry::Setting(it) if it.is_on(SettingKind::ReversePath) => Some(it.link.clone()),
-        _ => None,
-    })
 }

@@ -251,6 +251,15 @@ fn each_flaw_has_exactly_one_finding() {
 }
 
 #[test]
+fn a_strict_filter_matters_only_with_ipv4() {
+    let strict = |needs: &mut Needs, host: &mut Host| {
+        needs.families = vec![Family::V6];
+        set(host, "net/ipv4/conf/eth0/rp_filter", "1");
+    };
+    assert_eq!(found(strict), [] as [&str; 0]);
+}
+
+#[test]
 fn only_a_bridge_of_pods_is_reported_as_one_of_another_subnet() {
     for (link, subnet) in [
         ("cni0", "10.244.1.0/24"),

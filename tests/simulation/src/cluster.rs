@@ -123,19 +123,29 @@ impl Cluster {
         }
     }
 
-    /// Writes or deletes the network config, as `etcdctl` or `kubectl` does.
+    /// Writes or deletes the network config.
     pub fn configure(&mut self, config: Config) {
+        self.write(config.text(self.stack));
+    }
+
+    /// Writes the same network config, with one more space: a kubelet sees no equal text.
+    pub fn write_again(&mut self) {
+        self.write(self.config().map(|text| text + " "));
+    }
+
+    /// As `etcdctl` or `kubectl` does.
+    fn write(&mut self, text: Option<String>) {
         let Store::Etcd(etcd) = &self.store else {
             if let (Store::Kubernetes(kubernetes), true) =
                 (&self.store, self.store.health().is_writable())
             {
-                kubernetes.set_config(config.text(self.stack).as_deref());
+                kubernetes.set_config(text.as_deref());
                 self.notice_config();
             }
             return;
         };
         let key = CONFIG.to_vec();
-        let request = match config.text(self.stack) {
+        let request = match text {
             Some(text) => PbTxnOpRequest::RequestPut(PbPutRequest {
                 key,
                 value: text.into_bytes(),

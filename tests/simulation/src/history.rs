@@ -193,6 +193,9 @@ impl History {
         if is_split || !self.cluster.is_configured() {
             self.cluster.configure(INITIAL);
             self.judge.take(&Act::Configure(INITIAL), &self.cluster);
+        } else {
+            // Some edits are applied when the config is written a second time.
+            self.cluster.write_again();
         }
         self.cluster.network.segment.borrow_mut().heal();
         for index in 0..self.cluster.nodes.len() {

@@ -77,6 +77,7 @@ const SUBNETS: &str = "the subnet of a node never changes";
 const RUNNING: &str = "no daemon ends by itself";
 const COPIES: &str = "a copy of a machine ends while the original runs";
 const READY: &str = "each node is ready once faults are over";
+const CONFIG: &str = "each node has applied the config once faults are over";
 const VIEWS: &str = "the views of a daemon agree with the packets once faults are over";
 const LEASES: &str = "each node has one lease";
 const CHECKPOINTS: &str = "each checkpoint has the lease of its node once faults are over";
@@ -530,6 +531,10 @@ impl Judge {
             if !status.ready || !status.refused.is_empty() {
                 let detail = format!("n{}: {:?} {:?}", index + 1, status.reasons, status.refused);
                 return Some(violation(READY, cluster, detail));
+            }
+            if let Some(pending) = status.config.pending {
+                let detail = format!("n{}: {pending}", index + 1);
+                return Some(violation(CONFIG, cluster, detail));
             }
             let reached = status.reachability.reachable + status.reachability.degraded;
             let is_reached = reached >= *peers.start();

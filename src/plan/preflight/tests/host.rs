@@ -36,6 +36,8 @@ pub(super) fn host() -> Host {
         ("net/ipv4/conf/all/rp_filter", "1"),
         ("net/ipv4/conf/eth0/rp_filter", "2"),
         ("net/ipv4/conf/flannel.1/rp_filter", "2"),
+        // It filters no packets of IPv6.
+        ("net/ipv4/conf/flannel-v6.1/rp_filter", "1"),
         ("net/ipv4/neigh/default/gc_thresh2", "2048"),
         ("net/ipv4/neigh/default/gc_thresh3", "4096"),
     ];
