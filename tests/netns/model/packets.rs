@@ -25,9 +25,9 @@ use tweed::plan::allow_list;
 use tweed::plan::diff::diff;
 use tweed::plan::scope::Scope;
 use tweed_model::ModelKernel;
-use tweed_simulation::connection::{Client, Connection};
-use tweed_simulation::stack::Pods;
-use tweed_simulation::walk::{Host, Segment};
+use tweed_simulation::packets::connection::{Client, Connection};
+use tweed_simulation::packets::stack::Pods;
+use tweed_simulation::packets::walk::{Host, Segment};
 
 use super::{refused, texts};
 use crate::firewall::guard::{element, tables};

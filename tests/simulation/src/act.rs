@@ -6,7 +6,7 @@ use std::time::Duration;
 use tweed::model::entry::LinkName;
 
 use crate::network::LinkState;
-use crate::stack::{Stack, UNDERLAY, tunnel};
+use crate::packets::stack::{Stack, UNDERLAY, tunnel};
 
 /// An act, and when it happens.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,8 +8,8 @@ use std::fmt;
 use tweed::model::prefix::Family;
 
 use crate::cluster::Cluster;
-use crate::connection::{Broken, Client, Connection};
-use crate::walk::{Arrival, Lost, Outline};
+use crate::packets::connection::{Broken, Client, Connection};
+use crate::packets::walk::{Arrival, Lost, Outline};
 
 #[derive(Default)]
 pub(crate) struct Arrivals {

@@ -18,11 +18,11 @@ use crate::act::{Backend, Config, Order};
 use crate::network::LinkState;
 use crate::node::Node;
 use crate::operator::Operators;
+use crate::packets::stack::Stack;
+use crate::packets::walk::{Arrival, Host, Lost};
 use crate::prober::Network;
-use crate::stack::Stack;
 use crate::store::etcd::Etcd;
 use crate::store::{Health, Store, StoreKind};
-use crate::walk::{Arrival, Host, Lost};
 
 /// What a cluster is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

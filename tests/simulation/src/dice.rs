@@ -12,7 +12,7 @@ use crate::act::{
 };
 use crate::cluster::Setup;
 use crate::network::LinkState;
-use crate::stack::Stack;
+use crate::packets::stack::Stack;
 use crate::store::StoreKind;
 
 /// Until then, the cluster is left alone.

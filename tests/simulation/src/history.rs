@@ -37,6 +37,8 @@ pub struct Finding {
 
 /// The config of a new cluster, and of one whose config is invalid at the end of the faults.
 const INITIAL: Config = Config::Mixed(Backend::Vxlan);
+/// When all nodes have read the last edit.
+const AGAIN: Duration = Duration::from_secs(85);
 /// The beginning of the texts of all routes.
 const ROUTES: &str = "route ";
 /// How often pairs are looked at while nothing changes.
@@ -128,6 +130,11 @@ impl History {
             return Ok(Some(violation));
         }
         self.heal()?;
+        if let Some(violation) = self.pass_until(AGAIN).await {
+            return Ok(Some(violation));
+        }
+        // Some edits are applied when the config is written a second time.
+        self.cluster.write_again();
         if let Some(violation) = self.pass_until(LENGTH).await {
             return Ok(Some(violation));
         }
@@ -193,9 +200,6 @@ impl History {
         if is_split || !self.cluster.is_configured() {
             self.cluster.configure(INITIAL);
             self.judge.take(&Act::Configure(INITIAL), &self.cluster);
-        } else {
-            // Some edits are applied when the config is written a second time.
-            self.cluster.write_again();
         }
         self.cluster.network.segment.borrow_mut().heal();
         for index in 0..self.cluster.nodes.len() {
@@ -247,20 +251,8 @@ impl History {
                 let last = self.add()?;
                 self.cluster.start(last);
             }
-            Act::LinkDown(index, device) => {
-                if *device == Device::Underlay {
-                    self.set_up(*index, false);
-                }
-                for link in device.links(self.cluster.stack) {
-                    self.cluster.nodes[*index].kernel.link_down(&link);
-                }
-            }
-            Act::LinkUp(index, Device::Underlay) => self.plug_in(*index),
-            Act::LinkUp(index, device @ Device::Tunnel) => {
-                for link in device.links(self.cluster.stack) {
-                    self.cluster.nodes[*index].kernel.link_up(&link);
-                }
-            }
+            Act::LinkDown(index, device) => self.link_down(*index, *device),
+            Act::LinkUp(index, device) => self.link_up(*index, *device),
             Act::SwapAddresses(one, other) => {
                 self.cluster.swap_addresses(*one, *other);
                 self.power_off(*one);
@@ -329,6 +321,24 @@ impl History {
             }
             SegmentAct::DropPods => segment.drops_pods = true,
             SegmentAct::PassPods => segment.drops_pods = false,
+        }
+    }
+
+    fn link_down(&self, index: usize, device: Device) {
+        if device == Device::Underlay {
+            self.set_up(index, false);
+        }
+        for link in device.links(self.cluster.stack) {
+            self.cluster.nodes[index].kernel.link_down(&link);
+        }
+    }
+
+    fn link_up(&self, index: usize, device: Device) {
+        if device == Device::Underlay {
+            return self.plug_in(index);
+        }
+        for link in device.links(self.cluster.stack) {
+            self.cluster.nodes[index].kernel.link_up(&link);
         }
     }
 

@@ -14,7 +14,7 @@ use crate::arrivals::Arrivals;
 use crate::cluster::Cluster;
 use crate::network::LinkState;
 use crate::node::Node;
-use crate::stack::{Pods, tunnel};
+use crate::packets::stack::{Pods, tunnel};
 use crate::store::{Health, Store};
 
 /// The judgement of an invariant on a history.

@@ -6,7 +6,6 @@
 pub mod act;
 mod arrivals;
 pub mod cluster;
-pub mod connection;
 pub mod coverage;
 pub mod dice;
 pub mod history;
@@ -14,7 +13,6 @@ pub mod invariant;
 pub mod network;
 pub mod node;
 mod operator;
+pub mod packets;
 pub mod prober;
-pub mod stack;
 pub mod store;
-pub mod walk;

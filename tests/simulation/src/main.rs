@@ -12,7 +12,7 @@ use tweed::daemon::{LogFormat, log_to_stderr};
 use tweed_simulation::coverage::Coverage;
 use tweed_simulation::dice::{Dice, Fault};
 use tweed_simulation::history::{Finding, play, shrink};
-use tweed_simulation::stack::Stack;
+use tweed_simulation::packets::stack::Stack;
 use tweed_simulation::store::StoreKind;
 
 #[derive(Parser)]

@@ -27,8 +27,8 @@ use tweed_model::ModelKernel;
 
 use crate::act::{MachineId, name};
 use crate::network::Link;
+use crate::packets::stack::{Pods, Stack, UNDERLAY, address, segment_len, tunnel};
 use crate::prober::{Network, probe_paths};
-use crate::stack::{Pods, Stack, UNDERLAY, address, segment_len, tunnel};
 use crate::store::Store;
 use crate::store::kubernetes::NAMESPACE;
 

@@ -15,7 +15,7 @@ use tweed::plan::paths::{LocalProber, ProbeKind, ProbeRequest, Targets, answer_t
 use tweed::probe::{self, Orders, ProbeEvent};
 use tweed::store::Documents;
 
-use crate::walk::Segment;
+use crate::packets::walk::Segment;
 
 /// The segment, and the daemons that answer on it.
 #[derive(Debug, Default)]

@@ -13,7 +13,7 @@ use tweed_simulation::act::{Act, Backend, Config, EtcdAct, MachineId, SegmentAct
 use tweed_simulation::cluster::Setup;
 use tweed_simulation::dice::Dice;
 use tweed_simulation::history::{play, replay, shrink};
-use tweed_simulation::stack::Stack;
+use tweed_simulation::packets::stack::Stack;
 use tweed_simulation::store::StoreKind;
 
 const NODES: usize = 5;

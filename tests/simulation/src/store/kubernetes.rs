@@ -21,7 +21,7 @@ use tweed_lab::{ApiBody, ApiServer, Backup};
 use super::{Health, think};
 use crate::act::name;
 use crate::network::{Direction, Link};
-use crate::stack::Stack;
+use crate::packets::stack::Stack;
 
 /// Clones share one server.
 #[derive(Clone, Debug)]

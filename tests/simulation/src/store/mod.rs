@@ -17,7 +17,7 @@ use etcd::{Etcd, State};
 use kubernetes::Kubernetes;
 
 use crate::network::Link;
-use crate::stack::Stack;
+use crate::packets::stack::Stack;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum StoreKind {

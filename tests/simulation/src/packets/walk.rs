@@ -12,7 +12,7 @@ use tweed::model::path::Path;
 use tweed::model::prefix::{Family, Prefix};
 use tweed_model::ModelKernel;
 
-use crate::stack::{Pods, UNDERLAY, address, router, segment_len, tunnel};
+use crate::packets::stack::{Pods, UNDERLAY, address, router, segment_len, tunnel};
 
 /// A host as packets see it.
 #[derive(Clone, Debug)]

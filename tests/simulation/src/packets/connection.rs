@@ -8,8 +8,8 @@ use tweed::model::policy::Masquerade;
 use tweed::model::prefix::Family;
 use tweed::plan::trace::translation;
 
-use crate::stack::outside;
-use crate::walk::{Exit, Lost, Segment, addresses_of_tunnel, is_own};
+use crate::packets::stack::outside;
+use crate::packets::walk::{Exit, Lost, Segment, addresses_of_tunnel, is_own};
 
 /// Who is connected with a pod of another node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
