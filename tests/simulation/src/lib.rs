@@ -4,7 +4,6 @@
 #![allow(clippy::indexing_slicing, reason = "the acts of a history name nodes that exist")]
 
 pub mod act;
-mod arrivals;
 pub mod cluster;
 pub mod coverage;
 pub mod dice;

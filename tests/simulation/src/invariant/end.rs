@@ -1,0 +1,204 @@
+//! The invariants that hold at the end of a history, once faults are over.
+
+use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
+
+use tweed::model::entry::{Entry, Key};
+use tweed::model::path::Path;
+use tweed::model::prefix::Family;
+
+use super::{Judge, Violation, is_running, violation};
+use crate::act::Backend;
+use crate::cluster::Cluster;
+use crate::node::Node;
+use crate::packets::stack::tunnel;
+
+const TABLE: &str = "each path is that of the backends of its nodes once faults are over";
+const RUNNING: &str = "no daemon ends by itself";
+const COPIES: &str = "a copy of a machine ends while the original runs";
+const READY: &str = "each node is ready once faults are over";
+const CONFIG: &str = "each node has applied the config once faults are over";
+const VIEWS: &str = "the views of a daemon agree with the packets once faults are over";
+const LEASES: &str = "each node has one lease";
+const CHECKPOINTS: &str = "each checkpoint has the lease of its node once faults are over";
+const FOREIGN: &str = "nothing foreign is touched";
+const LEFTOVERS: &str = "nothing is left over";
+
+impl Judge {
+    /// Judges the end of a history, after its faults.
+    pub async fn end(&mut self, cluster: &mut Cluster) -> Option<Violation> {
+        let found = self
+            .ended(cluster)
+            .or_else(|| self.leases(cluster))
+            .or_else(|| foreign(cluster))
+            .or_else(|| self.stopped(cluster))
+            .or_else(|| self.copies(cluster));
+        if found.is_some() {
+            return found;
+        }
+        let found = self.views(cluster).await.or_else(|| self.checkpoints(cluster));
+        found.or_else(|| self.leftovers(cluster)).or_else(|| self.table(cluster))
+    }
+
+    /// Of a machine and its copies, those stay that run when the first copy is made.
+    fn copies(&self, cluster: &Cluster) -> Option<Violation> {
+        let mut copied = self.copied.iter().filter(|(_, original)| !self.moved.contains(original));
+        let (copy, original) = copied.find(|(copy, _)| is_running(&cluster.nodes[*copy]))?;
+        let ends = cluster.nodes[*original].ends.join("; ");
+        let detail = format!("n{} runs, and n{} {ends}", copy + 1, original + 1);
+        Some(violation(COPIES, cluster, detail))
+    }
+
+    fn ended(&self, cluster: &Cluster) -> Option<Violation> {
+        let mut nodes = cluster.nodes.iter().filter(|node| !self.may_end(node));
+        let (index, reason) = nodes.find_map(|node| Some((node.index, node.ends.first()?)))?;
+        Some(violation(RUNNING, cluster, format!("n{}: {reason}", index + 1)))
+    }
+
+    fn stopped(&self, cluster: &Cluster) -> Option<Violation> {
+        let mut nodes = cluster.nodes.iter().filter(|node| !self.may_end(node));
+        let node = nodes.find(|node| !is_running(node))?;
+        Some(violation(READY, cluster, format!("n{} does not run", node.index + 1)))
+    }
+
+    /// The number of peers that each node has. The lease of a node that has ended stays until its
+    /// TTL is over, and so does that of a machine which was installed again with another address.
+    fn peers(&self, cluster: &Cluster) -> RangeInclusive<usize> {
+        let (leases, running) = (cluster.leases(), self.lasting(cluster).count().saturating_sub(1));
+        let has_address = |value: &str| {
+            cluster
+                .nodes
+                .iter()
+                .any(|node| value.contains(&format!("\"{}\"", node.first_address())))
+        };
+        let is_left =
+            !self.forgotten.is_empty() && leases.iter().any(|(_, value)| !has_address(value));
+        let is_known = self.moved.is_empty() && !is_left;
+        running..=if is_known { running } else { running.max(leases.len() - 1) }
+    }
+
+    /// The nodes that run, without those that end again once they read who holds their lease.
+    fn lasting<'a>(&self, cluster: &'a Cluster) -> impl Iterator<Item = &'a Node> {
+        let ends: BTreeSet<usize> = cluster
+            .nodes
+            .iter()
+            .filter(|node| self.may_end(node) && !node.ends.is_empty())
+            .map(|node| node.index)
+            .collect();
+        running(cluster).filter(move |node| !ends.contains(&node.index))
+    }
+
+    fn leases(&self, cluster: &Cluster) -> Option<Violation> {
+        let wrong = self.lasting(cluster).find_map(|node| {
+            let own: Vec<String> = cluster.leases_of(node).map(|(key, _)| key).collect();
+            // The lease of the node that had the address before ends with its TTL.
+            let is_single = own.len() == 1 || self.moved.contains(&node.index);
+            let is_right = is_single && cluster.holds_lease(node);
+            let name = node.lease_name();
+            (!is_right).then(|| format!("n{} with {name:?} has {own:?}", node.index + 1))
+        });
+        wrong.map(|detail| violation(LEASES, cluster, detail))
+    }
+
+    async fn views(&self, cluster: &mut Cluster) -> Option<Violation> {
+        let peers = self.peers(cluster);
+        let indices: Vec<usize> = self.lasting(cluster).map(|node| node.index).collect();
+        for index in indices {
+            let Some(run) = cluster.nodes[index].run.as_ref() else { continue };
+            let status = run.status();
+            let Some(status) = cluster.answer(status).await else {
+                return Some(violation(READY, cluster, format!("n{} does not answer", index + 1)));
+            };
+            if !status.ready || !status.refused.is_empty() {
+                let detail = format!("n{}: {:?} {:?}", index + 1, status.reasons, status.refused);
+                return Some(violation(READY, cluster, detail));
+            }
+            if let Some(pending) = status.config.pending {
+                let detail = format!("n{}: {pending}", index + 1);
+                return Some(violation(CONFIG, cluster, detail));
+            }
+            let reached = status.reachability.reachable + status.reachability.degraded;
+            let is_reached = reached >= *peers.start();
+            let is_counted = peers.contains(&status.peers.total()) && status.peers.missing == 0;
+            if !is_reached || !is_counted {
+                let detail =
+                    format!("n{}: {:?} {:?}", index + 1, status.reachability, status.peers);
+                return Some(violation(VIEWS, cluster, detail));
+            }
+        }
+        None
+    }
+
+    fn checkpoints(&self, cluster: &Cluster) -> Option<Violation> {
+        self.lasting(cluster).find_map(|node| {
+            let saved = node.checkpoint().and_then(|it| it.local.own);
+            let backends = saved.iter().flat_map(|own| &own.endpoints);
+            let backends: Vec<&str> = backends.map(|end| end.backend.as_str()).collect();
+            let mut leases = cluster.leases_of(node);
+            let is_saved =
+                |value: &str| backends.iter().all(|it| value.contains(&format!("\"{it}\"")));
+            let is_right = saved.is_some() && leases.any(|(_, value)| is_saved(&value));
+            let detail = || format!("n{} has saved {backends:?}", node.index + 1);
+            (!is_right).then(|| violation(CHECKPOINTS, cluster, detail()))
+        })
+    }
+
+    fn leftovers(&self, cluster: &Cluster) -> Option<Violation> {
+        // All nodes are on one segment.
+        let is_direct = cluster.has_only(Backend::HostGw) || cluster.has_direct_routing();
+        let has_tunnel = self.is_mixed || !is_direct;
+        let peers = if has_tunnel { self.peers(cluster) } else { 0..=0 };
+        self.lasting(cluster).find_map(|node| {
+            let mut counts =
+                cluster.stack.families().iter().map(|it| forwarding_entries(node, *it));
+            let counted = counts.find(|counted| !peers.contains(counted))?;
+            let detail =
+                format!("n{} has {counted} forwarding entries for {peers:?} peers", node.index + 1);
+            Some(violation(LEFTOVERS, cluster, detail))
+        })
+    }
+
+    /// Packets to a node with host-gw are sent directly, and so are those of such a node, and of one
+    /// with `DirectRouting`.
+    fn table(&self, cluster: &Cluster) -> Option<Violation> {
+        let is_direct =
+            |node: &Node| cluster.leases_of(node).any(|(_, value)| value.contains("\"host-gw\""));
+        let nodes: Vec<&Node> = running(cluster).filter(|node| !self.may_end(node)).collect();
+        let pairs = nodes.iter().flat_map(|from| nodes.iter().map(move |to| (*from, *to)));
+        pairs.filter(|(from, to)| from.index != to.index).find_map(|(from, to)| {
+            let is_direct =
+                is_direct(from) || is_direct(to) || from.routes_directly() == Some(true);
+            let wanted = if is_direct { Path::Direct } else { Path::Tunnel };
+            let (from, to) = (from.index, to.index);
+            let path = |family| cluster.send(from, to, family).map(|arrival| arrival.path);
+            let paths = cluster.stack.families().iter().map(|family| path(*family));
+            let found = paths.into_iter().find(|found| *found != Ok(wanted))?;
+            let (from, to) = (from + 1, to + 1);
+            let detail = format!("n{from} → n{to}: {found:?} and not {wanted:?}");
+            Some(violation(TABLE, cluster, detail))
+        })
+    }
+}
+
+fn forwarding_entries(node: &Node, family: Family) -> usize {
+    let device = tunnel(family);
+    node.kernel.read_state(|state| {
+        let entries = state.entries();
+        entries.filter(|entry| matches!(entry.key(), Key::Fdb(link, _) if link == device)).count()
+    })
+}
+
+fn running(cluster: &Cluster) -> impl Iterator<Item = &Node> {
+    cluster.nodes.iter().filter(|node| is_running(node))
+}
+
+fn foreign(cluster: &Cluster) -> Option<Violation> {
+    let route = cluster.stack.foreign_route()?;
+    let key = Entry::Route(route.clone()).key();
+    let is_there = |node: &&Node| {
+        node.kernel
+            .read_state(|state| matches!(state.get(&key), Some(Entry::Route(it)) if *it == route))
+    };
+    let touched = cluster.nodes.iter().find(|node| !is_there(node))?;
+    Some(violation(FOREIGN, cluster, format!("n{} lost {route}", touched.index + 1)))
+}
