@@ -288,10 +288,11 @@ impl Control {
                 Some(fallback) => self.inputs.fallbacks.insert(peer, fallback),
                 None => self.inputs.fallbacks.remove(&peer),
             };
-            changes.save |= before != fallback;
-            changes.edit |= before != fallback;
-            let is_fallback = matches!(fallback, Some(Fallback::Failed(_)));
-            self.state.statistics.fallbacks += u64::from(is_fallback && before != fallback);
+            let is_news = before != fallback;
+            changes.save |= is_news;
+            changes.edit |= is_news;
+            let is_failure = matches!(fallback, Some(Fallback::Failed(_)));
+            self.state.statistics.fallbacks += u64::from(is_failure && is_news);
         }
         changes
     }

@@ -27,11 +27,11 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use serde::Serialize;
 
+pub use self::migrate::migrate;
 use self::node::Files;
 use self::nodes::connectivity::{self, ConnectivityCommand};
 use self::output::{Answer, Output, Watch, write};
 use crate::kernel::Kernel;
-use crate::store::ClusterStore;
 
 /// Shows and checks the state of tweedd on this node, and migrates clusters
 #[derive(Debug, Parser)]
@@ -189,17 +189,6 @@ pub async fn run<K: Kernel>(
         Command::Completions(options) => manual::write_completions(&options, out),
         Command::Man(options) => manual::write_pages(&options),
     }
-}
-
-/// Runs `tweedctl migrate` with these arguments on `store`, by an operator named `by` whose clock begins
-/// at 0.
-pub async fn migrate(
-    store: &impl ClusterStore,
-    arguments: &[&str],
-    by: &str,
-    out: &mut impl Write,
-) -> Result<ExitStatus, Error> {
-    migrate::run_on(store, arguments, by, out).await
 }
 
 impl From<ExitStatus> for ExitCode {

@@ -35,6 +35,17 @@ pub struct NeedingMixed {
     pub unanswered: Vec<IpAddr>,
 }
 
+impl NeedingMixed {
+    /// Why `Mixed` stays on, if it does.
+    fn reason(&self) -> Option<PendingReason> {
+        let Self { unreachable, unanswered } = self.clone();
+        if !unreachable.is_empty() {
+            return Some(PendingReason::ForPeers { unreachable });
+        }
+        (!unanswered.is_empty()).then_some(PendingReason::ForAnswers { unanswered })
+    }
+}
+
 /// When an edit is applied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reload {
@@ -166,15 +177,9 @@ fn held_back(
             Some(PendingReason::ForMixedElsewhere { ours, wanted: theirs })
         }
         (false, false) if ours != theirs => Some(PendingReason::ForMixed { ours, wanted: theirs }),
-        (true, false) => match situation.needing_mixed.clone() {
+        (true, false) => match &situation.needing_mixed {
             None => Some(PendingReason::ForLeases),
-            Some(NeedingMixed { unreachable, .. }) if !unreachable.is_empty() => {
-                Some(PendingReason::ForPeers { unreachable })
-            }
-            Some(NeedingMixed { unanswered, .. }) if !unanswered.is_empty() => {
-                Some(PendingReason::ForAnswers { unanswered })
-            }
-            Some(NeedingMixed { .. }) => None,
+            Some(needing) => needing.reason(),
         },
         (true, true) | (false, true | false) => None,
     }

@@ -241,10 +241,8 @@ impl Inputs {
         links.filter(|link| self.is_filtered(link)).cloned().collect()
     }
 
-    /// Whether a reverse-path filter of `link` can drop packets of pods: it exists for IPv4 only.
     fn is_filtered(&self, link: &LinkName) -> bool {
-        let mut networks = self.config.iter().flat_map(NetworkConfig::networks);
-        networks.any(|network| network.family() == Family::V4) && !link.is_tunnel_of(Family::V6)
+        link.filters(self.config.iter().flat_map(NetworkConfig::networks).map(Prefix::family))
     }
 
     /// Forgets filters whose strict value was restored: from then on the operator owns them.

@@ -79,6 +79,12 @@ impl LinkName {
         self.as_str().starts_with(tunnel_stem(family))
     }
 
+    /// Whether its reverse-path filter can drop packets of pods with addresses of these families: it
+    /// exists for IPv4 only.
+    pub fn filters(&self, mut families: impl Iterator<Item = Family>) -> bool {
+        families.any(|family| family == Family::V4) && !self.is_tunnel_of(Family::V6)
+    }
+
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -44,9 +44,9 @@ pub(super) async fn run(
     answer(&store, &options.command, Author::here(), (output, out)).await
 }
 
-/// Runs a command line, the words after `tweedctl migrate`, on `store`. The clock of the operator `by`
+/// Runs a command line, the `words` after `tweedctl migrate`, on `store`. The clock of the operator `by`
 /// begins at 0, so that the same history of a cluster writes the same notes.
-pub(super) async fn run_on(
+pub async fn migrate(
     store: &impl ClusterStore,
     words: &[&str],
     by: &str,

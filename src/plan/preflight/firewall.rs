@@ -193,14 +193,12 @@ fn legacy(host: &Host) -> Option<Finding> {
     })
 }
 
-/// Reports reverse-path filters that drop packets of peers. They exist for IPv4 only.
+/// Reports reverse-path filters that drop packets of peers.
 pub(super) fn reverse_path_filters(needs: &Needs, host: &Host) -> Vec<Finding> {
-    if !needs.families.contains(&Family::V4) {
-        return Vec::new();
-    }
     let tunnels = needs.tunnels.iter().map(|(tunnel, _)| tunnel);
-    let tunnels = tunnels.filter(|tunnel| !tunnel.is_tunnel_of(Family::V6));
-    let strict = needs.underlay.iter().chain(tunnels).filter(|link| is_strict(link, host));
+    let links = needs.underlay.iter().chain(tunnels);
+    let filtered = links.filter(|link| link.filters(needs.families.iter().copied()));
+    let strict = filtered.filter(|link| is_strict(link, host));
     strict.map(|link| strict_reverse_path(link, needs.routing)).collect()
 }
 
