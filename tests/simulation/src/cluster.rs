@@ -206,16 +206,20 @@ impl Cluster {
         }
     }
 
+    /// Whether a key of the network config, by its JSON pointer, is true; none without a valid config.
+    fn is_on(&self, key: &str) -> Option<bool> {
+        let config: serde_json::Value = serde_json::from_str(&self.config()?).ok()?;
+        Some(config.pointer(key).is_some_and(|value| value == true))
+    }
+
     /// Whether each node can read a valid network config.
     pub fn is_configured(&self) -> bool {
-        self.config().is_some_and(|text| is_valid(&text)) && self.unwritten.is_empty()
+        self.is_mixed().is_some() && self.unwritten.is_empty()
     }
 
     /// Whether the network config has `Mixed`; none without a valid one.
     pub fn is_mixed(&self) -> Option<bool> {
-        let config = self.config().filter(|text| is_valid(text))?;
-        let config: serde_json::Value = serde_json::from_str(&config).ok()?;
-        Some(config.get("Mixed").is_some_and(|mixed| mixed == true))
+        self.is_on("/Mixed")
     }
 
     /// Whether the network config and all nodes have the same backend.
@@ -228,7 +232,7 @@ impl Cluster {
 
     /// Whether the network config has `DirectRouting`.
     pub fn has_direct_routing(&self) -> bool {
-        self.config().is_some_and(|text| text.contains("DirectRouting"))
+        self.is_on("/Backend/DirectRouting") == Some(true)
     }
 
     /// Whether the network config and all leases have this backend.
@@ -353,10 +357,6 @@ impl Cluster {
     pub fn send(&self, from: usize, to: usize, family: Family) -> Result<Arrival, Lost> {
         self.network.segment.borrow().pod_to_pod((from, to), family)
     }
-}
-
-fn is_valid(config: &str) -> bool {
-    config.contains(r#""Backend""#)
 }
 
 /// Without effect while etcd does not work.

@@ -4,14 +4,13 @@ use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use tokio::task::LocalSet;
 use tweed::operator::migrate;
+use tweed::store::ClusterStore;
 use tweed::store::etcd::{EtcdClusterStore, EtcdOptions};
 use tweed::store::kube::{AnnotationPrefix, ApiOptions, KubeClusterOptions, KubeClusterStore};
-use tweed::store::{ClusterStore, Transport};
 
 use crate::act::Order;
 use crate::network::Link;
@@ -34,8 +33,7 @@ impl Operators {
             let link = Link::default();
             let result = match store {
                 Store::Etcd(etcd) => {
-                    let open = move |_: &_| etcd.connect(&link);
-                    let transport = Transport::Channels(Arc::new(open));
+                    let transport = etcd.transport(&link);
                     let endpoints = vec!["http://etcd:2379".to_owned()];
                     let prefix = "/coreos.com/network".to_owned();
                     let options =
@@ -43,8 +41,7 @@ impl Operators {
                     command(&EtcdClusterStore::new(options), order).await
                 }
                 Store::Kubernetes(server) => {
-                    let open = move |_: &str| Ok(server.connect(&link));
-                    let transport = Transport::Channels(Arc::new(open));
+                    let transport = server.transport(&link);
                     let urls = vec!["http://kubernetes".to_owned()];
                     let options = KubeClusterOptions {
                         api: ApiOptions { urls, transport, ..ApiOptions::default() },

@@ -16,6 +16,7 @@ use kube::client::Body;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tower::Service;
+use tweed::store::Transport;
 use tweed_lab::{ApiBody, ApiServer, Backup};
 
 use super::{Health, think};
@@ -79,9 +80,10 @@ impl Kubernetes {
         }
     }
 
-    /// A client by `link`.
-    pub fn connect(&self, link: &Link) -> Client {
-        Client::new(Connection { kubernetes: self.clone(), link: link.clone() }, NAMESPACE)
+    /// How a client reaches the server by `link`.
+    pub fn transport(&self, link: &Link) -> Transport<Client> {
+        let connection = Connection { kubernetes: self.clone(), link: link.clone() };
+        Transport::Channels(Arc::new(move |_| Ok(Client::new(connection.clone(), NAMESPACE))))
     }
 
     pub fn health(&self) -> Health {

@@ -4,13 +4,11 @@ pub mod etcd;
 pub mod kubernetes;
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ValueEnum;
 use tokio::time::sleep;
 use tweed::daemon::options::StoreOptions;
-use tweed::store::Transport;
 use tweed_lab::Backup;
 
 use etcd::{Etcd, State};
@@ -75,16 +73,14 @@ impl Store {
         }
     }
 
-    /// Lets a daemon or an operator reach the store by `link`.
+    /// Lets a daemon with these options reach the store by `link`.
     pub fn connect(&self, options: &mut StoreOptions, link: &Link) {
-        let link = link.clone();
-        match (options, self.clone()) {
+        match (options, self) {
             (StoreOptions::Etcd(options), Self::Etcd(etcd)) => {
-                options.transport = Transport::Channels(Arc::new(move |_| etcd.connect(&link)));
+                options.transport = etcd.transport(link);
             }
             (StoreOptions::Kube(options), Self::Kubernetes(server)) => {
-                let open = move |_: &str| Ok(server.connect(&link));
-                options.api.transport = Transport::Channels(Arc::new(open));
+                options.api.transport = server.transport(link);
             }
             (StoreOptions::Etcd(_) | StoreOptions::Kube(_), _) => unreachable!("by the flags"),
         }

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use etcd_client::Channel;
 use tokio::sync::watch;
+use tweed::store::Transport;
 
 use super::Health;
 use crate::network::{Link, LinkState};
@@ -50,6 +51,12 @@ impl Etcd {
             return Err("no route to host".to_owned());
         }
         Ok(Connection::channel(self.clone(), link.clone()))
+    }
+
+    /// How a client reaches the server by `link`.
+    pub fn transport(&self, link: &Link) -> Transport<Channel> {
+        let (etcd, link) = (self.clone(), link.clone());
+        Transport::Channels(Arc::new(move |_| etcd.connect(&link)))
     }
 
     /// Reads or changes the data; what it returns is sent to the observers.
