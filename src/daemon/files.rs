@@ -373,13 +373,13 @@ mod tests {
             if !is_savable {
                 std::fs::create_dir_all(obstacle.join("not empty")).unwrap();
             }
-            withdraw_subnet_file(&options, Blocking::Threads, Withdrawal::Taken).await;
+            withdraw_subnet_file(&options, Blocking::Inline, Withdrawal::Taken).await;
             assert!(!file.exists(), "{is_savable}");
             assert_eq!(grant(), known, "{is_savable}");
             let _ = std::fs::remove_dir_all(&obstacle);
         }
         std::fs::write(&file, "").unwrap();
-        assert!(withdraw_subnet_file(&options, Blocking::Threads, Withdrawal::Released).await);
+        assert!(withdraw_subnet_file(&options, Blocking::Inline, Withdrawal::Released).await);
         let loaded = checkpoint::load::<Checkpoint>(&options.state_file).unwrap().unwrap();
         assert!(!file.exists() && loaded.local.own.is_none());
     }

@@ -20,7 +20,7 @@ use crate::plan::diff::Op;
 /// The time to wait for the iptables lock, in seconds.
 const LOCK: &str = "2";
 /// A program that takes longer hangs.
-const TIMEOUT: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The reason why rules were not read or not written.
 #[derive(Debug, thiserror::Error)]

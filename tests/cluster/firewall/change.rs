@@ -240,7 +240,7 @@ fn iptables_programs_that_hang_delay_no_route() {
     let plan = scene.node().daemon(&scene.cluster.etcd).environment("PATH", path);
     let plan = BY_IPTABLES.iter().fold(plan, |plan, flag| plan.argument(*flag));
     scene.cluster.daemons[0] = plan.start().unwrap();
-    let words = "iptables-nft-save did not end within 5 s";
+    let words = "iptables-nft-save did not end within 10 s";
     eventually(PATIENCE, || is_waiting_for(&scene.cluster.daemons[0], words)).unwrap();
     // A program may time out just when a peer joins, but not each time.
     let is_routed_meanwhile = |number| {

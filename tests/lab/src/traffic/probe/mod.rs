@@ -116,11 +116,15 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// Packets sent from now on belong to a stage of this name.
+    /// Packets sent from now on belong to a stage of this name. Returns when those of the round in
+    /// progress are sent: they belong to the stage before, so what follows must not lose them.
     pub fn mark(&self, stage: &str) {
         let shared = &self.guard.0;
-        let mut marks = lock(&shared.marks);
-        marks.push((shared.begun.load(Ordering::SeqCst), stage.to_owned()));
+        let begun = shared.begun.load(Ordering::SeqCst);
+        lock(&shared.marks).push((begun, stage.to_owned()));
+        while shared.sent.load(Ordering::SeqCst) < begun && !self.sender.is_finished() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Sleeps while packets flow.
@@ -147,6 +151,8 @@ struct Shared {
     receiving: AtomicBool,
     /// The number of rounds begun; in each, every pair sends the packet of the same number.
     begun: AtomicUsize,
+    /// The number of rounds of which every packet is sent.
+    sent: AtomicUsize,
     warm: Vec<AtomicBool>,
     marks: Mutex<Vec<(usize, String)>>,
     epoch: Instant,
@@ -158,6 +164,7 @@ impl Shared {
             sending: AtomicBool::new(true),
             receiving: AtomicBool::new(true),
             begun: AtomicUsize::new(0),
+            sent: AtomicUsize::new(0),
             warm: (0..pairs).map(|_| AtomicBool::new(false)).collect(),
             marks: Mutex::default(),
             epoch: Instant::now(),

@@ -70,6 +70,7 @@ impl Sender {
             shared.begun.store(rounds.len() + 1, Ordering::SeqCst);
             rounds.push(shared.epoch.elapsed());
             self.round(Number::Counted(rounds.len() - 1), &mut bytes);
+            shared.sent.store(rounds.len(), Ordering::SeqCst);
             due += interval;
         }
         Timeline { rounds, end: shared.epoch.elapsed() }
