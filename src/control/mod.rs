@@ -288,7 +288,7 @@ impl Control {
 
     fn reconsider(&mut self) -> Changes {
         if std::mem::take(&mut self.changes.edit) {
-            self.inputs.reconsider(self.settings.reload)
+            self.inputs.reconsider()
         } else {
             Changes::default()
         }

@@ -67,7 +67,7 @@ pub enum PendingReason {
     #[error("staying on {ours}: without Mixed, {} is applied at the next start", wanted.unlike(*ours))]
     ForMixed { ours: BackendMode, wanted: BackendMode },
     #[error(
-        "staying on {ours}: Mixed must be on at all nodes before {} changes; then write the config again",
+        "staying on {ours}: Mixed must be on at all nodes before {} changes; then edit the config again (a space is enough) or restart tweedd",
         wanted.key_unlike(*ours)
     )]
     ForMixedElsewhere { ours: BackendMode, wanted: BackendMode },

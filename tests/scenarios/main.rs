@@ -182,6 +182,8 @@ scenarios! {
         mixed_stays_until_direct_probes_are_answered
         mixed_stays_until_no_peer_would_be_skipped
         mixed_stays_until_the_leases_are_read
+        mixed_that_an_edit_removed_stays_after_a_restart_while_peers_need_it
+        mixed_that_an_edit_removed_while_the_daemon_was_down_waits_as_on_a_running_node
         mixed_twice_restores_the_filter_of_each_device
         the_tunnel_is_removed_with_mixed_when_no_node_uses_it
     }

@@ -40,28 +40,42 @@ impl Edit {
 }
 
 impl Inputs {
-    /// Applies the latest config of the store, or the part of it that need not wait. The first
-    /// usable config replaces the remembered one. If the first config is invalid, the remembered
-    /// one stays applied, as on a running node, so that the lease is renewed and peer leases are
-    /// read.
+    /// Applies the latest config of the store, or the part of it that need not wait. If the first
+    /// config is invalid, the remembered one stays applied, as on a running node, so that the lease
+    /// is renewed and peer leases are read.
     pub(super) fn apply_edit(&mut self, update: ConfigUpdate, reload: Reload) -> Changes {
         let is_running = self.confirmed || (self.goes_on() && self.acquired);
         self.edit = Edit { update: Some(update), pending: None };
         let Some(wanted) = self.edit.wanted().cloned() else { return Changes::default() };
         match self.config.clone() {
             Some(current) if is_running => self.change(&current, &wanted, reload),
-            Some(_) | None => {
+            remembered => {
                 self.confirmed = true;
-                self.apply_config(wanted)
+                let was_mixed = remembered.is_some_and(|config| config.mixed);
+                self.apply_first(wanted, was_mixed)
             }
         }
     }
 
-    /// Checks again whether a config edit that waits for peers can be applied.
-    pub(in crate::control) fn reconsider(&mut self, reload: Reload) -> Changes {
+    /// Applies the first usable config of the store, which replaces the remembered one. Only a
+    /// remembered `Mixed` stays while peers need it: an edit that removes it while the daemon is
+    /// down, or that waits when the daemon restarts, must not cut them off.
+    fn apply_first(&mut self, wanted: NetworkConfig, was_mixed: bool) -> Changes {
+        if !was_mixed || wanted.mixed {
+            return self.apply_config(wanted);
+        }
+        self.edit.pending = Some(PendingReason::ForLeases);
+        Changes { edit: true, ..self.apply_config(NetworkConfig { mixed: true, ..wanted }) }
+    }
+
+    /// Checks again whether a config edit that waits for peers can be applied. That of a start
+    /// waits for them whatever `Reload` is.
+    pub(in crate::control) fn reconsider(&mut self) -> Changes {
         let may_end = self.edit.pending.as_ref().is_some_and(PendingReason::may_end_by_itself);
         match (self.config.clone(), self.edit.wanted().cloned()) {
-            (Some(current), Some(wanted)) if may_end => self.change(&current, &wanted, reload),
+            (Some(current), Some(wanted)) if may_end => {
+                self.change(&current, &wanted, Reload::Live)
+            }
             _ => Changes::default(),
         }
     }

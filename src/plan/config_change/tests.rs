@@ -39,7 +39,7 @@ fn result(change: &Change) -> (NetworkConfig, String) {
 fn the_backend_changes_live_only_between_two_mixed_configs() {
     let for_start =
         "staying on vxlan: without Mixed, Backend.Type host-gw is applied at the next start";
-    let elsewhere = "staying on vxlan: Mixed must be on at all nodes before Backend.Type changes; then write the config again";
+    let elsewhere = "staying on vxlan: Mixed must be on at all nodes before Backend.Type changes; then edit the config again (a space is enough) or restart tweedd";
     let two_edits = "staying on vxlan with Mixed: change Backend.Type first, and remove Mixed when all nodes have applied it";
     let cases = [
         ("vxlan mixed", "host-gw mixed", "host-gw mixed", ""),
@@ -67,7 +67,7 @@ fn direct_routing_changes_live_only_between_two_mixed_configs_too() {
     let for_start =
         "staying on vxlan: without Mixed, Backend.DirectRouting true is applied at the next start";
     let off_for_start = "staying on vxlan (DirectRouting): without Mixed, Backend.DirectRouting false is applied at the next start";
-    let elsewhere = "staying on vxlan: Mixed must be on at all nodes before Backend.DirectRouting changes; then write the config again";
+    let elsewhere = "staying on vxlan: Mixed must be on at all nodes before Backend.DirectRouting changes; then edit the config again (a space is enough) or restart tweedd";
     let two_edits = "staying on vxlan (DirectRouting) with Mixed: change Backend.DirectRouting first, and remove Mixed when all nodes have applied it";
     let type_for_start =
         "staying on vxlan: without Mixed, Backend.Type host-gw is applied at the next start";

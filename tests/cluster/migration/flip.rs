@@ -134,6 +134,39 @@ fn nodes_that_reboot_into_another_backend_disturb_no_others() {
     ensure_only_reboots_lost(&migration.finish().unwrap()).unwrap();
 }
 
+/// Whether every daemon answers a request of `path` with these words.
+fn all_give(cluster: &Cluster, path: &str, words: &str) -> Result<()> {
+    cluster.daemons.iter().try_for_each(|daemon| {
+        let body = daemon.get(path)?.body;
+        ensure!(body.contains(words), "{body}");
+        Ok(())
+    })
+}
+
+#[test]
+fn an_edit_of_type_and_mixed_at_once_loses_no_packet_while_daemons_restart() {
+    let plan = ClusterPlan::new(3, &Stack::V4.config(&VXLAN_MIXED.config()));
+    let mut migration = Migration::start(&plan, VXLAN_MIXED).unwrap();
+    for (side, meanwhile) in [(HOST_GW, HOST_GW_MIXED), (VXLAN, VXLAN_MIXED)] {
+        migration.cluster.etcd.put(CONFIG, &Stack::V4.config(&side.config())).unwrap();
+        let waits = "change Backend.Type first, and remove Mixed when all nodes have applied it";
+        eventually(PATIENCE, || all_give(&migration.cluster, "/readyz", waits)).unwrap();
+        for node in 0..2 {
+            migration.flip_node(node, meanwhile, Between::Nothing).unwrap();
+            let reasons = migration.cluster.daemons[node].get("/readyz").unwrap().body;
+            assert!(reasons.contains("keeping Mixed: without it there is no path"), "{reasons}");
+        }
+        migration.flip_node(2, meanwhile, Between::Nothing).unwrap();
+        eventually(PATIENCE, || all_give(&migration.cluster, "/metrics", "\ntweed_mixed 0\n"))
+            .unwrap();
+        migration.probe.run_for(PAUSE);
+        migration.cluster.etcd.put(CONFIG, &Stack::V4.config(&meanwhile.config())).unwrap();
+        eventually(PATIENCE, || all_give(&migration.cluster, "/metrics", "\ntweed_mixed 1\n"))
+            .unwrap();
+    }
+    ensure_nothing_lost(&migration.finish().unwrap()).unwrap();
+}
+
 /// Waits until `rp_filter` of these devices is `value` on every node.
 fn wait_for_filters(cluster: &Cluster, devices: &[&str], value: &str) -> Result<()> {
     eventually(PATIENCE, || {
