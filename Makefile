@@ -17,6 +17,8 @@ NODES ?= 5
 FAULTS ?=
 STORE ?=
 STACK ?=
+# Not empty: only clusters that begin with flanneld.
+FLANNEL ?=
 # A git checkout of https://github.com/RustSec/advisory-db; without one, `make advisories` fetches it.
 ADVISORIES ?=
 
@@ -119,7 +121,7 @@ simulate: packages ## Play HISTORIES of whole clusters of NODES in virtual time,
 	    $(CARGO) build --locked --release --package tweed-simulation --target-dir target/simulation
 	target/simulation/release/tweed-simulate --seed $(SEED) --histories $(HISTORIES) --nodes $(NODES) \
 	    --minutes $(MINUTES) $(if $(FAULTS),--faults $(FAULTS)) $(if $(STORE),--store $(STORE)) \
-	    $(if $(STACK),--stack $(STACK))
+	    $(if $(STACK),--stack $(STACK)) $(if $(FLANNEL),--flannel)
 
 fmt: ## Format the code
 	$(CARGO) fmt --all
@@ -147,7 +149,7 @@ tryimage: image runtimes ## Show the demo with daemons in containers of the imag
 
 tryapi: target/apiserver/kubernetes ## Put manifests, rights and daemon to a real API server of Kubernetes
 	@tests/packages api
-	$(CARGO) build --locked --bins
+	$(CARGO) build --locked --bins --package tweed --package tweed-judges
 	tests/lab/sandbox tests/apiserver/check $< target/debug/tweedd
 
 trypage: packages ## Show the page of tweedctl dashboard to a headless Chromium, and take screenshots

@@ -20,6 +20,8 @@ pub enum Act {
     /// `kill -9` of the daemon of this node.
     Kill(usize),
     Start(usize),
+    /// `tweedd` replaces flanneld on this node.
+    TakeOver(usize),
     /// SIGSTOP, and SIGCONT.
     Stop(usize),
     Continue(usize),
@@ -278,6 +280,7 @@ impl fmt::Display for Act {
         match self {
             Self::Kill(node) => write!(f, "kill {}", name(*node)),
             Self::Start(node) => write!(f, "start {}", name(*node)),
+            Self::TakeOver(node) => write!(f, "take-over {}", name(*node)),
             Self::Stop(node) => write!(f, "stop {}", name(*node)),
             Self::Continue(node) => write!(f, "continue {}", name(*node)),
             Self::PowerOff(node) => write!(f, "power-off {}", name(*node)),

@@ -7,21 +7,19 @@ use std::rc::Rc;
 use std::task::Context;
 use std::time::Duration;
 
-use etcd_client::proto::{
-    PbDeleteRequest, PbPutRequest, PbTxnOpRequest, PbTxnRequest, PbTxnRequestOp,
-};
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep_until};
 use tweed::model::prefix::Family;
 
 use crate::act::{Backend, Config, Order};
+use crate::flannel::Flanneld;
 use crate::network::LinkState;
 use crate::node::Node;
 use crate::operator::Operators;
 use crate::packets::stack::Stack;
 use crate::packets::walk::{Arrival, Host, Lost};
 use crate::prober::Network;
-use crate::store::etcd::Etcd;
+use crate::store::etcd::{CONFIG, LEASES};
 use crate::store::{Health, Store, StoreKind};
 
 /// What a cluster is made of.
@@ -31,10 +29,20 @@ pub struct Setup {
     pub nodes: usize,
     pub store: StoreKind,
     pub stack: Stack,
+    /// The backend of the stock flanneld on the first nodes, if they do not begin with `tweedd`: with
+    /// etcd and IPv4 only.
+    pub flannel: Option<Backend>,
+}
+
+impl Setup {
+    /// The config of a new cluster, and of one whose config is invalid at the end of the faults.
+    pub fn config(self) -> Config {
+        self.flannel.map_or(Config::Mixed(Backend::Vxlan), Config::Finished)
+    }
 }
 
 pub struct Cluster {
-    pub stack: Stack,
+    pub setup: Setup,
     pub store: Store,
     pub network: Rc<Network>,
     pub nodes: Vec<Node>,
@@ -44,13 +52,14 @@ pub struct Cluster {
     /// The last network config in Kubernetes, and the nodes whose kubelets write it into a file later.
     mounted: Option<String>,
     unwritten: Vec<(Instant, usize)>,
+    /// The next heartbeats of kubelets.
+    heartbeat: Instant,
 }
 
-/// The key of the network config.
-const CONFIG: &[u8] = b"/coreos.com/network/config";
-const LEASES: &[u8] = b"/coreos.com/network/subnets/";
 /// A kubelet writes a changed config later than that of the node before.
 const MOUNT: Duration = Duration::from_millis(1500);
+/// The time between two heartbeats of a kubelet.
+const HEARTBEAT: Duration = Duration::from_secs(10);
 
 impl Cluster {
     /// Machines that are switched on, without daemons, next to an empty store.
@@ -58,10 +67,10 @@ impl Cluster {
     /// # Errors
     /// The disk of the simulating machine.
     pub fn new(setup: Setup) -> io::Result<Self> {
-        let Setup { nodes, store, stack } = setup;
+        let Setup { nodes, store, stack, flannel } = setup;
         let folder = tempfile::Builder::new().prefix("tweed-simulation").tempdir_in(in_memory())?;
         let mut cluster = Self {
-            stack,
+            setup,
             store: Store::new(store, stack),
             network: Rc::default(),
             nodes: Vec::new(),
@@ -70,9 +79,13 @@ impl Cluster {
             folder,
             mounted: None,
             unwritten: Vec::new(),
+            heartbeat: Instant::now() + HEARTBEAT,
         };
         for _ in 0..nodes {
             cluster.add()?;
+        }
+        for node in cluster.nodes.iter_mut().filter(|_| flannel.is_some()) {
+            node.flannel = Some(Flanneld::default());
         }
         Ok(cluster)
     }
@@ -86,7 +99,7 @@ impl Cluster {
         let is_free = |it: &u8| self.nodes.iter().all(|node| node.address != *it);
         let mut addresses = (index + 1..).map_while(|last| u8::try_from(last).ok());
         let free = addresses.find(is_free).ok_or_else(|| io::Error::other("no address is free"))?;
-        let node = Node::new(index, (free, self.stack), self.folder.path())?;
+        let node = Node::new(index, (free, self.setup.stack), self.folder.path())?;
         node.add_foreign_route();
         node.mount(self.mounted.as_deref())?;
         if let Store::Kubernetes(kubernetes) = &self.store {
@@ -123,9 +136,17 @@ impl Cluster {
         }
     }
 
+    /// `tweedd` replaces flanneld on a node, if that runs there.
+    pub fn take_over(&mut self, index: usize) {
+        let node = &mut self.nodes[index];
+        if node.flannel.take_if(|flannel| flannel.is_running).is_some() {
+            node.start(&self.store, &self.network);
+        }
+    }
+
     /// Writes or deletes the network config.
     pub fn configure(&mut self, config: Config) {
-        self.write(config.text(self.stack));
+        self.write(config.text(self.setup.stack));
     }
 
     /// Writes the same network config, with one more space: a kubelet sees no equal text.
@@ -144,19 +165,10 @@ impl Cluster {
             }
             return;
         };
-        let key = CONFIG.to_vec();
-        let request = match text {
-            Some(text) => PbTxnOpRequest::RequestPut(PbPutRequest {
-                key,
-                value: text.into_bytes(),
-                ..PbPutRequest::default()
-            }),
-            None => PbTxnOpRequest::RequestDeleteRange(PbDeleteRequest {
-                key,
-                ..PbDeleteRequest::default()
-            }),
-        };
-        transact(etcd, request);
+        match text {
+            Some(text) => etcd.put(CONFIG, text, None),
+            None => etcd.delete(CONFIG),
+        }
     }
 
     /// An operator runs a command of `tweedctl migrate`.
@@ -185,6 +197,21 @@ impl Cluster {
         }
     }
 
+    /// Kubelets report the states of their Nodes.
+    fn send_heartbeats(&mut self) {
+        let Store::Kubernetes(kubernetes) = &self.store else { return };
+        if Instant::now() < self.heartbeat || !self.store.health().is_writable() {
+            return;
+        }
+        self.heartbeat = Instant::now() + HEARTBEAT;
+        let segment = self.network.segment.borrow();
+        let is_up =
+            |node: &&Node| segment.hosts[node.index].is_up && node.link.state() == LinkState::Open;
+        for node in self.nodes.iter().filter(is_up) {
+            kubernetes.heartbeat(node.index, self.begun.elapsed());
+        }
+    }
+
     /// Kubelets write the network config into files.
     fn mount(&mut self) -> io::Result<()> {
         let (nodes, is_up) = (&self.nodes, self.store.health() == Health::Up);
@@ -198,10 +225,7 @@ impl Cluster {
     /// The network config; none if there is none.
     fn config(&self) -> Option<String> {
         match &self.store {
-            Store::Etcd(etcd) => etcd.read(|state| {
-                let config = state.keys().find(|kv| kv.key == CONFIG)?;
-                Some(String::from_utf8_lossy(&config.value).into_owned())
-            }),
+            Store::Etcd(etcd) => Some(etcd.texts(CONFIG).pop()?.1),
             Store::Kubernetes(kubernetes) => kubernetes.config(),
         }
     }
@@ -258,6 +282,7 @@ impl Cluster {
             etcd.end_leases();
         }
         self.notice_config();
+        self.send_heartbeats();
         // The disk of the simulating machine is there.
         let _ = self.mount();
         self.nodes.iter_mut().for_each(|node| node.supervise(&self.store, &self.network));
@@ -308,18 +333,13 @@ impl Cluster {
         };
         let node = self.nodes.get(index);
         let Some((key, _)) = node.and_then(|node| self.leases_of(node).next()) else { return };
-        let delete = PbDeleteRequest { key: key.into_bytes(), ..PbDeleteRequest::default() };
-        transact(etcd, PbTxnOpRequest::RequestDeleteRange(delete));
+        etcd.delete(&key);
     }
 
     /// The keys of all leases with their values.
     pub fn leases(&self) -> Vec<(String, String)> {
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         match &self.store {
-            Store::Etcd(etcd) => etcd.read(|state| {
-                let leases = state.keys().filter(|kv| kv.key.starts_with(LEASES));
-                leases.map(|kv| (text(&kv.key), text(&kv.value))).collect()
-            }),
+            Store::Etcd(etcd) => etcd.texts(LEASES),
             Store::Kubernetes(kubernetes) => kubernetes.leases(),
         }
     }
@@ -357,16 +377,6 @@ impl Cluster {
     pub fn send(&self, from: usize, to: usize, family: Family) -> Result<Arrival, Lost> {
         self.network.segment.borrow().pod_to_pod((from, to), family)
     }
-}
-
-/// Without effect while etcd does not work.
-fn transact(etcd: &Etcd, request: PbTxnOpRequest) {
-    if !etcd.health().is_writable() {
-        return;
-    }
-    let success = vec![PbTxnRequestOp { request: Some(request) }];
-    let request = PbTxnRequest { success, ..PbTxnRequest::default() };
-    etcd.change(|state| ((), state.txn(&request).ok().and_then(|(_, change)| change)));
 }
 
 /// A file system in memory, where there is one.

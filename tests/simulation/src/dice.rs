@@ -55,6 +55,8 @@ pub enum Fault {
     Copy,
     /// A machine is added
     Join,
+    /// `tweedd` replaces flanneld on a node
+    TakeOver,
     /// Two machines get each the address of the other one
     SwapAddresses,
     /// A running machine gets another address
@@ -94,9 +96,31 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Two machines with one name cannot be in Kubernetes.
-    fn is_possible(self, store: StoreKind) -> bool {
-        self != Self::Copy || store == StoreKind::Etcd
+    /// Two machines with one name cannot be in Kubernetes. Flanneld repairs little of what others
+    /// change, and remembers nothing.
+    const fn is_possible(self, setup: &Setup) -> bool {
+        match (self, setup.flannel) {
+            (Self::TakeOver, flannel) => flannel.is_some(),
+            (Self::Copy, None) => matches!(setup.store, StoreKind::Etcd),
+            (_, None) => true,
+            (fault, Some(_)) => matches!(
+                fault,
+                Self::Edit
+                    | Self::Mistake
+                    | Self::Kill
+                    | Self::KillAlone
+                    | Self::Stop
+                    | Self::PowerCut
+                    | Self::DiskFull
+                    | Self::Join
+                    | Self::StoreLink
+                    | Self::EtcdDown
+                    | Self::Leaderless
+                    | Self::SlowEtcd
+                    | Self::Compact
+                    | Self::CutSegment
+            ),
+        }
     }
 }
 
@@ -110,6 +134,8 @@ pub struct Dice {
     pub store: Option<StoreKind>,
     /// Pods have addresses of these families; if none, the seed decides.
     pub stack: Option<Stack>,
+    /// Whether all clusters begin with flanneld, and not only some.
+    pub flannel: bool,
 }
 
 /// A history before it is played.
@@ -124,7 +150,8 @@ pub struct Script {
 impl Dice {
     /// All faults, for this number of nodes.
     pub fn new(nodes: usize) -> Self {
-        Self { nodes, faults: Fault::value_variants().to_vec(), store: None, stack: None }
+        let faults = Fault::value_variants().to_vec();
+        Self { nodes, faults, store: None, stack: None, flannel: false }
     }
 
     /// The history with this seed.
@@ -140,8 +167,14 @@ impl Dice {
             2 => Stack::Dual,
             _ => Stack::V6,
         });
-        let setup = Setup { nodes: self.nodes, store, stack };
-        let faults = self.faults.iter().copied().filter(|fault| fault.is_possible(store)).collect();
+        let mut setup = Setup { nodes: self.nodes, store, stack, flannel: None };
+        if self.flannel || seed.is_multiple_of(WITH_FLANNEL) && self.may_begin_with_flannel(&setup)
+        {
+            let backends = [Backend::Vxlan, Backend::DirectRouting, Backend::HostGw];
+            let flannel = Some(backends[rng.random_range(0..backends.len())]);
+            setup = Setup { store: StoreKind::Etcd, stack: Stack::V4, flannel, ..setup };
+        }
+        let faults = self.faults.iter().copied().filter(|it| it.is_possible(&setup)).collect();
         let script = Script { setup, steps: Vec::new(), thrown: Vec::new() };
         let mut throw = Throw { rng, dice: self, faults, focus, turn, last: None, script };
         // Before the daemons start.
@@ -149,6 +182,11 @@ impl Dice {
         throw.add(Duration::ZERO, Act::Configure(config));
         if throw.rng.random_bool(EDITED) && self.faults.contains(&Fault::Edit) {
             throw.happen(turn, Fault::Edit);
+        }
+        if setup.flannel.is_some() {
+            for node in 0..self.nodes {
+                throw.take_over(node);
+            }
         }
         let number = if throw.faults.is_empty() { 0 } else { throw.rng.random_range(1..=7) };
         for _ in 0..number {
@@ -158,6 +196,11 @@ impl Dice {
         let mut script = throw.script;
         script.steps.sort_by_key(|step| step.at);
         script
+    }
+
+    fn may_begin_with_flannel(&self, setup: &Setup) -> bool {
+        let is_known = setup.store == StoreKind::Etcd && setup.stack == Stack::V4;
+        is_known && self.faults.contains(&Fault::TakeOver)
     }
 }
 
@@ -224,6 +267,7 @@ impl Throw<'_> {
                 self.add(at, Act::Copy(node, id));
             }
             Fault::Join => self.add(at, Act::Join),
+            Fault::TakeOver => self.add(at, Act::TakeOver(node)),
             Fault::SwapAddresses => {
                 let other = self.other(node);
                 self.pair((at, Act::SwapAddresses(node, other)), (end, Act::PowerOn(node)));
@@ -256,6 +300,15 @@ impl Throw<'_> {
                 (at, Act::Segment(SegmentAct::DropPods)),
                 (end, Act::Segment(SegmentAct::PassPods)),
             ),
+        }
+    }
+
+    /// Mostly, while faults happen; else after them.
+    fn take_over(&mut self, node: usize) {
+        if self.rng.random_bool(TAKEN_OVER) {
+            let at = self.time();
+            self.script.thrown.push((at, Fault::TakeOver));
+            self.add(at, Act::TakeOver(node));
         }
     }
 
@@ -370,7 +423,11 @@ impl Throw<'_> {
         items[self.rng.random_range(0..N)]
     }
 
+    /// Flanneld reads the config when it starts, and the backend decides which peers it knows.
     fn config(&mut self) -> Config {
+        if let Some(backend) = self.script.setup.flannel {
+            return self.one_of([Config::Mixed(backend), Config::Finished(backend)]);
+        }
         match self.rng.random_range(0..4) {
             0 => Config::Mixed(Backend::Vxlan),
             1 => Config::Mixed(Backend::DirectRouting),
@@ -397,6 +454,10 @@ impl Throw<'_> {
 
 /// How many commands at most are between the first and the last one of a migration.
 const COMMANDS: usize = 6;
+/// One of so many clusters begins with flanneld, if it can.
+const WITH_FLANNEL: u64 = 16;
+/// How many nodes `tweedd` takes over while faults happen.
+const TAKEN_OVER: f64 = 0.7;
 const MOMENT: Duration = Duration::from_millis(20);
 /// How many faults are the same as the one before.
 const REPEATED: f64 = 0.2;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::runtime::RngSeed;
 use tweed::model::entry::{Entry, Key, Ownership};
 
-use crate::act::{Act, Backend, Config, Device, EtcdAct, KernelAct, SegmentAct, Step};
+use crate::act::{Act, Device, EtcdAct, KernelAct, SegmentAct, Step};
 use crate::cluster::{Cluster, Setup};
 use crate::dice::{Dice, FAULTS, LENGTH, Script};
 use crate::invariant::{Judge, Violation};
@@ -35,8 +35,6 @@ pub struct Finding {
     pub steps: Vec<Step>,
 }
 
-/// The config of a new cluster, and of one whose config is invalid at the end of the faults.
-const INITIAL: Config = Config::Mixed(Backend::Vxlan);
 /// When all nodes have read the last edit.
 const AGAIN: Duration = Duration::from_secs(85);
 /// The beginning of the texts of all routes.
@@ -104,7 +102,7 @@ struct History {
 impl History {
     fn begin(setup: Setup) -> io::Result<Self> {
         let mut cluster = Cluster::new(setup)?;
-        cluster.configure(INITIAL);
+        cluster.configure(setup.config());
         (0..setup.nodes).for_each(|index| cluster.start(index));
         let judge = Judge::new(&cluster);
         Ok(Self {
@@ -198,8 +196,9 @@ impl History {
         self.cluster.store.set_health(Health::Up);
         let is_split = self.cluster.is_mixed() == Some(false) && !self.cluster.is_uniform();
         if is_split || !self.cluster.is_configured() {
-            self.cluster.configure(INITIAL);
-            self.judge.take(&Act::Configure(INITIAL), &self.cluster);
+            let config = self.cluster.setup.config();
+            self.cluster.configure(config);
+            self.judge.take(&Act::Configure(config), &self.cluster);
         }
         self.cluster.network.segment.borrow_mut().heal();
         for index in 0..self.cluster.nodes.len() {
@@ -208,6 +207,7 @@ impl History {
             self.cluster.nodes[index].kernel.allow(ROUTES);
             self.cluster.nodes[index].set_full(false)?;
             self.plug_in(index);
+            self.cluster.nodes[index].flannel = None;
             if self.cluster.nodes[index].run.is_none() {
                 self.cluster.start(index);
             }
@@ -223,6 +223,7 @@ impl History {
                 self.plug_in(*index);
                 self.cluster.start(*index);
             }
+            Act::TakeOver(index) => self.cluster.take_over(*index),
             Act::Stop(index) => self.set_stopped(*index, true),
             Act::Continue(index) => self.set_stopped(*index, false),
             Act::PowerOff(index) => self.power_off(*index),
@@ -328,7 +329,7 @@ impl History {
         if device == Device::Underlay {
             self.set_up(index, false);
         }
-        for link in device.links(self.cluster.stack) {
+        for link in device.links(self.cluster.setup.stack) {
             self.cluster.nodes[index].kernel.link_down(&link);
         }
     }
@@ -337,7 +338,7 @@ impl History {
         if device == Device::Underlay {
             return self.plug_in(index);
         }
-        for link in device.links(self.cluster.stack) {
+        for link in device.links(self.cluster.setup.stack) {
             self.cluster.nodes[index].kernel.link_up(&link);
         }
     }
@@ -373,6 +374,9 @@ impl History {
         if let Some(run) = &mut self.cluster.nodes[index].run {
             run.is_stopped = is_stopped;
         }
+        if let Some(flannel) = &mut self.cluster.nodes[index].flannel {
+            flannel.is_stopped = is_stopped;
+        }
         if let Some(daemon) = self.cluster.network.daemons.borrow_mut().get_mut(&index) {
             daemon.is_stopped = is_stopped;
         }
@@ -406,8 +410,10 @@ impl History {
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { seed, setup: Setup { nodes, store, stack }, violation, .. } = self;
-        writeln!(f, "seed {seed} with {nodes} nodes, {store} and {stack}: {violation}")?;
+        let Self { seed, setup: Setup { nodes, store, stack, flannel }, violation, .. } = self;
+        write!(f, "seed {seed} with {nodes} nodes, {store} and {stack}")?;
+        flannel.iter().try_for_each(|backend| write!(f, ", from flannel with {backend}"))?;
+        writeln!(f, ": {violation}")?;
         self.steps.iter().try_for_each(|step| writeln!(f, "  {step}"))
     }
 }

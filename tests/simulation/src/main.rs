@@ -38,6 +38,9 @@ struct Options {
     /// Only with pods of these families [default: the seed decides]
     #[arg(long)]
     stack: Option<Stack>,
+    /// Only with clusters that begin with flanneld [default: the seed decides]
+    #[arg(long)]
+    flannel: bool,
     /// Histories at once
     #[arg(long, default_value_t = 2)]
     jobs: usize,
@@ -58,8 +61,8 @@ fn main() -> anyhow::Result<()> {
     let end = begun + Duration::from_secs(options.minutes * 60);
     let next = AtomicU64::new(options.seed);
     let (last, played) = (AtomicU64::new(options.seed + options.histories), AtomicU64::new(0));
-    let Options { store, stack, .. } = options;
-    let mut dice = Dice { store, stack, ..Dice::new(options.nodes) };
+    let Options { store, stack, flannel, .. } = options;
+    let mut dice = Dice { store, stack, flannel, ..Dice::new(options.nodes) };
     if !options.faults.is_empty() {
         dice.faults = options.faults;
     }

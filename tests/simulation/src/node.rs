@@ -26,7 +26,8 @@ use tweed::store::{Documents, Leases};
 use tweed_model::ModelKernel;
 
 use crate::act::{MachineId, name};
-use crate::network::Link;
+use crate::flannel::{Flanneld, Machine};
+use crate::network::{Link, LinkState};
 use crate::packets::stack::{Pods, Stack, UNDERLAY, address, segment_len, tunnel};
 use crate::prober::{Network, probe_paths};
 use crate::store::Store;
@@ -41,6 +42,8 @@ pub struct Node {
     /// To the store.
     pub link: Link,
     pub run: Option<Run>,
+    /// What runs here instead of `tweedd`.
+    pub flannel: Option<Flanneld>,
     disk: PathBuf,
     /// The file of the network config that Kubernetes mounts.
     config: PathBuf,
@@ -94,6 +97,7 @@ impl Node {
             kernel: ModelKernel::new(facts(index, address, stack)),
             link: Link::default(),
             run: None,
+            flannel: None,
             disk,
             config: folder.join(format!("{name}.json")),
             machine: format!("machine-{}", index + 1),
@@ -106,6 +110,9 @@ impl Node {
 
     /// Starts the daemon.
     pub fn start(&mut self, store: &Store, network: &Rc<Network>) {
+        if let Some(flannel) = &mut self.flannel {
+            return flannel.start();
+        }
         let (outlook, tasks) = (Rc::<RefCell<Outlook>>::default(), LocalSet::new());
         let (options, host) = (self.options(store), self.host());
         let (kernel, index) = (self.kernel.clone(), self.index);
@@ -123,6 +130,7 @@ impl Node {
 
     /// Starts the daemon again if it has ended, after a pause.
     pub fn supervise(&mut self, store: &Store, network: &Rc<Network>) {
+        self.run_flanneld(store);
         if self.restart.take_if(|at| *at <= Instant::now()).is_some() {
             self.start(store, network);
         }
@@ -133,8 +141,20 @@ impl Node {
         }
     }
 
+    fn run_flanneld(&mut self, store: &Store) {
+        let (subnet_file, address) = (self.subnet_file(), self.first_address());
+        let mac = format!("0e:f1:00:00:{:02x}:{:02x}", self.boots, self.index);
+        let Self { flannel: Some(flannel), kernel, link, .. } = self else { return };
+        if let (Store::Etcd(etcd), LinkState::Open, Ok(mac)) = (store, link.state(), mac.parse()) {
+            flannel.step(etcd, &Machine { kernel, address, mac, subnet_file: &subnet_file });
+        }
+    }
+
     /// Kills the daemon.
     pub fn kill(&mut self, network: &Network) {
+        if let Some(flannel) = &mut self.flannel {
+            flannel.kill();
+        }
         (self.run, self.restart) = (None, None);
         network.daemons.borrow_mut().remove(&self.index);
     }
@@ -310,8 +330,10 @@ impl Node {
         self.pods().is_none() && !self.remembers()
     }
 
+    /// Whether its daemon runs, or flanneld.
     pub fn is_running(&self) -> bool {
         self.run.as_ref().is_some_and(|run| !run.is_stopped)
+            || self.flannel.as_ref().is_some_and(|it| it.is_running && !it.is_stopped)
     }
 
     fn subnet_file(&self) -> PathBuf {

@@ -17,7 +17,7 @@ use tweed_simulation::packets::stack::Stack;
 use tweed_simulation::store::StoreKind;
 
 const NODES: usize = 5;
-const ETCD: Setup = Setup { nodes: NODES, store: StoreKind::Etcd, stack: Stack::V4 };
+const ETCD: Setup = Setup { nodes: NODES, store: StoreKind::Etcd, stack: Stack::V4, flannel: None };
 const HOST_GW: Config = Config::Mixed(Backend::HostGw);
 /// How long new histories are played.
 const TIME: Duration = Duration::from_secs(60);

@@ -150,7 +150,7 @@ impl Judge {
         let peers = if has_tunnel { self.peers(cluster) } else { 0..=0 };
         self.lasting(cluster).find_map(|node| {
             let mut counts =
-                cluster.stack.families().iter().map(|it| forwarding_entries(node, *it));
+                cluster.setup.stack.families().iter().map(|it| forwarding_entries(node, *it));
             let counted = counts.find(|counted| !peers.contains(counted))?;
             let detail =
                 format!("n{} has {counted} forwarding entries for {peers:?} peers", node.index + 1);
@@ -171,7 +171,7 @@ impl Judge {
             let wanted = if is_direct { Path::Direct } else { Path::Tunnel };
             let (from, to) = (from.index, to.index);
             let path = |family| cluster.send(from, to, family).map(|arrival| arrival.path);
-            let paths = cluster.stack.families().iter().map(|family| path(*family));
+            let paths = cluster.setup.stack.families().iter().map(|family| path(*family));
             let found = paths.into_iter().find(|found| *found != Ok(wanted))?;
             let (from, to) = (from + 1, to + 1);
             let detail = format!("n{from} → n{to}: {found:?} and not {wanted:?}");
@@ -193,7 +193,7 @@ fn running(cluster: &Cluster) -> impl Iterator<Item = &Node> {
 }
 
 fn foreign(cluster: &Cluster) -> Option<Violation> {
-    let route = cluster.stack.foreign_route()?;
+    let route = cluster.setup.stack.foreign_route()?;
     let key = Entry::Route(route.clone()).key();
     let is_there = |node: &&Node| {
         node.kernel

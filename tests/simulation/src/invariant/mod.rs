@@ -159,6 +159,7 @@ impl Judge {
             | Act::LinkUp(node, _) => self.excuse(*node, REPAIR),
             Act::Kill(_)
             | Act::Start(_)
+            | Act::TakeOver(_)
             | Act::Stop(_)
             | Act::Continue(_)
             | Act::PowerOn(_)
@@ -203,7 +204,8 @@ impl Judge {
             Act::RestoreDisk(_) => self.restore(index, node),
             _ => {
                 self.excuse(index, JOIN);
-                if self.calm >= SAVED && !self.may_end(node) {
+                // Flanneld remembers no peers.
+                if self.calm >= SAVED && !self.may_end(node) && node.flannel.is_none() {
                     self.alone.insert(index);
                 }
             }
@@ -327,7 +329,7 @@ impl Judge {
                 segment.hosts[node.index].is_up && node.link.state() == LinkState::Open;
             let is_willing = !self.refused.contains(&node.index);
             let has_ended = self.may_end(node) && !node.ends.is_empty();
-            let is_running = node.run.as_ref().map_or(has_ended, |run| !run.is_stopped);
+            let is_running = node.is_running() || node.run.is_none() && has_ended;
             is_store_usable && is_connected && is_willing && is_running
         };
         // A node waits for what others publish.
@@ -381,7 +383,7 @@ impl Judge {
             let failed = self.arrivals.exchange(cluster, pair, family).err()?;
             Some((CONNECTIONS, failed.to_string()))
         };
-        let families = cluster.stack.families().iter();
+        let families = cluster.setup.stack.families().iter();
         let ((from, to), (invariant, detail)) = pairs.find_map(|pair| {
             families.clone().find_map(|family| Some((pair, found(pair, *family)?)))
         })?;

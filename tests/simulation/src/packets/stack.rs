@@ -17,7 +17,7 @@ pub enum Stack {
 
 /// The interface of a node on the segment.
 pub(crate) const UNDERLAY: &str = "eth0";
-const VNI: u32 = 1;
+pub(crate) const VNI: u32 = 1;
 /// The last byte of the router's addresses, which forwards no packets of pods.
 const ROUTER: u8 = 254;
 

@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt;
@@ -63,6 +64,11 @@ impl Kubernetes {
         let subnets = self.stack.subnets(index + 1);
         let subnets: Vec<&str> = subnets.iter().map(String::as_str).collect();
         self.server.add_node(&name(index), &subnets);
+    }
+
+    /// The kubelet of a node reports its state, at this time.
+    pub fn heartbeat(&self, index: usize, time: Duration) {
+        self.server.heartbeat(&name(index), time.as_secs());
     }
 
     /// The network config; none if there is none.

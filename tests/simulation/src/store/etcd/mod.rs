@@ -9,6 +9,9 @@ pub use state::State;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use etcd_client::Channel;
+use etcd_client::proto::{
+    PbDeleteRequest, PbPutRequest, PbTxnOpRequest, PbTxnRequest, PbTxnRequestOp,
+};
 use tokio::sync::watch;
 use tweed::store::Transport;
 
@@ -16,6 +19,11 @@ use super::Health;
 use crate::network::{Link, LinkState};
 use server::Connection;
 use state::{Change, Observers};
+
+/// The key of the network config.
+pub(crate) const CONFIG: &str = "/coreos.com/network/config";
+/// The beginning of the keys of all leases.
+pub(crate) const LEASES: &str = "/coreos.com/network/subnets/";
 
 /// Clones share one etcd.
 #[derive(Clone, Debug)]
@@ -74,6 +82,41 @@ impl Etcd {
 
     pub fn read<T>(&self, read: impl FnOnce(&State) -> T) -> T {
         read(&self.shared().state)
+    }
+
+    /// The keys that begin so, and their values.
+    pub fn texts(&self, beginning: &str) -> Vec<(String, String)> {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        self.read(|state| {
+            let keys = state.keys().filter(|kv| kv.key.starts_with(beginning.as_bytes()));
+            keys.map(|kv| (text(&kv.key), text(&kv.value))).collect()
+        })
+    }
+
+    /// Another program writes a key, with a lease of this many seconds. Without effect while etcd does
+    /// not work.
+    pub fn put(&self, key: &str, value: String, ttl: Option<i64>) {
+        self.write(|state| {
+            let lease = ttl.and_then(|ttl| state.grant(0, ttl).ok()).unwrap_or_default();
+            let (key, value) = (key.into(), value.into_bytes());
+            PbTxnOpRequest::RequestPut(PbPutRequest { key, value, lease, ..Default::default() })
+        });
+    }
+
+    /// Another program deletes a key. Without effect while etcd does not work.
+    pub fn delete(&self, key: &str) {
+        let request = PbDeleteRequest { key: key.into(), ..PbDeleteRequest::default() };
+        self.write(|_| PbTxnOpRequest::RequestDeleteRange(request));
+    }
+
+    fn write(&self, request: impl FnOnce(&mut State) -> PbTxnOpRequest) {
+        if self.health().is_writable() {
+            self.change(|state| {
+                let success = vec![PbTxnRequestOp { request: Some(request(state)) }];
+                let request = PbTxnRequest { success, ..PbTxnRequest::default() };
+                ((), state.txn(&request).ok().and_then(|(_, change)| change))
+            });
+        }
     }
 
     pub fn health(&self) -> Health {
