@@ -191,3 +191,12 @@ check_pages() {
     follows "without streamed lists, a daemon is ready too" is_ready 2
     passes "it reads page by page" grep --quiet 'page by page' "$folder/tweedd2.log"
 }
+
+# No daemon may send requests meanwhile.
+check_model() {
+    for number in 1 2 3; do stop "tweedd$number"; done
+    start proxy "$programs" kubectl proxy --port 8001
+    follows "kubectl proxy answers" curl --silent --fail http://127.0.0.1:8001/readyz
+    passes "the API server of the lab answers as this one" "$(dirname "$tweedd")/tweed-judges" \
+        --tweedd "$tweedd" --tweedctl "$tweedctl" --folder "$folder" api-server --url http://127.0.0.1:8001
+}

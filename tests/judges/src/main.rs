@@ -4,6 +4,7 @@
     reason = "judges are synchronous: they sleep and measure time"
 )]
 
+mod api_server;
 mod flannel;
 mod kubernetes;
 mod verdict;
@@ -47,6 +48,12 @@ enum Judge {
         #[arg(long)]
         flanneld: PathBuf,
     },
+    /// A real API server, next to the one of the lab.
+    ApiServer {
+        /// Without TLS and authentication, as `kubectl proxy` offers it.
+        #[arg(long)]
+        url: String,
+    },
     /// A cluster of Kubernetes, with the shipped manifest.
     Kubernetes {
         /// One program that contains those of Kubernetes.
@@ -84,6 +91,11 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
         Judge::Flannel { flanneld } => {
             let mut verdicts = Verdicts::open(&folder.join("flannel.md"), only)?;
             flannel::run(&flannel::Programs { flanneld, binaries }, short, &mut verdicts)?;
+            verdicts
+        }
+        Judge::ApiServer { url } => {
+            let mut verdicts = Verdicts::open(&folder.join("api-server.md"), only)?;
+            api_server::run(&url, &mut verdicts)?;
             verdicts
         }
         Judge::Kubernetes { kubernetes, plugin, flannel, former } => {

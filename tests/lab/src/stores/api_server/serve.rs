@@ -124,6 +124,7 @@ fn route(
             store.get(&(collection, name)).map_or_else(absent, |it| json(StatusCode::OK, it))
         }
         ("POST", (collection, None)) => create(shared, collection, body),
+        ("DELETE", (collection, Some(name))) => delete(shared, &(collection, name)),
         ("PATCH", (collection, Some(name))) if query.get("fieldManager").is_some() => {
             apply(shared, &(collection, name), body)
         }
@@ -208,6 +209,14 @@ fn create(shared: &Shared, collection: String, body: &[u8]) -> Response<Body> {
         json(StatusCode::CREATED, &object)
     } else {
         refusal(StatusCode::CONFLICT, "AlreadyExists", "already exists")
+    }
+}
+
+fn delete(shared: &Shared, place: &Place) -> Response<Body> {
+    if shared.change(|store| store.delete(place)) {
+        json(StatusCode::OK, &json!({ "kind": "Status", "status": "Success" }))
+    } else {
+        absent()
     }
 }
 
