@@ -50,7 +50,7 @@ Exit codes:
   3  a part of the host could not be examined, and nothing else is wrong
   5  a peer is degraded or unreachable, and nothing else is wrong
 
-docs/doctor.md describes each finding under its id.";
+docs/guides/doctor.md describes each finding under its id.";
 
 /// The checkpoint of the systemd unit and the manifests, below the root. A reboot keeps it.
 const LASTING: &str = "var/lib/tweed/state.json";

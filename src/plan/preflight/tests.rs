@@ -395,7 +395,7 @@ const OF_THE_DAEMON: &[(&str, &str)] = &[
 #[test]
 fn every_finding_is_documented() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let page = fs::read_to_string(root.join("docs/doctor.md")).unwrap();
+    let page = fs::read_to_string(root.join("docs/guides/doctor.md")).unwrap();
     let of_the_host = FLAWS.iter().map(|(_, words)| {
         let (level, id) = words.split_once(": ").unwrap().0.split_once(' ').unwrap();
         (id, level)

@@ -65,7 +65,7 @@ fn wait_for(node: &Node, code: i32, ids: &[&str]) {
 
 /// What the document shows of such a finding.
 fn transcript() -> String {
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/doctor.md");
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/guides/doctor.md");
     let page = fs::read_to_string(page).unwrap();
     let (_, behind) = page.split_once("\n$ tweedctl doctor\n").unwrap();
     behind.split("```").next().unwrap().to_owned()

@@ -320,6 +320,11 @@ impl Node {
         Some(self.checkpoint()?.local.config.backend.tunnel.direct_routing)
     }
 
+    /// Whether the config that it has applied has `Mixed`; not without a checkpoint.
+    pub fn is_mixed(&self) -> bool {
+        self.checkpoint().is_some_and(|checkpoint| checkpoint.local.config.mixed)
+    }
+
     /// Whether its checkpoint has a lease.
     pub fn remembers(&self) -> bool {
         self.checkpoint().is_some_and(|checkpoint| checkpoint.local.own.is_some())

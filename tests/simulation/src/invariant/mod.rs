@@ -173,11 +173,13 @@ impl Judge {
     }
 
     /// Without `Mixed`, nodes of different backends do not reach each other; nor do those that differ in
-    /// `DirectRouting`, if their filters are strict.
+    /// `DirectRouting`, if their filters are strict. An edit that removes `Mixed` waits at nodes that have
+    /// it, over restarts too, so it excuses only those that do not.
     fn configure(&mut self, cluster: &Cluster) {
         self.is_mixed &= cluster.is_mixed() != Some(false);
         if !self.is_mixed && !cluster.is_uniform() {
-            self.all_need_store();
+            let without = cluster.nodes.iter().filter(|node| !node.is_mixed());
+            without.for_each(|node| self.need_store(node.index));
         }
     }
 
