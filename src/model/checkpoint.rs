@@ -54,11 +54,19 @@ impl Checkpoint {
         self.host.is_another_machine(host).then(|| self.local.own.take())?
     }
 
-    /// A boot resets all reverse-path filters, so those saved before it must not be restored.
+    /// Unless `host` is still in the boot that saved the checkpoint, forgets what a boot ends: it
+    /// resets all reverse-path filters, so those saved before it must not be restored.
     pub fn forget_other_boot(&mut self, host: &HostId) {
         if !self.host.is_of_same_boot(host) {
             self.local.strict.clear();
+            self.host.boot = None;
         }
+    }
+
+    /// Whether pods of that time may still run; to be called after
+    /// [`forget_other_boot`](Self::forget_other_boot).
+    pub const fn pods_may_remain(&self) -> bool {
+        self.host.boot.is_some()
     }
 }
 

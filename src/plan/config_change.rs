@@ -3,8 +3,8 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use crate::model::config::{BackendType, NetworkConfig, differing_key};
-use crate::model::prefix::Family;
+use crate::model::config::{BackendType, NetworkConfig, Pool, differing_key};
+use crate::model::prefix::{Family, Prefix};
 
 /// The part of an edit that is applied now, and the reason why the rest is not.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,6 +64,10 @@ pub enum PendingReason {
     ForStart,
     #[error("{key} cannot change on a running node: restore its value")]
     ForKey { key: &'static str },
+    #[error(
+        "{key} cannot change while pods have addresses of {subnet}: restore its value, or drain this node and reboot it"
+    )]
+    ForPods { key: &'static str, subnet: Prefix },
     #[error("staying on {ours}: without Mixed, {} is applied at the next start", wanted.unlike(*ours))]
     ForMixed { ours: BackendMode, wanted: BackendMode },
     #[error(
@@ -152,6 +156,28 @@ pub fn change(current: &NetworkConfig, wanted: &NetworkConfig, situation: &Situa
         }
     }
     Change { applied, pending }
+}
+
+/// Why a daemon does not begin with `wanted`: pods of this host have addresses of one of `subnets`,
+/// which the remembered config has and `wanted` lacks.
+pub fn stranded_pods(
+    remembered: &NetworkConfig,
+    wanted: &NetworkConfig,
+    mut subnets: impl Iterator<Item = Prefix>,
+) -> Option<PendingReason> {
+    let pools = |subnet: Prefix| [remembered, wanted].map(|config| config.pool(subnet.family()));
+    let is_lost = |subnet: &Prefix| {
+        let is_lost_to = |has: fn(&Pool, Prefix) -> bool| {
+            let [before, now] = pools(*subnet).map(|pool| pool.is_some_and(|it| has(it, *subnet)));
+            before && !now
+        };
+        // In Kubernetes, a subnet may have another length than those that the pool assigns.
+        is_lost_to(|pool, subnet| pool.network.covers(subnet)) || is_lost_to(Pool::assigns)
+    };
+    let subnet = subnets.find(is_lost)?;
+    let [before, now] = pools(subnet);
+    let key = differing_key(subnet.family(), before, now)?;
+    Some(PendingReason::ForPods { key, subnet })
 }
 
 impl Situation {

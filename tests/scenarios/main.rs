@@ -108,6 +108,7 @@ scenarios! {
         a_second_family_gets_a_device_of_its_own
         an_invalid_config_changes_nothing
         an_invalid_tunnel_source_is_not_accepted
+        another_network_waits_for_a_reboot
         another_vni_creates_another_device
         the_mtu_changes_while_pods_run
         two_families_are_added_and_removed_together

@@ -134,6 +134,7 @@ impl Stage {
             "flags" => take_flags(&mut self.settings, &command.rest),
             "reboot" => {
                 self.restart().await;
+                self.set_boot(None);
                 self.kernel.reboot();
             }
             "remember" => {
@@ -211,7 +212,15 @@ impl Stage {
         // As on disk: what is not written is not read.
         let saved = serde_json::to_string(&self.ask(Query::Checkpoint).await).unwrap();
         self.saved = serde_json::from_str(&saved).unwrap();
+        self.set_boot(Some("this one".to_owned()));
         self.crash();
+    }
+
+    /// The boot that the next daemon finds in its checkpoint.
+    fn set_boot(&mut self, boot: Option<String>) {
+        if let Some(saved) = &mut self.saved {
+            saved.host.boot = boot;
+        }
     }
 
     /// What is on disk is what was saved before.

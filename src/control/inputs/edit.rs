@@ -9,7 +9,9 @@ use crate::model::node::Node;
 use crate::model::node_inputs::NodeInputs;
 use crate::model::status::ConfigStatus;
 use crate::plan::backend;
-use crate::plan::config_change::{Change, NeedingMixed, PendingReason, Reload, Situation, change};
+use crate::plan::config_change::{
+    Change, NeedingMixed, PendingReason, Reload, Situation, change, stranded_pods,
+};
 
 #[derive(Clone, Debug, Default)]
 pub struct Edit {
@@ -49,19 +51,27 @@ impl Inputs {
         let Some(wanted) = self.edit.wanted().cloned() else { return Changes::default() };
         match self.config.clone() {
             Some(current) if is_running => self.change(&current, &wanted, reload),
-            remembered => {
-                self.confirmed = true;
-                let was_mixed = remembered.is_some_and(|config| config.mixed);
-                self.apply_first(wanted, was_mixed)
-            }
+            remembered => self.apply_first(remembered.as_ref(), wanted),
         }
     }
 
-    /// Applies the first usable config of the store, which replaces the remembered one. Only a
-    /// remembered `Mixed` stays while peers need it: an edit that removes it while the daemon is
-    /// down, or that waits when the daemon restarts, must not cut them off.
-    fn apply_first(&mut self, wanted: NetworkConfig, was_mixed: bool) -> Changes {
-        if !was_mixed || wanted.mixed {
+    /// Applies the first usable config of the store, which replaces the remembered one, but for edits
+    /// that a restart of the daemon must not let through: one of the network while pods run, and the
+    /// removal of `Mixed` while peers need it.
+    fn apply_first(
+        &mut self,
+        remembered: Option<&NetworkConfig>,
+        wanted: NetworkConfig,
+    ) -> Changes {
+        self.edit.pending = remembered.and_then(|remembered| {
+            let own = self.own.as_ref().filter(|_| self.pods_may_remain)?;
+            stranded_pods(remembered, &wanted, own.subnets())
+        });
+        if self.edit.pending.is_some() {
+            return Changes::default();
+        }
+        self.confirmed = true;
+        if wanted.mixed || !remembered.is_some_and(|remembered| remembered.mixed) {
             return self.apply_config(wanted);
         }
         self.edit.pending = Some(PendingReason::ForLeases);

@@ -69,6 +69,8 @@ pub struct Inputs {
     pub fallbacks: Fallbacks,
     /// The remembered node, if the daemon started from a checkpoint.
     pub remembered: Option<NodeInputs>,
+    /// Whether pods of the remembered node may still run.
+    pub pods_may_remain: bool,
     pub store: StoreState,
     /// The numbers of missing peers and of all peers, while the withdrawal limit applies.
     pub held_back: Option<(usize, usize)>,
@@ -260,6 +262,7 @@ impl Inputs {
 
     /// Initializes the inputs from a checkpoint.
     pub fn remember(&mut self, checkpoint: Checkpoint) {
+        self.pods_may_remain = checkpoint.pods_may_remain();
         // Probe results of an earlier process are not valid in this one.
         let Checkpoint { local, leases, fallbacks: _, host: _ } = checkpoint;
         self.config = Some(local.config.clone());
