@@ -1,6 +1,8 @@
 //! A real API server as the judge of the one in the lab: both get the same random requests, those
 //! that daemons, operators, kubelets and `kubectl` send.
 
+#![allow(clippy::indexing_slicing, reason = "an index into JSON finds null where nothing is")]
+
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -61,7 +63,7 @@ struct Server {
     versions: BTreeMap<String, Vec<u64>>,
 }
 
-/// What an answer says to clients of tweed.
+/// What clients of tweed read in an answer.
 #[derive(Clone, Debug, PartialEq)]
 struct Answer {
     status: u16,
@@ -193,8 +195,8 @@ fn new_node(name: &str) -> Value {
 
 /// What a daemon or a kubelet changes.
 fn status(dice: &mut StdRng, text: &str) -> Value {
-    let keys = ["public-ip", "backend-type", "backend-data"];
-    let key = format!("flannel.alpha.coreos.com/{}", keys[dice.random_range(0..keys.len())]);
+    let key = one(dice, ["public-ip", "backend-type", "backend-data"]);
+    let key = format!("flannel.alpha.coreos.com/{key}");
     match dice.random_range(0..4) {
         // A few values, so that some patches change nothing.
         0 => {
@@ -203,9 +205,9 @@ fn status(dice: &mut StdRng, text: &str) -> Value {
         }
         1 => json!({ "metadata": { "annotations": { key: null } } }),
         2 => {
-            let types = ["Ready", "NetworkUnavailable"];
+            let kind = one(dice, ["Ready", "NetworkUnavailable"]);
             json!({ "status": { "conditions": [{
-                "type": types[dice.random_range(0..types.len())],
+                "type": kind,
                 "status": "False",
                 "lastHeartbeatTime": second(text),
                 "lastTransitionTime": second(text),
@@ -218,6 +220,10 @@ fn status(dice: &mut StdRng, text: &str) -> Value {
             json!({ "spec": { "podCIDR": "10.99.0.0/24" }, "metadata": { "annotations": { key: "s" } } })
         }
     }
+}
+
+fn one<const N: usize>(dice: &mut StdRng, items: [&'static str; N]) -> &'static str {
+    items.get(dice.random_range(0..N)).copied().unwrap_or_default()
 }
 
 /// A time that differs from those before.
@@ -245,12 +251,12 @@ impl Server {
                 self.ask("POST", collection, "application/json", object)
             }
             Ask::Delete(collection, name) => self.delete(&format!("{collection}/{name}")),
-            Ask::Patch(path, kind, patch) => self.ask("PATCH", path, kind, patch),
-            Ask::Write(path, patch, ago) => {
+            Ask::Patch(path, kind, changes) => self.ask("PATCH", path, kind, changes),
+            Ask::Write(path, changes, ago) => {
                 let version = self.version(path, *ago).to_string();
-                let mut patch = patch.clone();
-                patch["metadata"] = json!({ "resourceVersion": version });
-                self.ask("PATCH", path, MERGE, &patch)
+                let mut changes = changes.clone();
+                changes["metadata"] = json!({ "resourceVersion": version });
+                self.ask("PATCH", path, MERGE, &changes)
             }
         }
     }
@@ -275,7 +281,7 @@ impl Server {
             let items = body["items"].as_array().cloned().unwrap_or_default();
             ensure!(items.len() <= limit, "{} objects and not {limit}", items.len());
             objects.extend(items.iter().map(outline));
-            token = body["metadata"]["continue"].as_str().unwrap_or_default().to_owned();
+            body["metadata"]["continue"].as_str().unwrap_or_default().clone_into(&mut token);
             if token.is_empty() {
                 return Ok(Answer { status, reason: Value::Null, objects });
             }
