@@ -119,10 +119,7 @@ fn route(
             list_former(shared, collection, query)
         }
         ("GET", (collection, None)) => list(shared, &collection, query),
-        ("GET", (collection, Some(name))) => {
-            let store = lock(&shared.store);
-            store.get(&(collection, name)).map_or_else(absent, |it| json(StatusCode::OK, it))
-        }
+        ("GET", (collection, Some(name))) => stored(shared, &(collection, name), StatusCode::OK),
         ("POST", (collection, None)) => create(shared, collection, body),
         ("DELETE", (collection, Some(name))) => delete(shared, &(collection, name)),
         ("PATCH", (collection, Some(name))) if query.get("fieldManager").is_some() => {
@@ -205,8 +202,9 @@ fn create(shared: &Shared, collection: String, body: &[u8]) -> Response<Body> {
     if let Some(why) = Store::too_long(&object) {
         return too_long(why);
     }
-    if shared.change(|store| store.create((collection, name), object.clone())) {
-        json(StatusCode::CREATED, &object)
+    let place = (collection, name);
+    if shared.change(|store| store.create(place.clone(), object)) {
+        stored(shared, &place, StatusCode::CREATED)
     } else {
         refusal(StatusCode::CONFLICT, "AlreadyExists", "already exists")
     }
@@ -253,10 +251,16 @@ fn apply(shared: &Shared, place: &Place, body: &[u8]) -> Response<Body> {
     if let Some(why) = Store::too_long(&object) {
         return too_long(why);
     }
-    if !shared.change(|store| store.create(place.clone(), object.clone())) {
-        shared.change(|store| store.apply(place, &object));
+    if shared.change(|store| store.create(place.clone(), object.clone())) {
+        return stored(shared, place, StatusCode::CREATED);
     }
-    json(StatusCode::OK, &object)
+    shared.change(|store| store.apply(place, &object));
+    stored(shared, place, StatusCode::OK)
+}
+
+/// The object that was written.
+fn stored(shared: &Shared, place: &Place, status: StatusCode) -> Response<Body> {
+    lock(&shared.store).get(place).map_or_else(absent, |object| json(status, object))
 }
 
 fn absent() -> Response<Body> {
