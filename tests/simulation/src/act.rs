@@ -22,6 +22,8 @@ pub enum Act {
     Start(usize),
     /// `tweedd` replaces flanneld on this node.
     TakeOver(usize),
+    /// A newer daemon replaces that of this node, and finds the checkpoint of the older one.
+    Upgrade(usize),
     /// SIGSTOP, and SIGCONT.
     Stop(usize),
     Continue(usize),
@@ -281,6 +283,7 @@ impl fmt::Display for Act {
             Self::Kill(node) => write!(f, "kill {}", name(*node)),
             Self::Start(node) => write!(f, "start {}", name(*node)),
             Self::TakeOver(node) => write!(f, "take-over {}", name(*node)),
+            Self::Upgrade(node) => write!(f, "upgrade {}", name(*node)),
             Self::Stop(node) => write!(f, "stop {}", name(*node)),
             Self::Continue(node) => write!(f, "continue {}", name(*node)),
             Self::PowerOff(node) => write!(f, "power-off {}", name(*node)),

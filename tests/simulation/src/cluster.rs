@@ -30,7 +30,7 @@ pub struct Setup {
     pub store: StoreKind,
     pub stack: Stack,
     /// The backend of the stock flanneld on the first nodes, if they do not begin with `tweedd`: with
-    /// etcd and IPv4 only.
+    /// IPv4 only.
     pub flannel: Option<Backend>,
 }
 

@@ -39,6 +39,8 @@ pub enum Fault {
     Kill,
     /// A daemon is killed, and started while it does not reach the store
     KillAlone,
+    /// A newer daemon replaces one, and finds its checkpoint
+    Upgrade,
     /// SIGSTOP and SIGCONT
     Stop,
     /// A machine loses power, and is started
@@ -168,11 +170,11 @@ impl Dice {
             _ => Stack::V6,
         });
         let mut setup = Setup { nodes: self.nodes, store, stack, flannel: None };
-        if self.flannel || seed.is_multiple_of(WITH_FLANNEL) && self.may_begin_with_flannel(&setup)
-        {
+        let is_wanted = stack == Stack::V4 && self.faults.contains(&Fault::TakeOver);
+        if self.flannel || is_wanted && (seed / 8).is_multiple_of(WITH_FLANNEL) {
             let backends = [Backend::Vxlan, Backend::DirectRouting, Backend::HostGw];
             let flannel = Some(backends[rng.random_range(0..backends.len())]);
-            setup = Setup { store: StoreKind::Etcd, stack: Stack::V4, flannel, ..setup };
+            setup = Setup { stack: Stack::V4, flannel, ..setup };
         }
         let faults = self.faults.iter().copied().filter(|it| it.is_possible(&setup)).collect();
         let script = Script { setup, steps: Vec::new(), thrown: Vec::new() };
@@ -196,11 +198,6 @@ impl Dice {
         let mut script = throw.script;
         script.steps.sort_by_key(|step| step.at);
         script
-    }
-
-    fn may_begin_with_flannel(&self, setup: &Setup) -> bool {
-        let is_known = setup.store == StoreKind::Etcd && setup.stack == Stack::V4;
-        is_known && self.faults.contains(&Fault::TakeOver)
     }
 }
 
@@ -254,6 +251,7 @@ impl Throw<'_> {
             Fault::KillAlone => {
                 self.begin_alone((at, Act::Kill(node)), Act::Start(node), end, node);
             }
+            Fault::Upgrade => self.add(at, Act::Upgrade(node)),
             Fault::Stop => self.pair((at, Act::Stop(node)), (end, Act::Continue(node))),
             Fault::PowerCut => self.pair((at, Act::PowerOff(node)), (end, Act::PowerOn(node))),
             Fault::PowerCutAlone => {
@@ -454,8 +452,8 @@ impl Throw<'_> {
 
 /// How many commands at most are between the first and the last one of a migration.
 const COMMANDS: usize = 6;
-/// One of so many clusters begins with flanneld, if it can.
-const WITH_FLANNEL: u64 = 16;
+/// One of so many clusters with IPv4 begins with flanneld.
+const WITH_FLANNEL: u64 = 8;
 /// How many nodes `tweedd` takes over while faults happen.
 const TAKEN_OVER: f64 = 0.7;
 const MOMENT: Duration = Duration::from_millis(20);

@@ -1,7 +1,7 @@
-//! Stock flanneld, as far as its lease and its routes go, with etcd and IPv4: a node before `tweedd`
-//! takes it over.
+//! Stock flanneld, as far as its lease and its routes go, with IPv4: a node before `tweedd` takes it
+//! over.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::net::IpAddr;
 use std::path::Path;
@@ -17,7 +17,9 @@ use tweed_model::ModelKernel;
 
 use crate::act::Backend;
 use crate::packets::stack::{UNDERLAY, VNI, tunnel};
-use crate::store::etcd::{CONFIG, Etcd, LEASES};
+use crate::store::Store;
+use crate::store::etcd::{CONFIG, LEASES};
+use crate::store::kubernetes::Kubernetes;
 
 /// An installed flanneld, whose process may run.
 #[derive(Debug, Default)]
@@ -36,15 +38,17 @@ pub(crate) struct Machine<'a> {
     /// Of a new tunnel device.
     pub(crate) mac: MacAddr,
     pub(crate) subnet_file: &'a Path,
+    pub(crate) index: usize,
+    /// The file of the network config in Kubernetes.
+    pub(crate) config: &'a Path,
 }
 
 #[derive(Debug)]
 struct Network {
     backend: Backend,
-    /// Its key in etcd.
-    own: String,
-    /// The peers of its backend that it has programmed, by their keys.
-    peers: BTreeMap<String, Peer>,
+    own: Prefix,
+    /// The peers of its backend that it has programmed.
+    peers: BTreeMap<Prefix, Peer>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,71 +74,60 @@ impl Flanneld {
     }
 
     /// Reads all leases, and programs those that have changed.
-    pub(crate) fn step(&mut self, etcd: &Etcd, machine: &Machine<'_>) {
-        if !self.is_running || self.is_stopped || !etcd.health().is_writable() {
+    pub(crate) fn step(&mut self, store: &Store, machine: &Machine<'_>) {
+        if !self.is_running || self.is_stopped || !store.health().is_writable() {
             return;
         }
         if self.network.is_none() {
-            self.network = Network::begin(etcd, machine);
+            self.network = Network::begin(store, machine);
         }
         if let Some(network) = &mut self.network {
-            network.follow(etcd, machine);
+            network.follow(&leases(store), machine.kernel);
         }
     }
 }
 
 impl Network {
     /// Acquires the lease and writes the subnet file. None without a valid config.
-    fn begin(etcd: &Etcd, machine: &Machine<'_>) -> Option<Self> {
-        let (_, config) = etcd.texts(CONFIG).pop()?;
-        let backend = backend(&serde_json::from_str(&config).ok()?)?;
-        let (key, subnet) = choose(etcd, machine)?;
-        let mut value = json!({
-            "PublicIP": machine.address,
-            "PublicIPv6": null,
-            "BackendType": backend.as_str(),
+    fn begin(store: &Store, machine: &Machine<'_>) -> Option<Self> {
+        let backend = backend(&config(store, machine)?)?;
+        let own = choose(store, machine)?;
+        let data = (backend != Backend::HostGw).then(|| {
+            let mac = device(machine, own);
+            json!({ "VNI": VNI, "VtepMAC": mac.to_string() })
         });
-        if backend != Backend::HostGw {
-            let mac = device(machine, subnet);
-            value["BackendData"] = json!({ "VNI": VNI, "VtepMAC": mac.to_string() });
-        }
-        etcd.put(&key, value.to_string(), Some(TERM));
+        publish(store, machine, (own, backend.as_str(), data));
+        let (gateway, len) = (own.nth(1), own.prefix_len());
         let text = format!(
-            "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET={}/{}\nFLANNEL_MTU={MTU}\nFLANNEL_IPMASQ=true\n",
-            subnet.nth(1),
-            subnet.prefix_len(),
+            "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET={gateway}/{len}\nFLANNEL_MTU={MTU}\nFLANNEL_IPMASQ=true\n"
         );
         fs::write(machine.subnet_file, text).ok()?;
-        Some(Self { backend, own: key, peers: BTreeMap::new() })
+        Some(Self { backend, own, peers: BTreeMap::new() })
     }
 
-    fn follow(&mut self, etcd: &Etcd, machine: &Machine<'_>) {
-        let leases = etcd.texts(LEASES);
-        let peers = leases.iter().filter(|(key, _)| *key != self.own);
-        let peers = peers.filter_map(|(key, value)| Some((key.clone(), self.peer(key, value)?)));
-        let peers: BTreeMap<String, Peer> = peers.collect();
-        for (key, peer) in &peers {
-            if self.peers.get(key) != Some(peer) {
-                self.add(peer, machine.kernel);
+    fn follow(&mut self, leases: &BTreeMap<Prefix, Value>, kernel: &ModelKernel) {
+        let peers = leases.iter().filter(|(subnet, _)| **subnet != self.own);
+        let peers = peers.filter_map(|(subnet, value)| Some((*subnet, self.peer(*subnet, value)?)));
+        let peers: BTreeMap<Prefix, Peer> = peers.collect();
+        for (subnet, peer) in &peers {
+            if self.peers.get(subnet) != Some(peer) {
+                self.add(peer, kernel);
             }
         }
         // Those that have another backend now are ignored: what is programmed for them stays.
-        let listed: BTreeSet<&String> = leases.iter().map(|(key, _)| key).collect();
-        for (_, peer) in self.peers.iter().filter(|(key, _)| !listed.contains(key)) {
-            self.remove(peer, machine.kernel);
-        }
-        self.peers.retain(|key, _| listed.contains(key));
+        let gone = self.peers.values().filter(|peer| !leases.contains_key(&peer.subnet));
+        gone.for_each(|peer| self.remove(peer, kernel));
+        self.peers.retain(|subnet, _| leases.contains_key(subnet));
         self.peers.extend(peers);
     }
 
     /// None if it has another backend.
-    fn peer(&self, key: &str, value: &str) -> Option<Peer> {
-        let value: Value = serde_json::from_str(value).ok()?;
+    fn peer(&self, subnet: Prefix, value: &Value) -> Option<Peer> {
         let mac = value.pointer("/BackendData/VtepMAC").and_then(Value::as_str);
         let is_ours = value["BackendType"] == self.backend.as_str();
         let address = value["PublicIP"].as_str()?.parse().ok()?;
         let mac = mac.and_then(|mac| mac.parse().ok());
-        is_ours.then_some(Peer { subnet: subnet(key)?, address, mac })
+        is_ours.then_some(Peer { subnet, address, mac })
     }
 
     fn add(&self, peer: &Peer, kernel: &ModelKernel) {
@@ -177,25 +170,88 @@ fn backend(config: &Value) -> Option<Backend> {
     }
 }
 
-/// The key and the subnet of its lease: that with its address, else that of the subnet file, else a
-/// free one.
-fn choose(etcd: &Etcd, machine: &Machine<'_>) -> Option<(String, Prefix)> {
-    let leases = etcd.texts(LEASES);
-    let address = format!("\"{}\"", machine.address);
-    let mut own = leases.iter().filter(|(_, value)| value.contains(&address));
-    let own = own.find_map(|(key, _)| subnet(key));
-    let taken: BTreeSet<Prefix> = leases.iter().filter_map(|(key, _)| subnet(key)).collect();
-    let is_free = |subnet: &Prefix| !taken.contains(subnet);
-    let previous = previous_subnets(machine.subnet_file).unwrap_or_default();
-    let previous = previous.into_iter().map(Prefix::from).find(is_free);
-    let all = (1..=255).filter_map(|number| format!("10.244.{number}.0/24").parse().ok());
-    let subnet = own.or(previous).or_else(|| all.into_iter().find(is_free))?;
-    Some((format!("{LEASES}{}-{}", subnet.base(), subnet.prefix_len()), subnet))
+fn config(store: &Store, machine: &Machine<'_>) -> Option<Value> {
+    let text = match store {
+        Store::Etcd(etcd) => etcd.texts(CONFIG).pop()?.1,
+        Store::Kubernetes(_) => fs::read_to_string(machine.config).ok()?,
+    };
+    serde_json::from_str(&text).ok()
 }
 
-/// The subnet that a key names.
-fn subnet(key: &str) -> Option<Prefix> {
-    key.rsplit_once('/')?.1.replace('-', "/").parse().ok()
+/// All leases, each as its value in etcd.
+fn leases(store: &Store) -> BTreeMap<Prefix, Value> {
+    match store {
+        Store::Etcd(etcd) => {
+            let lease = |(key, value): &(String, String)| {
+                let subnet = key.rsplit_once('/')?.1.replace('-', "/").parse().ok()?;
+                Some((subnet, serde_json::from_str(value).ok()?))
+            };
+            etcd.texts(LEASES).iter().filter_map(lease).collect()
+        }
+        Store::Kubernetes(kubernetes) => {
+            let lease = |node: &Value| {
+                let subnet = node.pointer("/spec/podCIDR")?.as_str()?.parse().ok()?;
+                let of = |key| Kubernetes::annotation(node, key);
+                let data: Option<Value> =
+                    of("backend-data").and_then(|data| serde_json::from_str(data).ok());
+                let value = json!({
+                    "PublicIP": of("public-ip")?,
+                    "BackendType": of("backend-type")?,
+                    "BackendData": data,
+                });
+                Some((subnet, value))
+            };
+            kubernetes.nodes().iter().filter_map(lease).collect()
+        }
+    }
+}
+
+/// In etcd the subnet of the lease with its address, else that of the subnet file, else a free one; in
+/// Kubernetes that of its Node.
+fn choose(store: &Store, machine: &Machine<'_>) -> Option<Prefix> {
+    if let Store::Kubernetes(kubernetes) = store {
+        let node = kubernetes.node(machine.index)?;
+        return node.pointer("/spec/podCIDR")?.as_str()?.parse().ok();
+    }
+    let (leases, address) = (leases(store), machine.address.to_string());
+    let own = leases.iter().find(|(_, value)| value["PublicIP"] == address.as_str());
+    let own = own.map(|(subnet, _)| *subnet);
+    let is_free = |subnet: &Prefix| !leases.contains_key(subnet);
+    let previous = previous_subnets(machine.subnet_file).unwrap_or_default();
+    let previous = previous.into_iter().map(Prefix::from).find(is_free);
+    let mut all = (1..=255).filter_map(|number| format!("10.244.{number}.0/24").parse().ok());
+    own.or(previous).or_else(|| all.find(is_free))
+}
+
+fn publish(
+    store: &Store,
+    machine: &Machine<'_>,
+    (subnet, backend, data): (Prefix, &str, Option<Value>),
+) {
+    let address = machine.address.to_string();
+    match store {
+        Store::Etcd(etcd) => {
+            let mut value =
+                json!({ "PublicIP": address, "PublicIPv6": null, "BackendType": backend });
+            if let Some(data) = data {
+                value["BackendData"] = data;
+            }
+            let key = format!("{LEASES}{}-{}", subnet.base(), subnet.prefix_len());
+            etcd.put(&key, value.to_string(), Some(TERM));
+        }
+        Store::Kubernetes(kubernetes) => {
+            let data = data.unwrap_or_default().to_string();
+            let annotations = [
+                ("public-ip", address.as_str()),
+                ("backend-type", backend),
+                ("backend-data", &data),
+                ("kube-subnet-manager", "true"),
+            ];
+            for (key, value) in annotations {
+                kubernetes.annotate(machine.index, key, value);
+            }
+        }
+    }
 }
 
 /// Creates the tunnel device, unless there is one; returns its MAC address.

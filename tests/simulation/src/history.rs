@@ -223,6 +223,7 @@ impl History {
                 self.plug_in(*index);
                 self.cluster.start(*index);
             }
+            Act::Upgrade(index) => self.upgrade(*index),
             Act::TakeOver(index) => self.cluster.take_over(*index),
             Act::Stop(index) => self.set_stopped(*index, true),
             Act::Continue(index) => self.set_stopped(*index, false),
@@ -267,6 +268,15 @@ impl History {
             Act::FreeDisk(index) => self.cluster.nodes[*index].set_full(false)?,
         }
         Ok(())
+    }
+
+    fn upgrade(&mut self, index: usize) {
+        let node = &mut self.cluster.nodes[index];
+        node.age_checkpoint();
+        if node.run.is_some() {
+            node.kill(&self.cluster.network);
+            self.cluster.start(index);
+        }
     }
 
     fn restore_disk(&mut self, index: usize) -> io::Result<()> {

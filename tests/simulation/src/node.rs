@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
+use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
 use tokio::time::Instant;
@@ -65,6 +66,20 @@ struct ReadPods {
 
 /// The file of the checkpoint.
 const CHECKPOINT: &str = "state.json";
+/// The keys that the checkpoint did not have at first, and where.
+const NEW: [(&str, &str); 11] = [
+    ("", "detours"),
+    ("", "host"),
+    ("/local", "leaving"),
+    ("/local", "policy"),
+    ("/local/config", "non_masquerade"),
+    ("/local/config", "probe"),
+    ("/local/config", "rollout"),
+    ("/local/node", "firewalls"),
+    ("/local/node", "nexthops"),
+    ("/local/node", "spoils_checksums"),
+    ("/local/node", "sysctls"),
+];
 /// The pause after which a supervisor starts a daemon again that has ended.
 const RESTART: Duration = Duration::from_secs(5);
 
@@ -144,9 +159,10 @@ impl Node {
     fn run_flanneld(&mut self, store: &Store) {
         let (subnet_file, address) = (self.subnet_file(), self.first_address());
         let mac = format!("0e:f1:00:00:{:02x}:{:02x}", self.boots, self.index);
-        let Self { flannel: Some(flannel), kernel, link, .. } = self else { return };
-        if let (Store::Etcd(etcd), LinkState::Open, Ok(mac)) = (store, link.state(), mac.parse()) {
-            flannel.step(etcd, &Machine { kernel, address, mac, subnet_file: &subnet_file });
+        let Self { flannel: Some(flannel), kernel, link, config, index, .. } = self else { return };
+        if let (LinkState::Open, Ok(mac)) = (link.state(), mac.parse()) {
+            let (index, subnet_file) = (*index, &subnet_file);
+            flannel.step(store, &Machine { kernel, address, mac, subnet_file, index, config });
         }
     }
 
@@ -267,6 +283,16 @@ impl Node {
     pub fn restore(&self, backup: &[(PathBuf, Vec<u8>)]) -> io::Result<()> {
         self.wipe()?;
         backup.iter().try_for_each(|(file, text)| fs::write(file, text))
+    }
+
+    /// Removes from the checkpoint what older daemons did not write. On a full disk, it stays.
+    pub fn age_checkpoint(&self) {
+        let path = self.disk.join(CHECKPOINT);
+        let Ok(Some(mut saved)) = checkpoint::load::<Value>(&path) else { return };
+        for (place, key) in NEW {
+            saved.pointer_mut(place).and_then(Value::as_object_mut).map(|it| it.remove(key));
+        }
+        let _ = checkpoint::save(&path, &saved);
     }
 
     /// The disk is full, or no longer full: a folder has the name of the file in which the daemon

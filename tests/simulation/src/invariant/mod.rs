@@ -160,6 +160,7 @@ impl Judge {
             Act::Kill(_)
             | Act::Start(_)
             | Act::TakeOver(_)
+            | Act::Upgrade(_)
             | Act::Stop(_)
             | Act::Continue(_)
             | Act::PowerOn(_)

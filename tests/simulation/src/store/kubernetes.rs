@@ -138,6 +138,26 @@ impl Kubernetes {
         nodes.iter().filter_map(published).collect()
     }
 
+    /// All Nodes.
+    pub fn nodes(&self) -> Vec<Value> {
+        self.server.nodes()
+    }
+
+    pub fn node(&self, index: usize) -> Option<Value> {
+        self.server.node(&name(index))
+    }
+
+    /// An annotation of flannel's.
+    pub fn annotation<'a>(node: &'a Value, key: &str) -> Option<&'a str> {
+        let all = node.pointer("/metadata/annotations")?.as_object()?;
+        all.get(&format!("{PREFIX}{key}"))?.as_str()
+    }
+
+    /// Writes an annotation of flannel's.
+    pub fn annotate(&self, index: usize, key: &str, value: &str) {
+        self.server.annotate(&name(index), key, Some(value));
+    }
+
     fn close(&self) {
         self.closings.send_modify(|count| *count += 1);
     }
