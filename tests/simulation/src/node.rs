@@ -31,8 +31,8 @@ use crate::flannel::{Flanneld, Machine};
 use crate::network::{Link, LinkState};
 use crate::packets::stack::{Pods, Stack, UNDERLAY, address, segment_len, tunnel};
 use crate::prober::{Network, probe_paths};
-use crate::store::Store;
 use crate::store::kubernetes::NAMESPACE;
+use crate::store::{Store, etcd, kubernetes};
 
 pub struct Node {
     pub index: usize,
@@ -397,10 +397,10 @@ impl Node {
             format!("--state-file={}", self.disk.join(CHECKPOINT).display()),
         ];
         flags.extend(match store {
-            Store::Etcd(_) => vec!["--etcd-endpoints=http://etcd:2379".to_owned()],
+            Store::Etcd(_) => vec![format!("--etcd-endpoints={}", etcd::SERVER)],
             Store::Kubernetes(_) => vec![
                 "--kube-subnet-mgr".to_owned(),
-                "--kube-api-url=http://kubernetes".to_owned(),
+                format!("--kube-api-url={}", kubernetes::SERVER),
                 format!("--net-config-path={}", self.config.display()),
             ],
         });

@@ -14,8 +14,8 @@ use tweed::store::kube::{AnnotationPrefix, ApiOptions, KubeClusterOptions, KubeC
 
 use crate::act::Order;
 use crate::network::Link;
-use crate::store::Store;
 use crate::store::kubernetes::{CONFIG_MAP, NAMESPACE};
+use crate::store::{Store, etcd, kubernetes};
 
 /// The commands that run, and what has become of the others.
 #[derive(Default)]
@@ -34,15 +34,15 @@ impl Operators {
             let result = match store {
                 Store::Etcd(etcd) => {
                     let transport = etcd.transport(&link);
-                    let endpoints = vec!["http://etcd:2379".to_owned()];
-                    let prefix = "/coreos.com/network".to_owned();
+                    let endpoints = vec![etcd::SERVER.to_owned()];
+                    let prefix = etcd::CONFIG.trim_end_matches("/config").to_owned();
                     let options =
                         EtcdOptions { endpoints, prefix, transport, ..EtcdOptions::default() };
                     command(&EtcdClusterStore::new(options), order).await
                 }
                 Store::Kubernetes(server) => {
                     let transport = server.transport(&link);
-                    let urls = vec!["http://kubernetes".to_owned()];
+                    let urls = vec![kubernetes::SERVER.to_owned()];
                     let options = KubeClusterOptions {
                         api: ApiOptions { urls, transport, ..ApiOptions::default() },
                         annotation_prefix: AnnotationPrefix::default(),

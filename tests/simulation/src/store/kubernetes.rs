@@ -35,6 +35,8 @@ pub struct Kubernetes {
     closings: watch::Sender<u64>,
 }
 
+/// As clients name it.
+pub(crate) const SERVER: &str = "http://kubernetes";
 /// The namespace of tweed's own objects.
 pub const NAMESPACE: &str = "kube-flannel";
 /// The object from which nodes mount the network config.

@@ -20,6 +20,8 @@ use crate::network::{Link, LinkState};
 use server::Connection;
 use state::{Change, Observers};
 
+/// As clients name it.
+pub(crate) const SERVER: &str = "http://etcd:2379";
 /// The key of the network config.
 pub(crate) const CONFIG: &str = "/coreos.com/network/config";
 /// The beginning of the keys of all leases.
