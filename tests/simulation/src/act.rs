@@ -128,6 +128,8 @@ pub enum Config {
     Missing,
     /// No JSON.
     Malformed,
+    /// With another network, without `Mixed`.
+    OtherNetwork,
     Mixed(Backend),
     /// To host-gw, this percentage of the hashes.
     Rollout(u8),
@@ -161,6 +163,26 @@ pub enum Backend {
     HostGw,
 }
 
+impl Act {
+    /// Whether a node may start without its checkpoint, or after a boot, or as another one.
+    pub(crate) const fn may_forget_subnet(&self) -> bool {
+        matches!(
+            self,
+            Self::PowerOff(_)
+                | Self::DeleteLease(_)
+                | Self::Etcd(EtcdAct::Restore)
+                | Self::RestoreDisk(_)
+                | Self::FillDisk(_)
+                | Self::Reinstall(_)
+                | Self::Copy(..)
+                | Self::Join
+                | Self::SwapAddresses(..)
+                | Self::Readdress(..)
+                | Self::Upgrade(_)
+        )
+    }
+}
+
 impl Config {
     /// The value of its key; none if the key is missing.
     pub fn text(self, stack: Stack) -> Option<String> {
@@ -175,6 +197,10 @@ impl Config {
         Some(match self {
             Self::Missing => return None,
             Self::Malformed => "{".to_owned(),
+            Self::OtherNetwork => {
+                let config = config(false, Backend::Vxlan, "");
+                config.replace("10.244.", "10.224.").replace("fd00:244:", "fd00:224:")
+            }
             Self::Mixed(backend) => config(true, backend, ""),
             Self::Rollout(percent) => {
                 let rollout =
@@ -301,6 +327,7 @@ impl fmt::Display for Act {
             Self::Configure(config) => match config {
                 Config::Missing => f.write_str("config missing"),
                 Config::Malformed => f.write_str("config malformed"),
+                Config::OtherNetwork => f.write_str("config other-network"),
                 Config::Mixed(backend) => write!(f, "config {backend}"),
                 Config::Rollout(percent) => write!(f, "config rollout {percent}"),
                 Config::Finished(backend) => write!(f, "config {backend} alone"),

@@ -29,7 +29,7 @@ pub const AROUND: Duration = Duration::from_secs(5);
 pub enum Fault {
     /// An operator edits the network config
     Edit,
-    /// The config is deleted or malformed, and corrected
+    /// The config is deleted, malformed or of another network, and corrected
     Mistake,
     /// A migration is finished: `Mixed` is turned off, and mostly on again later
     Finish,
@@ -197,7 +197,22 @@ impl Dice {
         }
         let mut script = throw.script;
         script.steps.sort_by_key(|step| step.at);
+        script.leave_the_network();
         script
+    }
+}
+
+impl Script {
+    /// A node that does not know its subnet gets one of the network of the config, and keeps it. So
+    /// that nodes keep one network, none may forget its subnet where the network is another one.
+    fn leave_the_network(&mut self) {
+        let is_needed = self.setup.flannel.is_some()
+            || self.steps.iter().any(|step| step.act.may_forget_subnet());
+        for step in self.steps.iter_mut().filter(|_| is_needed) {
+            if step.act == Act::Configure(Config::OtherNetwork) {
+                step.act = Act::Configure(Config::Malformed);
+            }
+        }
     }
 }
 
@@ -313,7 +328,7 @@ impl Throw<'_> {
     fn edit(&mut self, at: Duration, end: Duration, fault: Fault) {
         let config = Act::Configure(self.config());
         if fault == Fault::Mistake {
-            let mistake = self.one_of([Config::Missing, Config::Malformed]);
+            let mistake = self.one_of([Config::Missing, Config::Malformed, Config::OtherNetwork]);
             self.pair((at, Act::Configure(mistake)), (end, config));
         } else {
             self.add(at, config);
