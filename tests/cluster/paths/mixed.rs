@@ -42,6 +42,8 @@ impl Table {
         Ok(Self { sides: vec![VXLAN; cluster.nodes.len()], cluster })
     }
 
+    /// Nodes without `Mixed` know of none: else they would keep it while peers need it.
+    ///
     /// Nodes with `Mixed` start first: a host-gw node sends directly to a vxlan node without `Mixed`
     /// only if that has answered a direct probe before.
     fn assign(&mut self, sides: &[Side]) -> Result<()> {
@@ -49,7 +51,10 @@ impl Table {
             for (index, side) in sides.iter().enumerate() {
                 if side.mixed == mixed && self.sides[index] != *side {
                     self.cluster.etcd.put(CONFIG, &self.cluster.stack.config(&side.config()))?;
-                    self.cluster.daemons[index].restart()?;
+                    match mixed {
+                        Mixed::On => drop(self.cluster.daemons[index].restart()?),
+                        Mixed::Off => self.cluster.restart_without_checkpoint(index)?,
+                    }
                     self.sides[index] = *side;
                 }
             }
@@ -213,6 +218,16 @@ fn with_an_address_without_a_prefix_no_peer_is_adjacent() {
     cluster.etcd.put(CONFIG, &config(HOST_GW)).unwrap();
     for daemon in &mut cluster.daemons {
         daemon.restart().unwrap();
+    }
+    eventually(PATIENCE, || {
+        let reasons = cluster.daemons[0].get("/readyz")?.body;
+        ensure!(reasons.contains("without it there is no path to 10.99.1.12"), "{reasons}");
+        Ok(())
+    })
+    .unwrap();
+    assert!(cluster.lab.ping_matrix(Family::V4).unwrap().all_answered());
+    for index in 0..2 {
+        cluster.restart_without_checkpoint(index).unwrap();
     }
     cluster.wait_for_paths(|_, _| Path::None).unwrap();
     eventually(PATIENCE, || {
