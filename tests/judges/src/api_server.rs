@@ -74,10 +74,10 @@ struct Answer {
 
 pub(crate) fn run(url: &str, verdicts: &mut Verdicts) -> Result<()> {
     let case = format!("{REQUESTS} random requests to it and to the API server of the lab");
-    verdicts.run(&case, || compare(url, rand::random()))
+    verdicts.run(&case, || compare(url, rand::random(), REQUESTS))
 }
 
-fn compare(url: &str, seed: u64) -> Result<Counted> {
+fn compare(url: &str, seed: u64, requests: usize) -> Result<Counted> {
     let model = ApiServer::start()?;
     let urls = [url.to_owned(), model.url()];
     let mut servers = urls.map(|url| Server { url, versions: BTreeMap::new() });
@@ -86,7 +86,7 @@ fn compare(url: &str, seed: u64) -> Result<Counted> {
     }
     let watches = servers.each_ref().map(|server| WATCHED.map(|it| server.watch(it)));
     let mut dice = StdRng::seed_from_u64(seed);
-    for number in 0..REQUESTS {
+    for number in 0..requests {
         let ask = ask(&mut dice, number);
         let [real, modelled] = servers.each_mut().map(|server| server.answer(&ask));
         let (real, modelled) = (real?, modelled?);
@@ -109,7 +109,7 @@ fn compare(url: &str, seed: u64) -> Result<Counted> {
         ensure!(real.len() == modelled.len(), "seed {seed}: {} events", real.len());
         number += real.len();
     }
-    ensure!(number > REQUESTS / 10, "only {number} events");
+    ensure!(number > requests / 10, "only {number} events");
     Ok(Counted {
         remark: format!("equal answers, and {number} equal events"),
         ..Counted::default()
@@ -407,4 +407,19 @@ fn send(url: &str, method: &str, path: &str, kind: &str, body: &str) -> Result<T
     // A server that refuses a long body may not read all of it.
     let _ = stream.write_all(body.as_bytes());
     Ok(stream)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "for tests")]
+
+    use super::*;
+
+    #[test]
+    fn only_servers_that_answer_alike_are_accepted() {
+        let server = ApiServer::start().unwrap();
+        compare(&server.url(), rand::random(), 500).unwrap();
+        server.fail(|faults| faults.forbidden = vec!["PATCH".to_owned()]);
+        assert!(compare(&server.url(), 1, 500).is_err());
+    }
 }
