@@ -120,6 +120,10 @@ pub fn load_checkpoint(options: &Options, host: &HostId) -> Option<Checkpoint> {
     });
     let mut checkpoint = loaded?;
     checkpoint.forget_other_boot(host);
+    if matches!(options.store, StoreOptions::Kube(_)) {
+        // Their subnet is that of the Node: an edit of the network gives them no other one.
+        checkpoint.forget_pods();
+    }
     if let Some(lease) = checkpoint.forget_other_machine(host) {
         tracing::warn!(
             lease = %lease.id,
@@ -326,6 +330,27 @@ mod tests {
             strict: [link].into(),
             leaving: [].into(),
             policy: Policy::default(),
+        }
+    }
+
+    #[test]
+    fn a_node_keeps_the_subnet_of_its_pods_until_a_boot_and_only_with_etcd() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = format!("--subnet-file={}", folder.path().join("subnet.env").display());
+        let this = checkpoint::this_host();
+        let name = |variable: &str| (variable == "NODE_NAME").then(|| "n1".to_owned());
+        let cases = [
+            (vec![file.clone()], this.clone(), true),
+            (vec![file.clone()], HostId::default(), false),
+            (vec![file, "--kube-subnet-mgr".to_owned()], this.clone(), false),
+        ];
+        for (flags, host, is_kept) in cases {
+            let options = Options::parse(flags.clone(), name).unwrap();
+            let (local, fallbacks) = (relaxed(), [].into());
+            let saved = Checkpoint { local, leases: Vec::new(), fallbacks, host };
+            checkpoint::save(&options.state_file, &saved).unwrap();
+            let loaded = load_checkpoint(&options, &this).unwrap();
+            assert_eq!(loaded.pods_may_remain(), is_kept, "{flags:?}");
         }
     }
 

@@ -204,9 +204,11 @@ impl Dice {
 
 impl Script {
     /// A node that does not know its subnet gets one of the network of the config, and keeps it. So
-    /// that nodes keep one network, none may forget its subnet where the network is another one.
+    /// that nodes keep one network, none may forget its subnet where the network is another one. In
+    /// Kubernetes, the daemon ends.
     fn leave_the_network(&mut self) {
         let is_needed = self.setup.flannel.is_some()
+            || self.setup.store == StoreKind::Kubernetes
             || self.steps.iter().any(|step| step.act.may_forget_subnet());
         for step in self.steps.iter_mut().filter(|_| is_needed) {
             if step.act == Act::Configure(Config::OtherNetwork) {
