@@ -50,9 +50,9 @@ enum Ask {
     Former(String, usize),
     Create(&'static str, Value),
     Delete(&'static str, String),
-    /// With this content type, and whether the object must have the version that was seen last.
+    /// At this path, with this content type.
     Patch(String, &'static str, Value),
-    /// If the object still has the version of this many writes ago.
+    /// At this path, if the object still has the version of this many writes ago.
     Write(String, Value, usize),
 }
 
@@ -288,7 +288,7 @@ impl Server {
         }
     }
 
-    /// The objects of other programs stay.
+    /// Deletes what the requests create.
     fn clear(&mut self) -> Result<()> {
         let mut paths: Vec<String> = (1..=4)
             .flat_map(|it| [format!("{NODES}/n{it}"), format!("{CONFIG_MAPS}/tweed-node-n{it}")])

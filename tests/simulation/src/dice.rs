@@ -197,7 +197,7 @@ impl Dice {
         }
         let mut script = throw.script;
         script.steps.sort_by_key(|step| step.at);
-        script.leave_the_network();
+        script.keep_one_network();
         script
     }
 }
@@ -206,11 +206,11 @@ impl Script {
     /// A node that does not know its subnet gets one of the network of the config, and keeps it. So
     /// that nodes keep one network, none may forget its subnet where the network is another one. In
     /// Kubernetes, the daemon ends.
-    fn leave_the_network(&mut self) {
-        let is_needed = self.setup.flannel.is_some()
+    fn keep_one_network(&mut self) {
+        let may_forget = self.setup.flannel.is_some()
             || self.setup.store == StoreKind::Kubernetes
             || self.steps.iter().any(|step| step.act.may_forget_subnet());
-        for step in self.steps.iter_mut().filter(|_| is_needed) {
+        for step in self.steps.iter_mut().filter(|_| may_forget) {
             if step.act == Act::Configure(Config::OtherNetwork) {
                 step.act = Act::Configure(Config::Malformed);
             }
