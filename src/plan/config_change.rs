@@ -171,7 +171,7 @@ pub fn stranded_pods(
             let [before, now] = pools(*subnet).map(|pool| pool.is_some_and(|it| has(it, *subnet)));
             before && !now
         };
-        // In Kubernetes, a subnet may have another length than those that the pool assigns.
+        // A subnet may have another length than those that the pool assigns.
         is_lost_to(|pool, subnet| pool.network.covers(subnet)) || is_lost_to(Pool::assigns)
     };
     let subnet = subnets.find(is_lost)?;

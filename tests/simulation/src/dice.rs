@@ -469,7 +469,7 @@ impl Throw<'_> {
 
 /// How many commands at most are between the first and the last one of a migration.
 const COMMANDS: usize = 6;
-/// One of so many clusters with IPv4 begins with flanneld.
+/// One of this many clusters with IPv4 begins with flanneld.
 const WITH_FLANNEL: u64 = 8;
 /// How many nodes `tweedd` takes over while faults happen.
 const TAKEN_OVER: f64 = 0.7;

@@ -19,7 +19,7 @@ use crate::act::Backend;
 use crate::packets::stack::{UNDERLAY, VNI, tunnel};
 use crate::store::Store;
 use crate::store::etcd::{CONFIG, LEASES};
-use crate::store::kubernetes::Kubernetes;
+use crate::store::kubernetes::annotation;
 
 /// An installed flanneld, whose process may run.
 #[derive(Debug, Default)]
@@ -191,7 +191,7 @@ fn leases(store: &Store) -> BTreeMap<Prefix, Value> {
         Store::Kubernetes(kubernetes) => {
             let lease = |node: &Value| {
                 let subnet = node.pointer("/spec/podCIDR")?.as_str()?.parse().ok()?;
-                let of = |key| Kubernetes::annotation(node, key);
+                let of = |key| annotation(node, key)?.as_str();
                 let data: Option<Value> =
                     of("backend-data").and_then(|data| serde_json::from_str(data).ok());
                 let value = json!({

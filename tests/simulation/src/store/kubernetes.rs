@@ -149,12 +149,6 @@ impl Kubernetes {
         self.server.node(&name(index))
     }
 
-    /// An annotation of flannel's.
-    pub fn annotation<'a>(node: &'a Value, key: &str) -> Option<&'a str> {
-        let all = node.pointer("/metadata/annotations")?.as_object()?;
-        all.get(&format!("{PREFIX}{key}"))?.as_str()
-    }
-
     /// Writes an annotation of flannel's.
     pub fn annotate(&self, index: usize, key: &str, value: &str) {
         self.server.annotate(&name(index), key, Some(value));
@@ -167,12 +161,16 @@ impl Kubernetes {
 
 fn published(node: &Value) -> Option<(String, String)> {
     let subnet = node.pointer("/spec/podCIDR")?.as_str()?.replace('/', "-");
-    let all = node.pointer("/metadata/annotations")?.as_object()?;
-    let of = |key: &str| all.get(&format!("{PREFIX}{key}"));
+    let of = |key: &str| annotation(node, key);
     of("public-ip").or_else(|| of("public-ipv6"))?;
     let values: Vec<String> =
         PUBLISHED.iter().filter_map(|key| of(key)).map(Value::to_string).collect();
     Some((subnet, values.join(" ")))
+}
+
+/// An annotation of flannel's; a text.
+pub(crate) fn annotation<'a>(node: &'a Value, key: &str) -> Option<&'a Value> {
+    node.pointer("/metadata/annotations")?.get(format!("{PREFIX}{key}"))
 }
 
 #[derive(Clone)]
