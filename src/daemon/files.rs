@@ -3,11 +3,12 @@
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use ipnetwork::IpNetwork;
-use tokio::sync::watch;
+use tokio::sync::{Mutex, OwnedMutexGuard, watch};
 use tokio::time::{Instant, sleep, timeout};
 use tweed_cni::subnet_env::{self, SubnetEnv};
 
@@ -29,8 +30,32 @@ const SETTLE: Duration = Duration::from_millis(300);
 /// frequent changes must not keep processor and disk busy.
 const PAUSE_FACTOR: u32 = 200;
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// The timeout of file operations when the daemon stops.
+/// The timeout of the last save when the daemon stops.
 const LAST_SAVE: Duration = Duration::from_millis(500);
+/// The timeout of giving up the subnet, which must not be left undone: the next start would take it
+/// from the node that has it now.
+const WITHDRAWAL: Duration = Duration::from_secs(5);
+
+/// One writer at a time for each file.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Turns {
+    checkpoint: Arc<Mutex<()>>,
+    subnet_file: Arc<Mutex<()>>,
+}
+
+/// A turn ends with the work, also if the task that waits for it ends earlier: a slow disk may still
+/// write what the daemon wanted before.
+async fn in_turn<T: Send + 'static>(
+    blocking: Blocking,
+    turn: OwnedMutexGuard<()>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T> {
+    let work = move || {
+        let _turn = turn;
+        work()
+    };
+    blocking.run(work).await
+}
 
 /// Writes subnet.env once pods can use its values, and again when these change.
 pub(super) async fn keep_subnet_file(shared: Shared) -> Result<()> {
@@ -43,7 +68,8 @@ pub(super) async fn keep_subnet_file(shared: Shared) -> Result<()> {
         let Some(usable) = news.context("the loop has ended")?.usable.clone() else { continue };
         let (file, place) = (subnet_env(&usable, &shared.options.control.policy), path.clone());
         // A disk that hangs must not block the other tasks.
-        let result = shared.blocking.run(move || file.write(&place)).await;
+        let turn = Arc::clone(&shared.turns.subnet_file).lock_owned().await;
+        let result = in_turn(shared.blocking, turn, move || file.write(&place)).await;
         if let Err(error) = result.context("writing the subnet file")? {
             let reason = error.to_string();
             tracing::error!(%reason, "the subnet file is not written");
@@ -103,11 +129,11 @@ pub(super) async fn save_at_stop(shared: &Shared) {
 
 /// Saves the current checkpoint, if there is one. The loop does not wait for the disk.
 async fn save(shared: &Shared) -> Result<io::Result<()>> {
-    let _turn = shared.saving.lock().await;
+    let turn = Arc::clone(&shared.turns.checkpoint).lock_owned().await;
     let Some(checkpoint) = shared.wait_for(Query::Checkpoint).await? else { return Ok(Ok(())) };
     let (path, host) = (shared.options.state_file.clone(), shared.host.clone());
     let save = move || checkpoint::save(&path, &Checkpoint { host, ..checkpoint });
-    shared.blocking.run(save).await.context("saving the checkpoint")
+    in_turn(shared.blocking, turn, save).await.context("saving the checkpoint")
 }
 
 /// The saved checkpoint; none if there is none, or it cannot be read.
@@ -164,9 +190,10 @@ pub(super) enum Withdrawal {
 }
 
 /// Removes the subnet file: no new pod may get an address of the subnet. Returns whether it is gone.
+/// To be called when the tasks that write files have ended; their last writes may not have.
 pub(super) async fn withdraw_subnet_file(
     options: &Options,
-    blocking: Blocking,
+    (blocking, turns): (Blocking, &Turns),
     withdrawal: Withdrawal,
 ) -> bool {
     let (path, state_file) = (options.subnet_file.clone(), options.state_file.clone());
@@ -195,7 +222,12 @@ pub(super) async fn withdraw_subnet_file(
         removed
     };
     let path = options.subnet_file.display();
-    match timeout(LAST_SAVE, blocking.run(withdraw)).await {
+    let withdrawn = async {
+        let _turn = turns.subnet_file.lock().await;
+        let turn = Arc::clone(&turns.checkpoint).lock_owned().await;
+        in_turn(blocking, turn, withdraw).await
+    };
+    match timeout(WITHDRAWAL, withdrawn).await {
         Ok(Ok(Ok(()))) => {
             tracing::warn!(%path, "removed the subnet file: no new pod can start");
             return true;
@@ -374,17 +406,20 @@ mod tests {
         }
     }
 
+    fn holding_a_lease() -> Checkpoint {
+        let (id, endpoints) = (LeaseId::new("10.244.1.0-24"), Vec::new());
+        let own = Some(Lease { id, endpoints, created: 5, grant: Some(7) });
+        let (local, fallbacks) = (NodeInputs { own, ..relaxed() }, [].into());
+        Checkpoint { local, leases: Vec::new(), fallbacks, host: checkpoint::this_host() }
+    }
+
     #[tokio::test]
     async fn a_subnet_file_is_withdrawn_even_if_the_checkpoint_cannot_be_saved() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("subnet.env");
         let options = [format!("--subnet-file={}", file.display())];
         let options = Options::parse(options, |_| None).unwrap();
-        let (id, endpoints) = (LeaseId::new("10.244.1.0-24"), Vec::new());
-        let own = Some(Lease { id, endpoints, created: 5, grant: Some(7) });
-        let (local, fallbacks) = (NodeInputs { own, ..relaxed() }, [].into());
-        let host = checkpoint::this_host();
-        let saved = Checkpoint { local, leases: Vec::new(), fallbacks, host };
+        let saved = holding_a_lease();
         let grant = || {
             let loaded = checkpoint::load::<Checkpoint>(&options.state_file).unwrap().unwrap();
             loaded.local.own.unwrap().grant
@@ -398,15 +433,47 @@ mod tests {
             if !is_savable {
                 std::fs::create_dir_all(obstacle.join("not empty")).unwrap();
             }
-            withdraw_subnet_file(&options, Blocking::Inline, Withdrawal::Taken).await;
+            let files = (Blocking::Inline, &Turns::default());
+            withdraw_subnet_file(&options, files, Withdrawal::Taken).await;
             assert!(!file.exists(), "{is_savable}");
             assert_eq!(grant(), known, "{is_savable}");
             let _ = std::fs::remove_dir_all(&obstacle);
         }
         std::fs::write(&file, "").unwrap();
-        assert!(withdraw_subnet_file(&options, Blocking::Inline, Withdrawal::Released).await);
+        let files = (Blocking::Inline, &Turns::default());
+        assert!(withdraw_subnet_file(&options, files, Withdrawal::Released).await);
         let loaded = checkpoint::load::<Checkpoint>(&options.state_file).unwrap().unwrap();
         assert!(!file.exists() && loaded.local.own.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_write_that_is_late_ends_before_the_subnet_file_is_withdrawn() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("subnet.env");
+        let options = [format!("--subnet-file={}", file.display())];
+        let options = Options::parse(options, |_| None).unwrap();
+        let saved = holding_a_lease();
+        checkpoint::save(&options.state_file, &saved).unwrap();
+        std::fs::write(&file, "").unwrap();
+        let turns = Turns::default();
+        let (go_on, wait) = std::sync::mpsc::channel();
+        let turn = Arc::clone(&turns.checkpoint).lock_owned().await;
+        let (state_file, late) = (options.state_file.clone(), saved.clone());
+        let write = in_turn(Blocking::Threads, turn, move || {
+            wait.recv().unwrap();
+            checkpoint::save(&state_file, &late).unwrap();
+        });
+        // The task ends, and its thread goes on.
+        let mut write = Box::pin(write);
+        assert!(futures::poll!(&mut write).is_pending());
+        drop(write);
+        let files = (Blocking::Threads, &turns);
+        let mut withdrawal = Box::pin(withdraw_subnet_file(&options, files, Withdrawal::Taken));
+        assert!(futures::poll!(&mut withdrawal).is_pending());
+        go_on.send(()).unwrap();
+        assert!(withdrawal.await);
+        let loaded = checkpoint::load::<Checkpoint>(&options.state_file).unwrap().unwrap();
+        assert_eq!(loaded.local.own.unwrap().grant, None);
     }
 
     #[test]

@@ -14,7 +14,7 @@ pub mod resources;
 mod serve;
 mod systemd;
 
-use files::Withdrawal;
+use files::{Turns, Withdrawal};
 pub use files::{load_checkpoint, previous};
 pub use log::{LogFormat, log_to_stderr};
 pub use serve::trace_path;
@@ -26,7 +26,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, Result};
 use jiff::Timestamp;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{Mutex, mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinSet, LocalSet, spawn_blocking};
 use tokio::time::{Instant, timeout};
 
@@ -55,8 +55,7 @@ struct Shared {
     events: mpsc::Sender<Event>,
     progress: watch::Receiver<Progress>,
     heartbeat: watch::Receiver<Instant>,
-    /// Held while the checkpoint is written, which must have one writer at a time.
-    saving: Rc<Mutex<()>>,
+    turns: Turns,
     /// Why subnet.env is not up to date; none if it is.
     subnet_file: watch::Sender<Option<String>>,
     /// The findings of the last check of the host, by level; none before the first one.
@@ -186,7 +185,7 @@ impl<S: Leases + Documents + 'static> Daemon<S> {
             events,
             progress: outputs.progress.subscribe(),
             heartbeat: outputs.heartbeat.subscribe(),
-            saving: Rc::default(),
+            turns: Turns::default(),
             subnet_file: watch::Sender::new(Some("the subnet file is not written yet".to_owned())),
             findings: watch::Sender::default(),
             requests: manager.requests(),
@@ -239,7 +238,8 @@ impl<S: Leases + Documents + 'static> Daemon<S> {
     /// Why it ended, if that was not intended.
     pub async fn ended(self) -> Result<()> {
         let Self { mut tasks, shared, manager } = self;
-        let (options, blocking) = (Rc::clone(&shared.options), shared.blocking);
+        let (options, files) =
+            (Rc::clone(&shared.options), (shared.blocking, &shared.turns.clone()));
         // Only the tasks may keep senders of the loop's events.
         drop(shared);
         let ended = tasks.join_next().await.context("no task was started")?;
@@ -249,17 +249,17 @@ impl<S: Leases + Documents + 'static> Daemon<S> {
             matches!(error.downcast_ref(), Some(store::Error::Taken { .. }))
         };
         if ended.as_ref().is_err_and(is_taken) {
-            files::withdraw_subnet_file(&options, blocking, Withdrawal::Taken).await;
+            files::withdraw_subnet_file(&options, files, Withdrawal::Taken).await;
         } else if ended.is_ok() && options.release_on_exit {
-            release(&options, blocking, &*manager).await;
+            release(&options, files, &*manager).await;
         }
         ended
     }
 }
 
 /// Gives the lease back: no pod may get an address of it any more, so the subnet file is removed first.
-async fn release(options: &Options, blocking: Blocking, manager: &impl Leases) {
-    if !files::withdraw_subnet_file(options, blocking, Withdrawal::Released).await {
+async fn release(options: &Options, files: (Blocking, &Turns), manager: &impl Leases) {
+    if !files::withdraw_subnet_file(options, files, Withdrawal::Released).await {
         tracing::warn!("the lease is not given back, and ends with its term");
         return;
     }
