@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -14,6 +15,9 @@ use crate::model::lease::Lease;
 use crate::model::node::{Facts, Node, former_bridges};
 use crate::model::status::Statistics;
 use crate::plan::diff::Op;
+
+/// How long an address may be missing before the node uses another one.
+const ADDRESS_GRACE: Duration = Duration::from_secs(3);
 
 impl<K: Kernel> Reconciler<K> {
     /// Reads the host facts again if they may have changed. Returns the kernel state if that may
@@ -74,7 +78,8 @@ impl<K: Kernel> Reconciler<K> {
 }
 
 impl Control {
-    /// A node that was selected once is kept while its address is missing temporarily.
+    /// A node that was selected once is kept while its address is missing temporarily, over a restart
+    /// too.
     fn apply_facts(&mut self, facts: &Facts) -> Changes {
         let inputs = &mut self.inputs;
         let Some(config) = &inputs.config else { return Changes::default() };
@@ -89,21 +94,46 @@ impl Control {
             Some(node) => node.select_again(facts, options, &families),
             None => Node::select(facts, options, &families),
         };
-        match selected {
+        let makes_strict = facts.makes_strict;
+        match selected.map_err(|error| error.to_string()).and_then(|node| self.settled(facts, node))
+        {
             Ok(node) => {
-                inputs.makes_strict = facts.makes_strict;
+                self.inputs.makes_strict = makes_strict;
                 self.apply_node(node)
             }
-            Err(error) => {
-                let reason = error.to_string();
-                if inputs.no_node.as_ref() != Some(&reason) {
-                    tracing::warn!(%reason, "no interface can be used");
-                    inputs.no_node = Some(reason);
-                }
-                self.state.timers.retry_later();
-                Changes::default()
-            }
+            Err(reason) => self.keep_node(facts, reason),
         }
+    }
+
+    /// `node`, unless it has another address than before only because that is missing for a moment:
+    /// programs that configure interfaces remove addresses and add them again.
+    fn settled(&mut self, facts: &Facts, node: Node) -> Result<Node, String> {
+        let before = self.inputs.node.as_ref();
+        let missing = before.and_then(|before| before.missing_address(facts));
+        let Some(missing) = missing else {
+            self.state.missing_since = None;
+            return Ok(node);
+        };
+        let since = *self.state.missing_since.get_or_insert_with(Instant::now);
+        if since.elapsed() < ADDRESS_GRACE {
+            return Err(format!("{missing} is missing"));
+        }
+        self.state.missing_since = None;
+        Ok(node)
+    }
+
+    fn keep_node(&mut self, facts: &Facts, reason: String) -> Changes {
+        self.state.timers.retry_later();
+        let inputs = &mut self.inputs;
+        if inputs.no_node.as_ref() != Some(&reason) {
+            tracing::warn!(%reason, "no interface can be used");
+            inputs.no_node = Some(reason);
+        }
+        let remembered = inputs.remembered.as_ref().filter(|_| inputs.node.is_none());
+        let remembered = remembered.map(|local| &local.node).filter(|node| node.has_address(facts));
+        let Some(node) = remembered.cloned() else { return Changes::default() };
+        inputs.node = Some(node);
+        Changes { plan: true, edit: true, ..Changes::default() }
     }
 
     fn apply_node(&mut self, node: Node) -> Changes {

@@ -32,6 +32,8 @@ pub(super) struct LoopState {
     /// Desired entries that were lost or changed since the kernel held them.
     pub(super) disturbed: BTreeSet<Key>,
     pub(super) logged: Logged,
+    /// When the address of this node vanished from its interface, while another one could be used.
+    pub(super) missing_since: Option<Instant>,
 }
 
 /// The values logged last, to avoid repeating them.
@@ -56,6 +58,7 @@ impl LoopState {
             measured: Measurements::default(),
             disturbed: BTreeSet::new(),
             logged: Logged::default(),
+            missing_since: None,
         }
     }
 

@@ -12,6 +12,7 @@ use super::Control;
 use super::changes::Changes;
 use super::derived::Derived;
 use super::reachability::LoggedPeers;
+use crate::model::config::BackendType;
 use crate::model::entry::{Entry, Key, Route};
 use crate::model::event::EventKind;
 use crate::model::lease::{Endpoint, Lease, LeaseId, Peer};
@@ -236,8 +237,10 @@ impl Control {
     /// Plans again for leases whose fallback changes by these verdicts.
     fn apply_verdicts(&mut self, judged: &BTreeSet<IpAddr>) -> Changes {
         let mut changes = self.derive_peers();
+        let own = self.comparing();
         let is_affected = |endpoint: &Endpoint| {
-            self.fallback(endpoint) != self.inputs.fallbacks.get(&endpoint.subnet.base()).copied()
+            let fallback = own.and_then(|own| self.fallback(own, endpoint));
+            fallback != self.inputs.fallbacks.get(&endpoint.subnet.base()).copied()
         };
         let leases = judged.iter().filter_map(|peer| self.lease_at(*peer));
         let affected = leases.filter(|lease| lease.endpoints.iter().any(is_affected));
@@ -271,11 +274,11 @@ impl Control {
         &self,
         peers: impl Iterator<Item = Option<Peer<'a>>>,
     ) -> Vec<(IpAddr, Option<Fallback>)> {
-        if self.inputs.config.as_ref().is_none_or(|config| config.comparing().is_none()) {
+        let Some(own) = self.comparing() else {
             return self.inputs.fallbacks.keys().map(|peer| (*peer, None)).collect();
-        }
+        };
         let endpoints = peers.filter_map(|peer| peer?.ok()).flat_map(|lease| &lease.endpoints);
-        endpoints.map(|endpoint| (endpoint.subnet.base(), self.fallback(endpoint))).collect()
+        endpoints.map(|endpoint| (endpoint.subnet.base(), self.fallback(own, endpoint))).collect()
     }
 
     pub(super) fn apply_fallbacks(
@@ -312,10 +315,14 @@ impl Control {
         self.follow_targets(&gone);
     }
 
-    fn fallback(&self, endpoint: &Endpoint) -> Option<Fallback> {
-        let config = self.inputs.config.as_ref()?;
-        config.comparing()?;
-        let must_answer = backend::must_answer(config, endpoint);
+    /// The backend of this node, if probes decide between the direct path and the tunnel.
+    fn comparing(&self) -> Option<BackendType> {
+        self.inputs.config.as_ref()?.comparing()?;
+        self.inputs.backend()
+    }
+
+    fn fallback(&self, own: BackendType, endpoint: &Endpoint) -> Option<Fallback> {
+        let must_answer = backend::must_answer(own, endpoint);
         match (self.paths.verdict(endpoint), &self.paths.state) {
             (ProbeVerdict::Bad(cause), _) => Some(Fallback::Failed(cause)),
             (ProbeVerdict::Silent, _) => must_answer.then_some(Fallback::Unanswered),

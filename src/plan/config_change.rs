@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use crate::model::config::{BackendType, NetworkConfig, Pool, differing_key};
+use crate::model::config::{BackendType, NetworkConfig, differing_key};
 use crate::model::prefix::{Family, Prefix};
 
 /// The part of an edit that is applied now, and the reason why the rest is not.
@@ -167,12 +167,9 @@ pub fn stranded_pods(
 ) -> Option<PendingReason> {
     let pools = |subnet: Prefix| [remembered, wanted].map(|config| config.pool(subnet.family()));
     let is_lost = |subnet: &Prefix| {
-        let is_lost_to = |has: fn(&Pool, Prefix) -> bool| {
-            let [before, now] = pools(*subnet).map(|pool| pool.is_some_and(|it| has(it, *subnet)));
-            before && !now
-        };
-        // A subnet may have another length than those that the pool assigns.
-        is_lost_to(|pool, subnet| pool.network.covers(subnet)) || is_lost_to(Pool::assigns)
+        let [before, now] =
+            pools(*subnet).map(|pool| pool.is_some_and(|pool| pool.assigns(*subnet)));
+        before && !now
     };
     let subnet = subnets.find(is_lost)?;
     let [before, now] = pools(subnet);

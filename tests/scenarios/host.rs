@@ -18,6 +18,10 @@ pub(crate) fn perform(kernel: &ModelKernel, words: &str) {
         "link-up" => kernel.link_up(&LinkName::new(rest)),
         "link-down" => kernel.link_down(&LinkName::new(rest)),
         "remove-interface" => kernel.remove_interface(&LinkName::new(rest)),
+        "rename-interface" => {
+            let (link, name) = rest.split_once(' ').unwrap();
+            kernel.rename_interface(&LinkName::new(link), &LinkName::new(name));
+        }
         "change-interface" => {
             let changed = interface(rest);
             kernel.change_interface(&changed.name.clone(), |interface| *interface = changed);

@@ -121,6 +121,7 @@ scenarios! {
         a_device_that_was_down_gets_its_routes_again
         a_device_with_other_attributes_is_not_removed
         a_nexthop_id_that_another_program_takes_is_not_touched
+        a_renamed_interface_keeps_the_device
         a_route_through_a_former_peer_is_foreign
         each_entry_that_drifts_is_repaired
         foreign_entries_are_not_touched
@@ -152,6 +153,7 @@ scenarios! {
         a_flip_waits_until_filters_are_loose
         a_node_flips_its_own_backend_live
         a_rollout_includes_nodes_one_after_the_other
+        a_stage_back_keeps_the_tunnel_to_a_silent_vxlan_peer
         without_mixed_another_backend_waits_for_the_next_start
     }
     kernel {
@@ -191,6 +193,7 @@ scenarios! {
     node {
         a_bridge_of_a_former_subnet_is_reported
         a_new_address_of_the_underlay_is_published
+        an_address_that_is_missing_for_a_moment_stays
         an_underlay_that_was_down_gets_its_routes_again
         another_address_next_to_ours_changes_nothing
         another_subnet_of_ours_moves_the_address
@@ -239,6 +242,7 @@ scenarios! {
     }
     start {
         a_restart_changes_nothing
+        a_restart_keeps_the_interface_without_one_family
         a_restart_keeps_the_tunnel_until_probes_are_answered
         a_restart_leaves_the_tables_as_they_are
         a_restart_without_a_config_uses_the_last_one

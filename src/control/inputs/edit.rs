@@ -46,7 +46,7 @@ impl Inputs {
     /// config is invalid, the remembered one stays applied, as on a running node, so that the lease
     /// is renewed and peer leases are read.
     pub(super) fn apply_edit(&mut self, update: ConfigUpdate, reload: Reload) -> Changes {
-        let is_running = self.confirmed || (self.goes_on() && self.acquired);
+        let is_running = self.follows_config();
         self.edit = Edit { update: Some(update), pending: None };
         let Some(wanted) = self.edit.wanted().cloned() else { return Changes::default() };
         match self.config.clone() {
@@ -122,6 +122,12 @@ impl Inputs {
     fn goes_on(&self) -> bool {
         let waits = self.edit.unusable().is_some() || self.edit.pending.is_some();
         self.config.is_some() && waits
+    }
+
+    /// Whether the config is that of a running node: it comes from the store, or the store gave us our
+    /// lease with it.
+    pub(super) fn follows_config(&self) -> bool {
+        self.confirmed || (self.goes_on() && self.acquired)
     }
 
     /// Whether the lease may be acquired and published with the config.

@@ -35,13 +35,19 @@ impl Inputs {
     }
 
     pub fn lease_acquired(&mut self, lease: Lease) -> Changes {
+        let was_running = self.follows_config();
         self.acquired = true;
+        let mut changes = Changes::default();
+        if self.follows_config() != was_running {
+            // What waited until the config counts.
+            changes.differences = Differences::Anywhere;
+        }
         if self.own.as_ref() == Some(&lease) {
-            return Changes::default();
+            return changes;
         }
         self.own = Some(lease);
         // Pods may still use a bridge of the former subnet.
-        Changes { facts: true, plan: true, save: true, ..Changes::default() }
+        Changes { facts: true, plan: true, save: true, ..changes }
     }
 
     pub fn lease_changed(&mut self, update: LeaseUpdate) -> Changes {

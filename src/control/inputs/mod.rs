@@ -115,8 +115,8 @@ impl GuardState {
 impl Inputs {
     /// The node-local inputs of the plan; none until all are known.
     pub fn local(&self) -> Option<NodeInputs> {
-        let mut config = self.config.clone()?.on_node(self.names());
-        config.backend.kind = self.kept_backend().unwrap_or(config.backend.kind);
+        let mut config = self.config.clone()?;
+        config.backend.kind = self.backend()?;
         let guard = self.guarding.wanted(self.policy.guard, self.know_peers());
         let mut node = self.node.clone()?;
         node.firewalls.dropping.clone_from(&self.dropping);
@@ -129,6 +129,12 @@ impl Inputs {
             leaving: self.leaving.clone(),
             policy: Policy { guard, ..self.policy.clone() },
         })
+    }
+
+    /// The backend of this node: that of the config, or of `Rollout`, or a kept one.
+    pub fn backend(&self) -> Option<BackendType> {
+        let config = self.config.as_ref()?;
+        Some(self.kept_backend().unwrap_or_else(|| config.kind_of(self.names())))
     }
 
     /// The backend that is kept, and that peers expect, although the config selects another.
@@ -343,7 +349,11 @@ impl Inputs {
         // Replacing such a table removes the peers that it admits.
         let is_of_peers = matches!(entry, Entry::Table(table) if table.has_peers());
         let is_of_config = entry.is_local() && !is_of_peers;
-        drops_less || if is_of_config { self.confirmed } else { self.peers.is_complete() }
+        // A device is bound to its interface, whatever name that has now.
+        let is_bound = matches!(entry, Entry::Link(_)) && self.no_node.is_some();
+        let may_replace =
+            if is_of_config { self.follows_config() } else { self.peers.is_complete() };
+        drops_less || (may_replace && !is_bound)
     }
 
     /// Whether undesired entries may be removed: only with a complete snapshot from a reachable

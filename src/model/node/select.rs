@@ -86,6 +86,24 @@ impl Node {
     }
 }
 
+impl Node {
+    /// The address that its interface, which is still there, no longer has.
+    pub fn missing_address(&self, facts: &Facts) -> Option<IpAddr> {
+        let interface = find(facts, |interface| interface.name == self.interface)?;
+        let mut own = self.uplinks.iter().map(|uplink| uplink.address);
+        own.find(|address| !interface.can_use(*address))
+    }
+
+    /// Whether its interface is still there with one of its addresses.
+    pub fn has_address(&self, facts: &Facts) -> bool {
+        let is_there = |interface: &Interface| {
+            interface.name == self.interface
+                && self.uplinks.iter().any(|uplink| interface.can_use(uplink.address))
+        };
+        find(facts, is_there).is_some()
+    }
+}
+
 type Chosen<'a> = Result<Candidate<'a>, String>;
 
 /// The choices that the operator configured, in order; without any, the defaults.

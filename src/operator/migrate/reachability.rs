@@ -10,7 +10,7 @@ use std::rc::Rc;
 use self::duplicates::Values;
 use super::cluster::{ClusterView, Member};
 use crate::model::config::{BackendType, NetworkConfig};
-use crate::model::lease::{Lease, LeaseUpdate, Peer, Peers, Record, Rules, Vtep};
+use crate::model::lease::{Endpoint, Lease, LeaseUpdate, Peer, Peers, Record, Rules, Vtep};
 use crate::model::node::{Node, Uplink};
 use crate::model::node_inputs::NodeInputs;
 use crate::model::path::{Fallback, Fallbacks, Path};
@@ -256,7 +256,10 @@ impl<'a> Reachability<'a> {
     fn silent(&self, local: &NodeInputs) -> Fallbacks {
         let leases = self.view.silent().filter_map(|peer| self.peers.lease(&peer.lease.id));
         let endpoints = leases.flat_map(|lease| &lease.endpoints);
-        let silent = endpoints.filter(|endpoint| backend::must_answer(&local.config, endpoint));
+        let config = Some(&local.config).filter(|config| config.comparing().is_some());
+        let must_answer =
+            |peer: &Endpoint| config.is_some_and(|it| backend::must_answer(it.backend.kind, peer));
+        let silent = endpoints.filter(|endpoint| must_answer(endpoint));
         silent.map(|endpoint| (endpoint.subnet.base(), Fallback::Unanswered)).collect()
     }
 

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::model::config::{BackendType, NetworkConfig};
+use crate::model::config::BackendType;
 use crate::model::entry::{
     Address, ChainName, Entry, KernelState, LinkName, Route, SettingKind, TableName,
 };
@@ -175,11 +175,10 @@ pub fn backends(local: &NodeInputs) -> Vec<Backend> {
     local.node.uplinks.iter().map(|uplink| Backend::new(local, uplink)).collect()
 }
 
-/// Whether `peer` gets a direct route only after it has answered a probe: its lease names vxlan,
-/// and a flanneld with a strict reverse-path filter expects packets from the tunnel.
-pub fn must_answer(config: &NetworkConfig, peer: &Endpoint) -> bool {
-    let is_direct = config.backend.kind == BackendType::HostGw && config.comparing().is_some();
-    is_direct && peer.backend.supported() == Some(BackendType::Vxlan)
+/// Whether a node on `own` gives `peer` a direct route only after it has answered a probe: its lease
+/// names vxlan, and a flanneld with a strict reverse-path filter expects packets from the tunnel.
+pub fn must_answer(own: BackendType, peer: &Endpoint) -> bool {
+    own == BackendType::HostGw && peer.backend.supported() == Some(BackendType::Vxlan)
 }
 
 /// The entries of this node.

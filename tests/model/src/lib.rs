@@ -142,6 +142,11 @@ impl ModelKernel {
         self.world().add_interface(interface);
     }
 
+    /// An interface of the host gets another name.
+    pub fn rename_interface(&self, link: &LinkName, name: &LinkName) {
+        self.notify(self.world().rename_interface(link, name));
+    }
+
     /// An interface of the host disappears, with the tunnels bound to it.
     pub fn remove_interface(&self, link: &LinkName) {
         self.notify(self.world().remove_interface(link));

@@ -266,6 +266,32 @@ impl World {
         self.facts.interfaces.push(interface);
     }
 
+    /// All that is on the interface stays there.
+    pub(super) fn rename_interface(&mut self, link: &LinkName, name: &LinkName) -> Notifications {
+        self.changes += 1;
+        let renamed = |it: LinkName| if it == *link { name.clone() } else { it };
+        for interface in self.facts.interfaces.iter_mut().filter(|it| it.name == *link) {
+            interface.name = name.clone();
+        }
+        for (_, device) in &mut self.facts.default_routes {
+            *device = device.take().map(renamed);
+        }
+        let entries: Vec<Entry> = self.state.entries().cloned().collect();
+        let moved = entries.into_iter().map(|entry| match entry {
+            Entry::Link(Link { kind: LinkKind::Vxlan(vxlan), name, mtu, mac, up }) => {
+                let underlay = vxlan.underlay.clone().map(renamed);
+                let kind = LinkKind::Vxlan(Box::new(Vxlan { underlay, ..*vxlan }));
+                Entry::Link(Link { kind, name, mtu, mac, up })
+            }
+            Entry::Setting(it) => Entry::Setting(Setting { link: renamed(it.link), ..it }),
+            Entry::Route(it) => Entry::Route(Route { link: it.link.map(renamed), ..it }),
+            Entry::Nexthop(it) => Entry::Nexthop(Nexthop { link: it.link.map(renamed), ..it }),
+            other => other,
+        });
+        self.state = moved.collect();
+        [link, name].map(|link| Observation::LinkChanged(link.clone())).into()
+    }
+
     pub(super) fn remove_interface(&mut self, link: &LinkName) -> Notifications {
         self.facts.interfaces.retain(|interface| interface.name != *link);
         self.facts.default_routes.retain(|(_, device)| device.as_ref() != Some(link));
