@@ -138,6 +138,9 @@ pub(super) enum Fault {
     Connection,
 }
 
+/// The answer to a token from before a change of users or roles.
+const OLD_TOKEN: &str = "etcdserver: revision of auth store is old";
+
 pub(super) fn fault(error: &Error) -> Fault {
     let Error::GRpcStatus(status) = error else { return Fault::Connection };
     match status.code() {
@@ -146,6 +149,8 @@ pub(super) fn fault(error: &Error) -> Fault {
         Code::OutOfRange if is_of_server(status.message()) => Fault::Answer(Refusal::NoHistory),
         Code::OutOfRange => Fault::Answer(Refusal::TooLarge(describe(error))),
         Code::PermissionDenied => Fault::Answer(Refusal::Denied(describe(error))),
+        // A new connection gets a new token.
+        Code::InvalidArgument if status.message() == OLD_TOKEN => Fault::Connection,
         Code::InvalidArgument | Code::ResourceExhausted => {
             Fault::Answer(Refusal::Invalid(describe(error)))
         }
@@ -178,6 +183,8 @@ pub(super) fn is_unwelcome(error: &Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use tonic::Status;
+
     use super::*;
 
     #[test]
@@ -193,6 +200,14 @@ mod tests {
     fn a_keep_alive_whose_stream_ended_is_no_answer() {
         let ended = Error::WatchError("failed to create lease keeper".to_owned());
         assert!(matches!(fault(&ended), Fault::Connection));
+    }
+
+    #[test]
+    fn a_token_from_before_a_change_of_users_ends_the_connection() {
+        let refused = |message: &str| Error::GRpcStatus(Status::invalid_argument(message));
+        assert!(matches!(fault(&refused(OLD_TOKEN)), Fault::Connection));
+        let other = refused("etcdserver: key is not provided");
+        assert!(matches!(fault(&other), Fault::Answer(Refusal::Invalid(_))));
     }
 
     #[test]

@@ -232,7 +232,11 @@ impl Shared {
             ours.own.iter_mut().for_each(|known| known.intended.clone_from(&own.intended));
             false
         });
-        let mut condition = Precondition::Unchanged(own.mod_revision);
+        // In a wiped or restored store, the key may be another one, or none.
+        let mut condition = match own.mod_revision {
+            0 => Precondition::Absent(own.subnets.clone()),
+            revision => Precondition::Unchanged(revision),
+        };
         let mut dispute = None;
         loop {
             let Err(rivals) = self.write(&mut own, condition, Vec::new()).await else {

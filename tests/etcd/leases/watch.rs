@@ -246,4 +246,5 @@ async fn a_lost_disk_is_noticed_after_revisions_have_caught_up() {
     assert_eq!(lost.reason, "key 10.5.115.0-24 is gone");
     let again = manager.acquire(&config(V4), &vxlan(&["192.168.0.9"])).await.unwrap();
     assert_eq!(again.id, lease.id);
+    assert_ne!(again.created, lease.created, "a watch that is opened again would list everything");
 }
