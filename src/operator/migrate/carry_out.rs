@@ -1,6 +1,7 @@
 //! Carries out an order: writes its steps, waits until each is applied, and observes the result.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io::Write;
 use std::mem;
 use std::time::Duration;
@@ -13,12 +14,12 @@ use super::decision::decide;
 use super::options::{Order, StageOptions};
 use super::outcome::{Ended, Outcome, Progress, announced, short};
 use super::state::{Note, Step};
-use super::{read, unusable};
+use super::{read, unusable, view_of};
 use crate::kernel::host;
 use crate::operator::layout::{counted, wrap};
 use crate::operator::{Error, ExitStatus};
 use crate::store::ClusterStore;
-use crate::store::operator::Swap;
+use crate::store::operator::{Swap, Unavailable};
 
 /// Carries out `order`, and writes progress lines to `progress`.
 pub(super) async fn carry_out<S: ClusterStore>(
@@ -28,9 +29,10 @@ pub(super) async fn carry_out<S: ClusterStore>(
     progress: &mut impl Write,
 ) -> Result<Ended, Error> {
     let (view, options) = (read(store).await?, order.options());
-    let mut work = Work { store, author, options, progress, view };
+    let mut work = Work { store, author, options, progress, view, observed: None };
     let outcome = match work.carry_out(order).await {
         Ok(outcome) | Err(Stop::Outcome(outcome)) => outcome,
+        Err(Stop::Degraded(troubles)) => work.degraded(&troubles).await,
         Err(Stop::Error(error)) => return Err(error),
     };
     let outcome = match order {
@@ -49,16 +51,25 @@ struct Work<'a, S, W> {
     progress: &'a mut W,
     /// The last read.
     view: ClusterView,
+    /// The step that this command has written or observes. From then on, neither an unreachable store
+    /// nor a closed output ends it early: the stage would stay without a rollback.
+    observed: Option<String>,
 }
 
 /// Why an order ended before its last step.
 enum Stop {
     Outcome(Outcome),
+    /// A possible regression, with its troubles.
+    Degraded(Troubles),
     Error(Error),
 }
 
 /// The pause between two reads; nodes need about as long to report.
 const PAUSE: Duration = Duration::from_secs(1);
+
+/// The minimum time for which reads of an unreachable store are retried: elections and restarts of
+/// its servers take less.
+const RETRIES: Duration = Duration::from_secs(600);
 
 /// The interval of progress lines while a stage is observed.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(60);
@@ -69,22 +80,25 @@ impl<S: ClusterStore, W: Write> Work<'_, S, W> {
         // would drop the first node that changes its backend.
         let continues = !matches!(order, Order::Pause | Order::Rollback { .. });
         if continues && self.view.state.config.mixed {
-            self.wait().await?;
+            self.wait(None).await?;
         }
+        let before = self.view.clone();
+        // Only these write stages that a rollback reverts. A rollback does not stop halfway.
+        let baseline = matches!(order, Order::Start(_) | Order::Next { .. }).then_some(&before);
         loop {
-            let before = self.view.clone();
-            let step = match decide(order, &before) {
+            let step = match decide(order, &self.view) {
                 Ok(step) => step,
                 Err(outcome) => {
                     // A stage that is already reached is observed, too.
                     if outcome.exit_status == ExitStatus::Done && !self.options.hold.is_zero() {
                         self.report(&outcome.message)?;
+                        self.observed = Some(outcome.message.clone());
                         self.observe(&before).await?;
                     }
                     return Ok(outcome);
                 }
             };
-            self.execute(&step).await?;
+            self.execute(&step, baseline).await?;
             // All nodes must have applied Mixed before the first one changes its backend.
             if step != Step::Mix {
                 let done = Outcome::done(&step, &self.view);
@@ -94,40 +108,119 @@ impl<S: ClusterStore, W: Write> Work<'_, S, W> {
     }
 
     /// Writes `step` and waits until it is applied.
-    async fn execute(&mut self, step: &Step) -> Result<(), Stop> {
-        let document = self.view.state.after(step, &self.author.note(), self.view.quality());
-        let written = self.store.swap(self.view.state.revision, document.text()).await;
-        let written = written.map_err(|away| unusable(self.store, &away))?;
-        let before = mem::replace(&mut self.view, read(self.store).await?);
-        let consequence = match written {
-            Swap::Outdated => "nothing was written",
-            Swap::Done(revision) if revision != self.view.state.revision => {
-                "the written config was replaced at once"
-            }
-            Swap::Done(_) => {
-                self.report(&announced(step))?;
-                return if *step == Step::Pause { Ok(()) } else { self.wait().await };
-            }
-        };
-        Err(Stop::Outcome(Outcome::conflict(&before, &self.view, consequence)))
+    async fn execute(&mut self, step: &Step, baseline: Option<&ClusterView>) -> Result<(), Stop> {
+        self.write(step).await?;
+        if *step == Step::Pause { Ok(()) } else { self.wait(baseline).await }
     }
 
-    /// Reads the cluster again, unless another operator has written the config.
-    async fn reread(&mut self) -> Result<(), Stop> {
-        let before = mem::replace(&mut self.view, read(self.store).await?);
-        if before.state.revision == self.view.state.revision {
-            return Ok(());
+    /// Writes `step`, unless another operator has changed the config.
+    async fn write(&mut self, step: &Step) -> Result<(), Stop> {
+        let document = self.view.state.after(step, &self.author.note(), self.view.quality());
+        let mut since = None;
+        loop {
+            let swap = self.store.swap(self.view.state.revision, document.text()).await;
+            let is_done = matches!(swap, Ok(Swap::Done(_)));
+            if is_done {
+                self.announce(step)?;
+            }
+            let (view, _) = self.read().await?;
+            let before = mem::replace(&mut self.view, view);
+            let found = &self.view.state.document;
+            if *found == document {
+                // A server may execute a write without an answer.
+                return if is_done { Ok(()) } else { self.announce(step) };
+            }
+            let is_unchanged = *found == before.state.document;
+            let consequence = match swap {
+                Ok(Swap::Done(_)) => "the written config was replaced at once",
+                Ok(Swap::Outdated) if is_unchanged => {
+                    sleep(PAUSE).await;
+                    continue;
+                }
+                Err(away) if is_unchanged && self.observed.is_none() => {
+                    return Err(unusable(self.store, &away).into());
+                }
+                Err(away) if is_unchanged => {
+                    self.pause_after(&away, &mut since).await?;
+                    continue;
+                }
+                Ok(Swap::Outdated) | Err(_) => "nothing was written",
+            };
+            return Err(Stop::Outcome(Outcome::conflict(&before, &self.view, consequence)));
+        }
+    }
+
+    fn announce(&mut self, step: &Step) -> Result<(), Stop> {
+        let text = announced(step);
+        self.observed = Some(text.clone());
+        Ok(self.report(&text)?)
+    }
+
+    /// Reads the cluster again, unless another operator has changed the config. Returns for how long
+    /// the store was unreachable.
+    async fn reread(&mut self) -> Result<Duration, Stop> {
+        let (view, away) = self.read().await?;
+        let before = mem::replace(&mut self.view, view);
+        if before.state.document == self.view.state.document {
+            return Ok(away);
         }
         let consequence = "this command stops observing";
         Err(Stop::Outcome(Outcome::conflict(&before, &self.view, consequence)))
     }
 
-    /// Waits until every node that reports has applied the config.
-    async fn wait(&mut self) -> Result<(), Stop> {
-        let deadline = Instant::now() + self.options.wait.timeout;
+    /// The cluster, and for how long the store was unreachable before.
+    async fn read(&mut self) -> Result<(ClusterView, Duration), Stop> {
+        let mut since = None;
+        loop {
+            let away = match self.store.read().await {
+                Ok(contents) => {
+                    let unreachable = since.map_or(Duration::ZERO, |it: Instant| it.elapsed());
+                    return Ok((view_of(self.store, contents)?, unreachable));
+                }
+                Err(away) => away,
+            };
+            self.pause_after(&away, &mut since).await?;
+        }
+    }
+
+    /// Pauses before the next request to a store that is unreachable `since` then; gives up after
+    /// some time.
+    async fn pause_after(
+        &mut self,
+        Unavailable(why): &Unavailable,
+        since: &mut Option<Instant>,
+    ) -> Result<(), Stop> {
+        let limit = self.options.wait.timeout.max(RETRIES);
+        if since.is_none() {
+            let limit = short(limit);
+            self.report(&format!("the store cannot be used: {why}; retrying for up to {limit}"))?;
+        }
+        if since.get_or_insert_with(Instant::now).elapsed() >= limit {
+            return Err(self.unobserved(why).into());
+        }
+        sleep(PAUSE).await;
+        Ok(())
+    }
+
+    fn unobserved(&self, why: &str) -> Error {
+        Error::Store(match &self.observed {
+            Some(step) => format!(
+                "{why}; the last step is written ({step}), and no command observes it any more: \
+                 run tweedctl migrate status, and on a problem tweedctl migrate rollback"
+            ),
+            None => format!("{why}; run tweedctl migrate status before you repeat this command"),
+        })
+    }
+
+    /// Waits until every node that reports has applied the config; stops at the first possible
+    /// regression since `baseline`.
+    async fn wait(&mut self, baseline: Option<&ClusterView>) -> Result<(), Stop> {
+        let mut deadline = Instant::now() + self.options.wait.timeout;
+        let mut suspected = Suspected::default();
         let mut last = usize::MAX;
         loop {
-            self.reread().await?;
+            // Nodes do not reach the store then, either.
+            deadline += self.reread().await?;
             let lags = self.view.lags();
             if lags.len() != last {
                 last = lags.len();
@@ -137,7 +230,10 @@ impl<S: ClusterStore, W: Write> Work<'_, S, W> {
             if lags.is_empty() {
                 return Ok(());
             }
-            if Instant::now() >= deadline {
+            if let Some(before) = baseline {
+                suspected.stop_if_confirmed(self.view.degraded(before))?;
+            }
+            if Instant::now() >= deadline && suspected.is_quiet() {
                 let message =
                     "not all nodes have applied the config; tweedctl migrate status lists them";
                 return Err(Stop::Outcome(Outcome::new(ExitStatus::Late, message).with(lags)));
@@ -148,12 +244,10 @@ impl<S: ClusterStore, W: Write> Work<'_, S, W> {
 
     /// Observes an applied stage, and stops at the first possible regression since `before`.
     async fn observe(&mut self, before: &ClusterView) -> Result<(), Stop> {
-        let (started, mut next_report) = (Instant::now(), Duration::ZERO);
+        let (mut started, mut next_report) = (Instant::now(), Duration::ZERO);
         let mut suspected = Suspected::default();
         loop {
-            if let Some(troubles) = suspected.confirmed(self.view.degraded(before)) {
-                return Err(self.degraded(&troubles).await);
-            }
+            suspected.stop_if_confirmed(self.view.degraded(before))?;
             let held = started.elapsed();
             if held >= self.options.hold && suspected.is_quiet() {
                 return Ok(());
@@ -164,12 +258,13 @@ impl<S: ClusterStore, W: Write> Work<'_, S, W> {
                 self.report(&format!("observing for {left}; {}", suspected.summary()))?;
             }
             sleep(PAUSE).await;
-            self.reread().await?;
+            // Nothing is observed while the store is unreachable.
+            started += self.reread().await?;
         }
     }
 
-    /// Ends a stage with these troubles, after a rollback if `--auto-rollback` is given.
-    async fn degraded(&mut self, troubles: &Troubles) -> Stop {
+    /// The outcome of a stage with these troubles, after a rollback if `--auto-rollback` is given.
+    async fn degraded(&mut self, troubles: &Troubles) -> Outcome {
         let message = match &self.view.state.under_way {
             None => "possible regression".to_owned(),
             Some(it) if !self.options.auto_rollback => {
@@ -183,34 +278,49 @@ impl<S: ClusterStore, W: Write> Work<'_, S, W> {
                 self.view = degraded;
                 match back {
                     Ok(back) => format!("possible regression, rolled back: {back}"),
-                    Err(Stop::Outcome(Outcome { message, .. })) => {
-                        format!("possible regression, and the rollback failed: {message}")
+                    Err(Stop::Outcome(it)) if it.exit_status == ExitStatus::Late => {
+                        format!("possible regression; the rollback is written, but {}", it.message)
                     }
-                    Err(error @ Stop::Error(_)) => return error,
+                    Err(stop) => format!("possible regression, and the rollback failed: {stop}"),
                 }
             }
         };
         let details = troubles.iter().map(sentence).collect();
-        Stop::Outcome(Outcome::new(ExitStatus::Degraded, message).with(details))
+        Outcome::new(ExitStatus::Degraded, message).with(details)
     }
 
     async fn go_back(&mut self) -> Result<String, Stop> {
         let order = Order::Rollback { one_stage: true, wait: self.options.wait };
         let step = decide(&order, &self.view).map_err(Stop::Outcome)?;
-        self.execute(&step).await?;
+        self.execute(&step, None).await?;
         Ok(Outcome::done(&step, &self.view).message)
     }
 
     fn report(&mut self, text: &str) -> Result<(), Error> {
         let line = format!("{}  {text}", self.author.now().strftime("%T"));
-        writeln!(self.progress, "{}", wrap(&line, 10))?;
-        Ok(self.progress.flush()?)
+        let written = writeln!(self.progress, "{}", wrap(&line, 10));
+        match written.and_then(|()| self.progress.flush()) {
+            Err(error) if self.observed.is_none() => Err(error.into()),
+            Ok(()) | Err(_) => Ok(()),
+        }
     }
 }
 
 impl From<Error> for Stop {
     fn from(error: Error) -> Self {
         Self::Error(error)
+    }
+}
+
+impl fmt::Display for Stop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Outcome(outcome) => f.write_str(&outcome.message),
+            Self::Degraded(troubles) => {
+                f.write_str(&troubles.iter().map(sentence).collect::<Vec<_>>().join(", "))
+            }
+            Self::Error(error) => error.fmt(f),
+        }
     }
 }
 
@@ -224,6 +334,10 @@ const DISTURBANCE: Duration = Duration::from_secs(4);
 const NOISE: Duration = Duration::from_secs(45);
 
 impl Suspected {
+    fn stop_if_confirmed(&mut self, troubles: Troubles) -> Result<(), Stop> {
+        self.confirmed(troubles).map_or(Ok(()), |confirmed| Err(Stop::Degraded(confirmed)))
+    }
+
     /// Those of `troubles` that have lasted too long, if any.
     fn confirmed(&mut self, mut troubles: Troubles) -> Option<Troubles> {
         self.0.retain(|subject, _| troubles.contains_key(subject));

@@ -8,7 +8,7 @@ use super::obstacle::Obstacles;
 use super::options::{Order, StageOptions, Start};
 use super::outcome::{Outcome, done, finished, refused};
 use super::reachability::{Backends, pairs};
-use super::state::{Note, STEPS, Stage, Step, UnderWay};
+use super::state::{HISTORY, Note, STEPS, Stage, Step, UnderWay};
 use crate::model::config::BackendType;
 use crate::model::report::NodeReport;
 use crate::operator::layout::counted;
@@ -159,12 +159,16 @@ fn go_back(stage: Stage, under_way: &UnderWay) -> Result<Step, Outcome> {
     )))
 }
 
-/// The stage before this one; the default one if none is recorded.
+/// The stage before this one; before the first one, no node has changed.
 fn before(under_way: &UnderWay) -> Stage {
-    let stage = &under_way.stage;
-    let mut recorded = under_way.history.iter().rev().map(|reached| reached.percent);
-    let lower = recorded.find(|percent| *percent < stage.percent);
-    lower.map_or_else(|| stage.previous(), |percent| stage.at(percent))
+    let UnderWay { stage, history, .. } = under_way;
+    let mut recorded = history.iter().rev().map(|reached| reached.percent);
+    match recorded.find(|percent| *percent < stage.percent) {
+        Some(percent) => stage.at(percent),
+        None if (1..HISTORY).contains(&history.len()) => Stage::default(),
+        // The first stage is not recorded: the rollout was written by hand, or has many stages.
+        None => stage.previous(),
+    }
 }
 
 fn finish(under_way: &UnderWay, view: &ClusterView) -> Result<Step, Outcome> {

@@ -100,7 +100,10 @@ pub(super) fn status(
 }
 
 async fn read(store: &impl ClusterStore) -> Result<ClusterView, Error> {
-    let contents = store.read().await.map_err(|away| unusable(store, &away))?;
+    view_of(store, store.read().await.map_err(|away| unusable(store, &away))?)
+}
+
+fn view_of(store: &impl ClusterStore, contents: StoreContents) -> Result<ClusterView, Error> {
     let StoreContents { config, records, reports } = contents;
     view(store, config, ClusterNode::all(records, reports))
 }

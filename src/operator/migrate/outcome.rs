@@ -60,8 +60,9 @@ impl Outcome {
     /// The outcome of a `start` after which no migration is under way: `Mixed` may have been turned
     /// on nevertheless.
     pub(super) fn about_mixed(mut self, view: &ClusterView) -> Self {
+        use ExitStatus::{Degraded, Impossible, Late};
         let is_idle = view.state.under_way.is_none() && view.state.config.mixed;
-        if is_idle && matches!(self.exit_status, ExitStatus::Impossible | ExitStatus::Late) {
+        if is_idle && matches!(self.exit_status, Impossible | Late | Degraded) {
             self.message.push_str(
                 "; Mixed stays on: tweedctl migrate finish turns it off if no pair needs it",
             );

@@ -14,8 +14,9 @@ use crate::model::report::Quality;
 #[derive(Clone, Debug)]
 pub(super) struct MigrationState {
     pub(super) config: NetworkConfig,
-    document: Document,
-    /// The store's revision of the config key.
+    pub(super) document: Document,
+    /// The store's revision of the config key. In Kubernetes, also a change of another key or of a
+    /// label of the ConfigMap increases it: only another text is another config.
     pub(super) revision: i64,
     pub(super) under_way: Option<UnderWay>,
 }
@@ -82,7 +83,7 @@ pub(super) enum Step {
 }
 
 /// The number of stages that the config keeps.
-const HISTORY: usize = 16;
+pub(super) const HISTORY: usize = 16;
 
 /// The shares of the nodes in the stages after the canaries, in percent.
 pub(super) const STEPS: [u8; 3] = [25, 50, ALL];

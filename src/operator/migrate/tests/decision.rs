@@ -167,6 +167,28 @@ fn rollback_returns_to_the_previous_stage() {
 }
 
 #[test]
+fn rollback_of_the_first_stage_returns_all_nodes() {
+    for first in [percent(60), percent(100), named("172.16.0.1")] {
+        let world = after(MIXED, &[begin(first.clone())]);
+        let decision = decide(&rollback(true), &world.view());
+        assert_eq!(decision, Ok(Step::Reach(Stage::default())), "{first}");
+    }
+}
+
+#[test]
+fn rollback_without_a_record_of_the_first_stage_returns_to_the_default_one() {
+    let mut by_hand = World::new(MIXED, 4, 0);
+    let rollout = "\"Mixed\":true,\"Rollout\":{\"From\":{\"Type\":\"vxlan\"},\"Percent\":100}";
+    let text = MIXED.replacen("vxlan", "host-gw", 1);
+    by_hand.put(&text.replacen("\"Mixed\":true", rollout, 1));
+    let many = vec![Step::Reach(percent(100)); 20];
+    let many = after(MIXED, &[vec![begin(percent(10))], many].concat());
+    for world in [by_hand, many] {
+        assert_eq!(decide(&rollback(true), &world.view()), Ok(Step::Reach(percent(50))));
+    }
+}
+
+#[test]
 fn mixed_stays_on_if_a_router_separates_nodes() {
     let mut world = World::new(MIXED, 2, 1);
     step(&mut world, &begin(percent(100)));

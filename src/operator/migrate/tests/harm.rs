@@ -53,6 +53,114 @@ async fn auto_rollback_takes_back_a_stage_that_harms_a_pair() {
     assert!(world.state().under_way.unwrap().stage.is_empty());
 }
 
+fn falls_back_and_one_does_not_follow(world: &mut World) {
+    falls_back(world);
+    world.nodes[2].listens = Listens::No;
+}
+
+fn follows_again(world: &mut World) {
+    world.nodes[2].listens = Listens::Yes;
+}
+
+/// The trouble lasts for less than the tolerance when the timeout ends.
+#[tokio::test(start_paused = true)]
+async fn auto_rollback_does_not_wait_for_a_node_that_does_not_follow() {
+    let start = "start --to host-gw --canary 172.16.0.1 --timeout 2s --auto-rollback";
+    let events: &[Event] = &[(3, falls_back_and_one_does_not_follow), (11, follows_again)];
+    let lines = [(start, events)];
+    let world = check(
+        World::new(MIXED, 3, 0),
+        &lines,
+        &expect![[r"
+            # start --to host-gw --canary 172.16.0.1 --timeout 2s --auto-rollback
+            14:02:00  applied on 3 of 3 nodes
+            14:02:00  starting host-gw: 172.16.0.1
+            14:02:00  applied on 2 of 3 nodes
+            14:02:04  now no node
+            14:02:04  applied on 2 of 3 nodes
+            14:02:06  applied on 3 of 3 nodes
+            possible regression, rolled back: all 3 nodes are back on vxlan; next: tweedctl
+              migrate finish
+              172.16.0.1 → 172.16.0.2, by tunnel: its direct path did not answer
+            Degraded
+        "]],
+    )
+    .await;
+    assert!(world.state().under_way.unwrap().stage.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rollback_that_a_node_does_not_apply_is_written() {
+    let start = "start --to host-gw --canary 172.16.0.1 --auto-rollback";
+    let lines: [(&str, &[Event]); 1] = [(start, &[(3, falls_back_and_one_does_not_follow)])];
+    let world = check(
+        World::new(MIXED, 3, 0),
+        &lines,
+        &expect![[r"
+            # start --to host-gw --canary 172.16.0.1 --auto-rollback
+            14:02:00  applied on 3 of 3 nodes
+            14:02:00  starting host-gw: 172.16.0.1
+            14:02:00  applied on 2 of 3 nodes
+            14:02:04  now no node
+            14:02:04  applied on 2 of 3 nodes
+            possible regression; the rollback is written, but not all nodes have applied the
+              config; tweedctl migrate status lists them
+              172.16.0.1 → 172.16.0.2, by tunnel: its direct path did not answer
+            Degraded
+        "]],
+    )
+    .await;
+    assert!(world.state().under_way.unwrap().stage.is_empty());
+}
+
+/// The first step turns Mixed on.
+#[tokio::test(start_paused = true)]
+async fn troubles_since_the_first_step_count() {
+    let lines: [(&str, &[Event]); 1] =
+        [("start --to host-gw --canary 172.16.0.1", &[(3, falls_back)])];
+    check(
+        World::new(VXLAN, 3, 0),
+        &lines,
+        &expect![[r"
+            # start --to host-gw --canary 172.16.0.1
+            14:02:00  Mixed is turned on
+            14:02:00  applied on 3 of 3 nodes
+            14:02:00  starting host-gw: 172.16.0.1
+            14:02:00  applied on 3 of 3 nodes
+            14:02:00  observing for 0s; 1 possible regression
+            possible regression at 172.16.0.1; tweedctl migrate rollback reverts it
+              172.16.0.1 → 172.16.0.2, by tunnel: its direct path did not answer
+            Degraded
+        "]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn auto_rollback_of_the_first_stage_returns_all_nodes() {
+    let start = "start --to host-gw --percent 100 --hold 10m --auto-rollback";
+    let lines: [(&str, &[Event]); 1] = [(start, &[(30, falls_back)])];
+    let world = check(
+        World::new(MIXED, 3, 0),
+        &lines,
+        &expect![[r"
+            # start --to host-gw --percent 100 --hold 10m --auto-rollback
+            14:02:00  applied on 3 of 3 nodes
+            14:02:00  starting host-gw: all nodes
+            14:02:00  applied on 3 of 3 nodes
+            14:02:00  observing for 10m; no problems
+            14:02:30  now no node
+            14:02:30  applied on 3 of 3 nodes
+            possible regression, rolled back: all 3 nodes are back on vxlan; next: tweedctl
+              migrate finish
+              172.16.0.1 → 172.16.0.2, by tunnel: its direct path did not answer
+            Degraded
+        "]],
+    )
+    .await;
+    assert!(world.state().under_way.unwrap().stage.is_empty());
+}
+
 fn recovers(world: &mut World) {
     world.nodes[0].exceptions.clear();
 }

@@ -11,16 +11,18 @@ mod reachability;
 mod stages;
 mod state;
 mod status;
+mod store;
 mod world;
 
 use std::cell::RefCell;
 use std::fmt::Write as _;
+use std::mem;
 use std::time::Duration;
 
 use clap::Parser;
 use expect_test::{Expect, expect};
 
-use self::world::{Listens, MIXED, Runs, VXLAN, World, note, percent, step};
+use self::world::{Access, Listens, MIXED, Runs, VXLAN, World, note, percent, step};
 use super::carry_out::{Author, carry_out};
 use super::options::{MigrateCommand, MigrateOptions, Order};
 use super::plan::{MigrationPlan, Shown};
@@ -57,6 +59,9 @@ impl ClusterStore for Memory {
         *reads += 1;
         let due = self.events.iter().filter(|(at, _)| *at == *reads);
         due.for_each(|(_, event)| event(&mut world));
+        if world.access == Access::Unreachable {
+            return Err(no_answer());
+        }
         let config = Some(Written { text: world.text.clone(), revision: world.revision });
         let holdings = StoreContents { config, records: world.records(), reports: world.reports() };
         world.follow();
@@ -65,12 +70,32 @@ impl ClusterStore for Memory {
 
     async fn swap(&self, seen: i64, text: &str) -> Result<Swap, Unavailable> {
         let mut world = self.world.borrow_mut();
+        if [Access::Unreachable, Access::ReadOnly].contains(&world.access) {
+            return Err(no_answer());
+        }
+        let access = mem::replace(&mut world.access, Access::Answers);
+        if access == Access::ChangesRevision {
+            changes_revision(&mut world);
+        }
         if world.revision != seen {
             return Ok(Swap::Outdated);
         }
         world.put(text);
-        Ok(Swap::Done(world.revision))
+        if access == Access::LosesAnswer {
+            Err(no_answer())
+        } else {
+            Ok(Swap::Done(world.revision))
+        }
     }
+}
+
+fn no_answer() -> Unavailable {
+    Unavailable("no answer from etcd".to_owned())
+}
+
+/// In Kubernetes, another key of the ConfigMap changes.
+fn changes_revision(world: &mut World) {
+    world.revision += 1;
 }
 
 fn options(line: &str) -> MigrateOptions {

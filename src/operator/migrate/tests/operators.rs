@@ -80,6 +80,36 @@ async fn no_operator_overwrites_another_and_each_may_continue() {
     .await;
 }
 
+fn changes_before_the_write(world: &mut World) {
+    world.access = Access::ChangesRevision;
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_revision_of_the_same_text_is_no_conflict() {
+    let events: &[Event] = &[
+        (2, changes_before_the_write),
+        (4, changes_revision),
+        (5, changes_revision),
+        (12, changes_revision),
+    ];
+    let lines = [("start --to host-gw --canary 172.16.0.1 --hold 1m", events)];
+    check(
+        World::new(MIXED, 3, 0),
+        &lines,
+        &expect![[r"
+            # start --to host-gw --canary 172.16.0.1 --hold 1m
+            14:02:00  applied on 3 of 3 nodes
+            14:02:01  starting host-gw: 172.16.0.1
+            14:02:01  applied on 0 of 3 nodes
+            14:02:02  applied on 3 of 3 nodes
+            14:02:02  observing for 1m; no problems
+            1 of 3 nodes on host-gw (172.16.0.1); next: tweedctl migrate next
+            Done
+        "]],
+    )
+    .await;
+}
+
 /// The second write fails because the config has changed since the read.
 #[tokio::test(start_paused = true)]
 async fn one_of_two_concurrent_writes_is_a_conflict() {

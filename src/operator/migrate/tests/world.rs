@@ -30,6 +30,21 @@ pub(super) struct World {
     pub(super) text: String,
     pub(super) revision: i64,
     pub(super) nodes: Vec<Machine>,
+    pub(super) access: Access,
+}
+
+/// What the store does with requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    Answers,
+    /// No request reaches it.
+    Unreachable,
+    /// It answers reads only, as etcd without a leader may.
+    ReadOnly,
+    /// The next write is executed, and its answer is lost.
+    LosesAnswer,
+    /// As in Kubernetes when another key of the ConfigMap changes before the next write.
+    ChangesRevision,
 }
 
 /// One node: number `n` has the subnet 10.244.n.0/24 and, on segment `s`, the address 172.16.s.n.
@@ -95,7 +110,7 @@ impl World {
             other_mtu: OtherMtu::default(),
         };
         let nodes = (1..=near + far).map(machine).collect();
-        Self { text: text.to_owned(), revision: 7, nodes }
+        Self { text: text.to_owned(), revision: 7, nodes, access: Access::Answers }
     }
 
     /// Writes the config, as another operator.
