@@ -82,11 +82,11 @@ impl States {
         file.metadata().ok().map(|metadata| changed(&metadata))
     }
 
-    /// The attachments whose records were written after `moment`.
+    /// The attachments whose records were written after `moment`, or within the same tick of the clock.
     pub fn kept_since(&self, moment: SystemTime) -> Result<Vec<Attachment>, Error> {
         let is_newer = |owner: &Owner| {
             let metadata = fs::symlink_metadata(self.directory.join(owner.file_name()));
-            metadata.is_ok_and(|metadata| changed(&metadata) > moment)
+            metadata.is_ok_and(|metadata| changed(&metadata) >= moment)
         };
         let newer = self.owners()?.into_iter().filter(is_newer);
         Ok(newer.map(|owner| owner.attachment()).collect())
