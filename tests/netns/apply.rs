@@ -24,7 +24,7 @@ fn a_refusal_names_its_op_and_does_not_stop_others() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         let good = (0..=255).map(peer);
-        let good_too = (0..=255).map(|n| direct(&format!("fd00:10:244:{n:x}::/64"), "fd16::9"));
+        let good_too = (0..=255).map(|n| direct(&format!("fd00:10:244:{n:x}::/64"), "fd00:16::9"));
         let mut ops: Vec<Op> = good.chain(good_too).map(|entry| Op::Create(entry.into())).collect();
         let bad = [0, 127, 128, 300, 511];
         for position in bad {
@@ -122,9 +122,9 @@ fn a_route_of_flannel_is_replaced_and_never_missing() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
         ip("route add 10.244.9.0/24 via 172.16.0.9 dev eth0 proto boot");
-        ip("route add fd00:10:244:9::/64 via fd16::9 dev eth0 proto boot");
+        ip("route add fd00:10:244:9::/64 via fd00:16::9 dev eth0 proto boot");
         let adopted: KernelState =
-            [direct("10.244.9.0/24", "172.16.0.9"), direct("fd00:10:244:9::/64", "fd16::9")]
+            [direct("10.244.9.0/24", "172.16.0.9"), direct("fd00:10:244:9::/64", "fd00:16::9")]
                 .into_iter()
                 .collect();
         let held = dump(&mut kernel).await;
@@ -151,7 +151,7 @@ fn a_route_moves_between_tunnel_and_link_in_one_step() {
         let mut flipped = everything();
         flipped.extend([
             direct("10.244.2.0/24", "172.16.0.9"),
-            direct("fd00:10:244:2::/64", "fd16::9"),
+            direct("fd00:10:244:2::/64", "fd00:16::9"),
         ]);
         for state in [&flipped, &tunnelled, &flipped] {
             assert_eq!(establish(&mut kernel, state).await, [""; 0]);
@@ -169,7 +169,7 @@ fn a_route_moves_between_tunnel_and_link_in_one_step() {
 fn a_tunnel_works_below_a_wider_foreign_route() {
     on_a_host(async || {
         ip("route add 10.244.0.0/16 via 172.16.0.77 dev eth0");
-        ip("-6 route add fd00:10:244::/56 via fd16::77 dev eth0");
+        ip("-6 route add fd00:10:244::/56 via fd00:16::77 dev eth0");
         let mut kernel = NetlinkKernel::open().unwrap();
         assert_eq!(establish(&mut kernel, &everything()).await, [""; 0]);
     });
@@ -196,10 +196,10 @@ fn a_multipath_route_is_replaced_by_a_single_next_hop() {
             "route add 10.244.9.0/24 nexthop via 172.16.0.8 dev eth0 nexthop via 172.16.0.9 dev eth0",
         );
         ip(
-            "route add fd00:10:244:9::/64 nexthop via fd16::8 dev eth0 nexthop via fd16::9 dev eth0",
+            "route add fd00:10:244:9::/64 nexthop via fd00:16::8 dev eth0 nexthop via fd00:16::9 dev eth0",
         );
         let wanted: KernelState =
-            [direct("10.244.9.0/24", "172.16.0.9"), direct("fd00:10:244:9::/64", "fd16::9")]
+            [direct("10.244.9.0/24", "172.16.0.9"), direct("fd00:10:244:9::/64", "fd00:16::9")]
                 .into_iter()
                 .collect();
         let held = dump(&mut kernel).await;

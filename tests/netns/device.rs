@@ -51,7 +51,7 @@ fn the_device_equals_flannels() {
                         ttl auto ageing 300 udpcsum noudp6zerocsumtx noudp6zerocsumrx addrgenmode";
         assert!(v4.contains(expected), "{v4}");
         let v6 = details("flannel-v6.1");
-        assert!(v6.contains(&expected.replace("172.16.0.1", "fd16::1")), "{v6}");
+        assert!(v6.contains(&expected.replace("172.16.0.1", "fd00:16::1")), "{v6}");
         let addresses = ip("-4 addr show flannel.1");
         assert!(addresses.contains("inet 10.244.1.0/32 scope global flannel.1"), "{addresses}");
     });

@@ -96,7 +96,7 @@ fn addresses_keep_their_order_and_have_a_lifetime() {
         assert_eq!(own(eth0, "172.17.0.1").lifetime, Lifetime::Dynamic);
         assert!(own(eth0, "172.17.0.1").usable);
         assert!(!own(eth0, "172.18.0.1").usable, "deprecated");
-        assert!(own(eth0, "fd16::1").usable);
+        assert!(own(eth0, "fd00:16::1").usable);
         assert!(!own(eth0, "fd17::1").usable, "tentative");
     });
 }
@@ -109,7 +109,7 @@ fn default_routes_name_their_devices() {
         ip(
             "route add default metric 50 nexthop via 172.16.0.253 dev eth0 nexthop via 172.16.0.252 dev eth0",
         );
-        ip("-6 route add default via fd16::fe dev eth0");
+        ip("-6 route add default via fd00:16::fe dev eth0");
         ip("route add default via 172.16.0.254 dev eth0 table 100");
         ip("route add unreachable default metric 200");
         let eth0 = || Some(name("eth0"));
@@ -122,7 +122,7 @@ fn default_routes_name_their_devices() {
 fn the_route_to_an_address_is_the_kernels() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
-        for (target, source) in [("172.16.0.9", "172.16.0.1"), ("fd16::9", "fd16::1")] {
+        for (target, source) in [("172.16.0.9", "172.16.0.1"), ("fd00:16::9", "fd00:16::1")] {
             let facts = kernel.facts(Some(address(target))).await.unwrap();
             let reach = facts.reach.unwrap();
             assert_eq!((reach.link, reach.source), (name("eth0"), Some(address(source))));

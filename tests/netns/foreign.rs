@@ -35,7 +35,7 @@ fn foreign_objects_are_neither_reported_nor_changed() {
         ip("route add 10.0.0.0/8 via 172.16.0.9 dev eth0");
         ip("route add 10.244.77.0/24 via 172.16.0.77 dev eth0 proto static");
         ip("route add 10.244.78.0/24 via 172.16.0.9 dev eth0 table 100 proto 241");
-        ip("-6 route add fd00:77::/64 via fd16::9 dev eth0");
+        ip("-6 route add fd00:77::/64 via fd00:16::9 dev eth0");
         let before = foreign_objects();
         let mut kernel = NetlinkKernel::open().unwrap();
         assert_eq!(establish(&mut kernel, &everything()).await, [""; 0]);
@@ -92,7 +92,7 @@ fn routes_of_every_kind_are_read_with_their_kind() {
         ip("route add 10.244.11.0/24 nexthop via 172.16.0.8 nexthop via 172.16.0.9");
         ip("nexthop add id 5 via 172.16.0.9 dev eth0");
         ip("route add 10.244.12.0/24 nhid 5 proto static");
-        ip("route add 10.244.13.0/24 via inet6 fd16::9 dev eth0");
+        ip("route add 10.244.13.0/24 via inet6 fd00:16::9 dev eth0");
         ip("route add 10.244.14.0/24 dev eth0 scope link");
         ip("route add 10.244.15.0/24 via 172.16.0.9 dev eth0 metric 7");
         ip("route add 10.244.16.0/24 tos 8 via 172.16.0.9 dev eth0");
@@ -107,7 +107,7 @@ fn routes_of_every_kind_are_read_with_their_kind() {
         assert_eq!(way("fd00:10:244:10::/64"), (None, None));
         assert_eq!(way("10.244.11.0/24"), (None, None));
         assert_eq!(way("10.244.12.0/24"), (Some(address("172.16.0.9")), eth0()));
-        assert_eq!(way("10.244.13.0/24"), (Some(address("fd16::9")), eth0()));
+        assert_eq!(way("10.244.13.0/24"), (Some(address("fd00:16::9")), eth0()));
         assert_eq!(way("10.244.14.0/24"), (None, eth0()));
         assert!(held.get(&Key::Route(prefix("10.244.15.0/24"), 7)).is_some());
         assert_eq!(route(&held, "10.244.16.0/24"), None, "for one class of traffic only");

@@ -54,7 +54,7 @@ pub(crate) fn add_uplink() {
         "link set eth0 up",
         "link set far0 up",
         "addr add 172.16.0.1/24 dev eth0",
-        "addr add fd16::1/64 dev eth0",
+        "addr add fd00:16::1/64 dev eth0",
     ] {
         ip(line);
     }
@@ -134,7 +134,7 @@ pub(crate) fn scope() -> Scope {
         extent: Extent::Spare,
         networks: vec![prefix("10.244.0.0/16"), prefix("fd00:10:244::/56")],
         subnets: vec![prefix("10.244.1.0/24"), prefix("fd00:10:244:1::/64")],
-        gateways: [address("172.16.0.9"), address("fd16::9")].into(),
+        gateways: [address("172.16.0.9"), address("fd00:16::9")].into(),
         leaving: [].into(),
         retired: Vec::new(),
     }
@@ -167,7 +167,7 @@ pub(crate) fn tunnel_v6() -> Link {
     let LinkKind::Vxlan(vxlan) = tunnel().kind else { unreachable!() };
     Link {
         name: name("flannel-v6.1"),
-        kind: LinkKind::Vxlan(Box::new(Vxlan { local: Some(address("fd16::1")), ..*vxlan })),
+        kind: LinkKind::Vxlan(Box::new(Vxlan { local: Some(address("fd00:16::1")), ..*vxlan })),
         mtu: 1430,
         mac: "0e:00:00:00:00:06".parse().unwrap(),
         ..tunnel()
@@ -215,8 +215,16 @@ pub(crate) fn everything() -> KernelState {
     let mut state: KernelState = device(tunnel(), "10.244.1.0/32").into_iter().collect();
     state.extend(device(tunnel_v6(), "fd00:10:244:1::/128"));
     state.extend(tunnelled("flannel.1", "10.244.2.0/24", "172.16.5.2", "0e:00:00:00:00:02"));
-    state.extend(tunnelled("flannel-v6.1", "fd00:10:244:2::/64", "fd16:5::2", "0e:00:00:00:00:62"));
-    state.extend([direct("10.244.9.0/24", "172.16.0.9"), direct("fd00:10:244:9::/64", "fd16::9")]);
+    state.extend(tunnelled(
+        "flannel-v6.1",
+        "fd00:10:244:2::/64",
+        "fd00:16:5::2",
+        "0e:00:00:00:00:62",
+    ));
+    state.extend([
+        direct("10.244.9.0/24", "172.16.0.9"),
+        direct("fd00:10:244:9::/64", "fd00:16::9"),
+    ]);
     state.insert(Entry::Setting(SettingKind::ReversePath.off(&name("eth0"))));
     state
 }
@@ -283,22 +291,28 @@ pub(crate) fn batch(program: &str, lines: impl Iterator<Item = String>) {
 
 /// The rules that this node plans, with additional config keys.
 pub(crate) fn rules(policy: &Policy, host: &Firewalls, keys: &str) -> KernelState {
-    rules_of("10.244.1.0/24", policy, host, keys)
+    let own = [("10.244.1.0/24", "172.16.0.1"), ("fd00:10:244:1::/64", "fd00:16::1")];
+    let own = own.map(|(subnet, public_ip)| (prefix(subnet), address(public_ip)));
+    rules_of(own, policy, host, keys)
 }
 
-/// As [`rules`], of the node with this subnet.
-pub(crate) fn rules_of(subnet: &str, policy: &Policy, host: &Firewalls, keys: &str) -> KernelState {
+/// As [`rules`], of the node with these subnets and public IPs.
+pub(crate) fn rules_of(
+    own: [(Prefix, IpAddr); 2],
+    policy: &Policy,
+    host: &Firewalls,
+    keys: &str,
+) -> KernelState {
     let config = format!(
         r#"{{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:10:244::/56"{keys}}}"#
     );
     let config = NetworkConfig::parse(config.as_bytes()).unwrap();
     let endpoint = |(subnet, public_ip)| Endpoint {
-        subnet: prefix(subnet),
-        public_ip: address(public_ip),
+        subnet,
+        public_ip,
         backend: BackendType::HostGw.into(),
         vtep: None,
     };
-    let own = [(subnet, "172.16.0.1"), ("fd00:10:244:1::/64", "fd16::1")];
     let endpoints = own.into_iter().map(endpoint).collect();
     let own = Lease { id: LeaseId::new("own"), endpoints, created: 1, grant: None };
     masquerade::rules(policy, &config, host, &own).into_iter().collect()

@@ -13,7 +13,7 @@ const MAC: &str = "lladdr 0e:00:00:00:00:50 dev eth0 nud";
 fn a_next_hop_with_a_known_hardware_address_is_kept() {
     on_a_host(async || {
         let mut next_hops = NextHops::open().unwrap();
-        for link in ["172.16.0.", "fd16::"] {
+        for link in ["172.16.0.", "fd00:16::"] {
             let states = ["permanent", "reachable", "stale", "noarp"];
             for (number, state) in (50..).zip(states) {
                 let neighbour = format!("{link}{number}");
@@ -35,7 +35,7 @@ fn a_next_hop_with_a_known_hardware_address_is_kept() {
 fn the_kernel_resolves_a_next_hop_that_is_unknown() {
     on_a_host(async || {
         ip("route add 10.9.0.0/16 via 172.16.0.9");
-        ip("route add fd09::/32 via fd16::9");
+        ip("route add fd09::/32 via fd00:16::9");
         // Many probes keep the kernel resolving for the whole test.
         for family in ["ipv4", "ipv6"] {
             fs::write(format!("/proc/sys/net/{family}/neigh/eth0/mcast_solicit"), "1000").unwrap();
@@ -43,9 +43,9 @@ fn the_kernel_resolves_a_next_hop_that_is_unknown() {
         let mut next_hops = NextHops::open().unwrap();
         for (target, neighbour) in [
             ("172.16.0.60", "172.16.0.60"),
-            ("fd16::60", "fd16::60"),
+            ("fd00:16::60", "fd00:16::60"),
             ("10.9.1.1", "172.16.0.9"),
-            ("fd09::1", "fd16::9"),
+            ("fd09::1", "fd00:16::9"),
         ] {
             let mut resolution = || next_hops.resolve(address(target)).unwrap();
             assert_eq!(resolution(), Resolution::UnderWay, "{target}");

@@ -45,7 +45,7 @@ fn moved() -> KernelState {
     let mut state = by_nexthops(everything());
     state.retain(|entry| !matches!(entry, Entry::Nexthop(n) if n.onlink));
     state.extend(direct_by_nexthop("10.244.2.0/24", "172.16.0.2"));
-    state.extend(direct_by_nexthop("fd00:10:244:2::/64", "fd16::2"));
+    state.extend(direct_by_nexthop("fd00:10:244:2::/64", "fd00:16::2"));
     state
 }
 
@@ -75,7 +75,7 @@ fn routes_with_nexthop_objects_move_between_tunnel_and_link() {
         let mut kernel = NetlinkKernel::open().unwrap();
         establish(&mut kernel, &by_nexthops(everything())).await;
         assert_eq!(establish(&mut kernel, &moved()).await, [""; 0]);
-        assert!(ip("-6 route show fd00:10:244:2::/64").contains("via fd16::2 dev eth0"));
+        assert!(ip("-6 route show fd00:10:244:2::/64").contains("via fd00:16::2 dev eth0"));
         assert_eq!(establish(&mut kernel, &by_nexthops(everything())).await, [""; 0]);
         assert!(ip("-6 route show fd00:10:244:2::/64").contains("dev flannel-v6.1"));
         assert_eq!(ip("-6 route show fd00:10:244:2::/128"), "");

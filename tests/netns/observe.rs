@@ -92,7 +92,7 @@ fn a_changed_entry_is_notified_in_its_new_form() {
         let mut kernel = settled().await;
         for command in [
             "ip route replace 10.244.2.0/24 via 172.16.0.9 dev eth0 proto static",
-            "ip -6 route replace fd00:10:244:2::/64 via fd16::9 dev eth0 proto static",
+            "ip -6 route replace fd00:10:244:2::/64 via fd00:16::9 dev eth0 proto static",
             "ip neigh replace 10.244.2.0 lladdr 0e:00:00:00:00:99 dev flannel.1 nud permanent",
             "ip neigh replace 10.244.2.0 lladdr 0e:00:00:00:00:02 dev flannel.1 nud reachable",
             "bridge fdb replace 0e:00:00:00:00:02 dev flannel.1 dst 172.16.5.99 self permanent",

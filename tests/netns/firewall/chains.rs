@@ -186,7 +186,7 @@ fn a_rule_that_masquerades_before_tweeds_chain_is_a_difference() {
 fn rules_of_every_form_are_read_as_they_were_planned() {
     on_a_host(async || {
         let mut kernel = NetlinkKernel::open().unwrap();
-        let keys = r#","NonMasqueradeCIDRs":["192.168.0.0/16","10.0.0.7/32","fd16:7::/64"]"#;
+        let keys = r#","NonMasqueradeCIDRs":["192.168.0.0/16","10.0.0.7/32","fd00:16:7::/64"]"#;
         for kind in KINDS {
             for desired in
                 [usual(kind), chains(kind, Ports::Kept, keys), chains(kind, Ports::Kept, "")]

@@ -27,7 +27,7 @@ pub(crate) fn tables() -> [Table; 2] {
         // The maximum number of endpoints.
         let ends = match network.family() {
             Family::V4 => ["172.16.0.1", "172.16.0.2", "192.0.2.1"].map(address),
-            Family::V6 => ["fd16::1", "fd16::2", "2001:db8::1"].map(address),
+            Family::V6 => ["fd00:16::1", "fd00:16::2", "2001:db8::1"].map(address),
         };
         let device = &name(match network.family() {
             Family::V4 => "flannel.1",
@@ -50,7 +50,7 @@ pub(crate) fn element(address: IpAddr) -> Entry {
 pub(crate) fn guarding(peers: u32) -> KernelState {
     let addresses = (1..=peers).flat_map(|number| {
         let v4 = Ipv4Addr::from_bits(0xac14_0000 + number);
-        let v6 = Ipv6Addr::from_bits((0xfd16 << 112) + (7 << 64) + u128::from(number));
+        let v6 = Ipv6Addr::from_bits((0xfd00_0016 << 96) + (7 << 64) + u128::from(number));
         [IpAddr::from(v4), IpAddr::from(v6)]
     });
     let tables = tables();
@@ -102,7 +102,7 @@ fn a_single_element_is_notified_once() {
         let mut kernel = NetlinkKernel::open().unwrap();
         establish(&mut kernel, &guarding(2)).await;
         heard(&mut kernel).await;
-        for peer in ["172.20.0.9", "fd16::9"].map(address) {
+        for peer in ["172.20.0.9", "fd00:16::9"].map(address) {
             let element = element(peer);
             apply(&mut kernel, vec![Op::Create(element.clone().into())]).await;
             assert_eq!(heard(&mut kernel).await, [Observation::Holds(element.clone())]);

@@ -29,7 +29,7 @@ use crate::host::{
 
 /// Tables of both families, with rules of every form.
 fn tables(ports: Ports) -> KernelState {
-    let spared = r#","NonMasqueradeCIDRs":["192.168.0.0/16","10.0.0.7/32","fd16:7::/64"]"#;
+    let spared = r#","NonMasqueradeCIDRs":["192.168.0.0/16","10.0.0.7/32","fd00:16:7::/64"]"#;
     let masquerade = Some(Masquerade { ports, ..Masquerade::default() });
     let policy = Policy { masquerade, forward: Forward::Accept, ..Policy::default() };
     rules(&policy, &Firewalls::default(), spared)

@@ -174,8 +174,8 @@ fn universe() -> Vec<Entry> {
         all.extend(tunnelled.into_iter().chain(other).flat_map(with_nexthop));
     }
     for subnet in ["fd00:10:244:2::/64", "fd00:10:244:3::/64"] {
-        let tunnelled = tunnelled("flannel-v6.1", subnet, "fd16:5::2", "0e:00:00:00:00:62");
-        let other = ["fd16::9", "fd16::8", "2001:db8::1"].map(|it| direct(subnet, it));
+        let tunnelled = tunnelled("flannel-v6.1", subnet, "fd00:16:5::2", "0e:00:00:00:00:62");
+        let other = ["fd00:16::9", "fd00:16::8", "2001:db8::1"].map(|it| direct(subnet, it));
         all.extend(tunnelled.into_iter().chain(other).flat_map(with_nexthop));
     }
     let mut moved = tunnelled("flannel.1", "10.244.2.0/24", "172.16.5.3", "0e:00:00:00:00:02");
@@ -302,7 +302,7 @@ fn lose_all(model: &ModelKernel, is_lost: impl Fn(&Key) -> bool) {
 fn uplink_address(family: Family) -> InterfaceAddress {
     let (own, prefix_len) = match family {
         Family::V4 => ("172.16.0.1", 24),
-        Family::V6 => ("fd16::1", 64),
+        Family::V6 => ("fd00:16::1", 64),
     };
     let lifetime = Lifetime::Permanent;
     InterfaceAddress { address: address(own), prefix_len, usable: true, lifetime }

@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use tweed::model::entry::{KernelState, LinkName, Verdict};
+use tweed::model::entry::{Entry, KernelState, LinkName, Verdict};
 use tweed::model::policy::Masquerade;
 use tweed::model::prefix::Family;
 use tweed::plan::trace::translation;
@@ -111,5 +111,16 @@ impl Segment {
 /// The address with which the node itself sends by this exit; none without one on the tunnel.
 fn outgoing(state: &KernelState, exit: &Exit) -> Option<IpAddr> {
     let Exit::Tunnel(outer, _) = exit else { return None };
-    addresses_of_tunnel(state, Family::of(*outer)).next()
+    let family = Family::of(*outer);
+    let of_tunnel = addresses_of_tunnel(state, family).next();
+    // Without one, IPv6 chooses the address that is most like the destination.
+    of_tunnel.or_else(|| spare_address(state).filter(|_| family == Family::V6))
+}
+
+/// That of IPv6 on the loopback.
+fn spare_address(state: &KernelState) -> Option<IpAddr> {
+    state.local().find_map(|entry| match &**entry {
+        Entry::Address(own) if own.link.is_loopback() && own.address.is_ipv6() => Some(own.address),
+        _ => None,
+    })
 }

@@ -51,12 +51,8 @@ impl Stack {
     }
 
     /// The subnets that Kubernetes assigns to a node, by its number.
-    pub(crate) fn subnets(self, number: usize) -> Vec<String> {
-        let subnet = |family: &Family| match family {
-            Family::V4 => format!("10.244.{number}.0/24"),
-            Family::V6 => format!("fd00:244:0:{number:x}::/64"),
-        };
-        self.families().iter().map(subnet).collect()
+    pub(crate) fn subnets(self, number: usize) -> Vec<Prefix> {
+        self.families().iter().filter_map(|family| subnet(*family, number)).collect()
     }
 
     /// A route of another program, which must stay.
@@ -77,6 +73,20 @@ impl fmt::Display for Stack {
             Self::V6 => "IPv6",
             Self::Dual => "both families",
         })
+    }
+}
+
+/// The subnet of pods with this number.
+pub(crate) fn subnet(family: Family, number: usize) -> Option<Prefix> {
+    match family {
+        Family::V4 => {
+            let base = Ipv4Addr::new(10, 244, number.try_into().ok()?, 0);
+            Prefix::holding(base.into(), 24)
+        }
+        Family::V6 => {
+            let base = Ipv6Addr::new(0xfd00, 0x244, 0, number.try_into().ok()?, 0, 0, 0, 0);
+            Prefix::holding(base.into(), 64)
+        }
     }
 }
 
@@ -125,7 +135,7 @@ impl Pods {
         Some(Self { first: subnets.next()?, second: subnets.next() })
     }
 
-    fn all(self) -> impl Iterator<Item = Prefix> {
+    pub(crate) fn all(self) -> impl Iterator<Item = Prefix> {
         [Some(self.first), self.second].into_iter().flatten()
     }
 
