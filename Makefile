@@ -19,6 +19,8 @@ STORE ?=
 STACK ?=
 # Not empty: only clusters that begin with flanneld.
 FLANNEL ?=
+# The part of the mutants that `make mutants` tries: the first of 100 is 0/100.
+SHARD ?= 0/100
 # A git checkout of https://github.com/RustSec/advisory-db; without one, `make advisories` fetches it.
 ADVISORIES ?=
 
@@ -123,6 +125,12 @@ simulate: packages ## Play HISTORIES of whole clusters of NODES in virtual time,
 	    --minutes $(MINUTES) $(if $(FAULTS),--faults $(FAULTS)) $(if $(STORE),--store $(STORE)) \
 	    $(if $(STACK),--stack $(STACK)) $(if $(FLANNEL),--flannel)
 
+# The tests that use the pure code, but no kernel and no etcd.
+mutants: packages target/tools/bin/cargo-mutants ## Break the pure code in small ways, SHARD of all, and list what no test notices; an hour or so
+	$(CURDIR)/target/tools/bin/cargo-mutants mutants --package tweed --file 'src/model/**/*.rs' \
+	    --file 'src/plan/**/*.rs' --shard $(SHARD) --output target/mutants --cap-lints true \
+	    -- --lib --test plan --test properties --test scenarios
+
 fmt: ## Format the code
 	$(CARGO) fmt --all
 
@@ -170,6 +178,10 @@ target/tools/bin/cargo-fuzz:
 	@echo "installing: cargo-fuzz (into target/tools)"
 	$(CARGO) install --locked --quiet --debug --root target/tools cargo-fuzz@0.13.2
 
+target/tools/bin/cargo-mutants:
+	@echo "installing: cargo-mutants (into target/tools)"
+	$(CARGO) install --locked --quiet --debug --root target/tools cargo-mutants@27.1.0
+
 target/tools/bin/cargo-cyclonedx:
 	@echo "installing: cargo-cyclonedx (into target/tools)"
 	$(CARGO) install --locked --quiet --debug --root target/tools cargo-cyclonedx@0.5.9
@@ -184,4 +196,4 @@ packages: ## Install the Debian packages that build, tests and demo need
 runtimes: ## Install the container runtimes that the tests drive the CNI plugin with
 	@tests/packages runtimes
 
-.PHONY: help demo test clusters others check advisories bench judges judges-short judge-flannel judge-cni judge-etcd judge-kubernetes flanneld-and-judges fuzz simulate fmt binaries release tryrelease image tryimage tryapi trypage manifests packages runtimes
+.PHONY: help demo test clusters others check advisories bench judges judges-short judge-flannel judge-cni judge-etcd judge-kubernetes flanneld-and-judges fuzz simulate mutants fmt binaries release tryrelease image tryimage tryapi trypage manifests packages runtimes

@@ -29,15 +29,19 @@ pub struct Setup {
     pub nodes: usize,
     pub store: StoreKind,
     pub stack: Stack,
-    /// The backend of the stock flanneld on the first nodes, if they do not begin with `tweedd`: with
-    /// IPv4 only.
+    /// The backend of the stock flanneld on the first nodes, if they do not begin with `tweedd`.
     pub flannel: Option<Backend>,
 }
 
 impl Setup {
-    /// The config of a new cluster, and of one whose config is invalid at the end of the faults.
+    /// The config of a new cluster.
     pub fn config(self) -> Config {
         self.flannel.map_or(Config::Mixed(Backend::Vxlan), Config::Finished)
+    }
+
+    /// That of a cluster whose config is invalid at the end of the faults, or not that of all nodes.
+    pub fn last_config(self) -> Config {
+        Config::Mixed(self.flannel.unwrap_or(Backend::Vxlan))
     }
 }
 
@@ -246,8 +250,17 @@ impl Cluster {
         self.is_on("/Mixed")
     }
 
-    /// Whether the network config and all nodes have the same backend.
+    /// Whether all nodes have the same backend.
     pub fn is_uniform(&self) -> bool {
+        let mut direct = self.nodes.iter().filter_map(Node::routes_directly);
+        let first = direct.next();
+        let leases = self.leases();
+        all_have(&leases, Backend::HostGw)
+            || all_have(&leases, Backend::Vxlan) && direct.all(|it| Some(it) == first)
+    }
+
+    /// Whether all nodes have the backend of the network config.
+    pub fn follows_config(&self) -> bool {
         let is_direct = self.has_direct_routing();
         let follows = |node: &Node| node.routes_directly().is_none_or(|it| it == is_direct);
         self.has_only(Backend::HostGw)
@@ -261,8 +274,7 @@ impl Cluster {
 
     /// Whether the network config and all leases have this backend.
     pub fn has_only(&self, backend: Backend) -> bool {
-        let name = format!("\"{}\"", backend.as_str());
-        self.stored().iter().all(|(_, value)| value.contains(&name))
+        all_have(&self.stored(), backend)
     }
 
     /// The virtual time since the cluster exists.
@@ -377,6 +389,11 @@ impl Cluster {
     pub fn send(&self, from: usize, to: usize, family: Family) -> Result<Arrival, Lost> {
         self.network.segment.borrow().pod_to_pod((from, to), family)
     }
+}
+
+fn all_have(stored: &[(String, String)], backend: Backend) -> bool {
+    let name = format!("\"{}\"", backend.as_str());
+    stored.iter().all(|(_, value)| value.contains(&name))
 }
 
 /// A file system in memory, where there is one.

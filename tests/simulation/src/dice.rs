@@ -126,6 +126,14 @@ impl Fault {
     }
 }
 
+impl Fault {
+    /// Whether it may start a flanneld, or a node that a running one has to add. With another backend
+    /// in the config or in the lease, it does not.
+    const fn may_start_flanneld(self) -> bool {
+        matches!(self, Self::Kill | Self::KillAlone | Self::PowerCut | Self::Join)
+    }
+}
+
 /// How histories are thrown.
 #[derive(Clone, Debug)]
 pub struct Dice {
@@ -170,17 +178,26 @@ impl Dice {
             _ => Stack::V6,
         });
         let mut setup = Setup { nodes: self.nodes, store, stack, flannel: None };
-        let is_wanted = stack == Stack::V4 && self.faults.contains(&Fault::TakeOver);
+        let is_wanted = self.faults.contains(&Fault::TakeOver);
         if self.flannel || is_wanted && (seed / 8).is_multiple_of(WITH_FLANNEL) {
             let backends = [Backend::Vxlan, Backend::DirectRouting, Backend::HostGw];
-            let flannel = Some(backends[rng.random_range(0..backends.len())]);
-            setup = Setup { stack: Stack::V4, flannel, ..setup };
+            setup.flannel = Some(backends[rng.random_range(0..backends.len())]);
+            // Nodes without IPv4 all have the same address in etcd.
+            if stack == Stack::V6 && store == StoreKind::Etcd {
+                setup.stack = Stack::V4;
+            }
         }
-        let faults = self.faults.iter().copied().filter(|it| it.is_possible(&setup)).collect();
+        // In Kubernetes, some nodes may have a config with another backend before others have `Mixed`.
+        let beside_flannel =
+            setup.flannel == Some(Backend::Vxlan) && store == StoreKind::Etcd && rng.random();
+        let is_possible =
+            |it: &Fault| it.is_possible(&setup) && !(beside_flannel && it.may_start_flanneld());
+        let faults = self.faults.iter().copied().filter(is_possible).collect();
         let script = Script { setup, steps: Vec::new(), thrown: Vec::new() };
-        let mut throw = Throw { rng, dice: self, faults, focus, turn, last: None, script };
-        // Before the daemons start.
-        let config = throw.config();
+        let mut throw =
+            Throw { rng, dice: self, faults, focus, turn, last: None, beside_flannel, script };
+        // Before the daemons start: flanneld reads it.
+        let config = if beside_flannel { Config::Mixed(Backend::Vxlan) } else { throw.config() };
         throw.add(Duration::ZERO, Act::Configure(config));
         if throw.rng.random_bool(EDITED) && self.faults.contains(&Fault::Edit) {
             throw.happen(turn, Fault::Edit);
@@ -229,6 +246,9 @@ struct Throw<'a> {
     focus: usize,
     turn: Duration,
     last: Option<Fault>,
+    /// Whether a cluster that begins with flanneld changes to host-gw while some of its nodes have
+    /// flanneld, which ignores that.
+    beside_flannel: bool,
     script: Script,
 }
 
@@ -440,14 +460,12 @@ impl Throw<'_> {
 
     /// Flanneld reads the config when it starts, and the backend decides which peers it knows.
     fn config(&mut self) -> Config {
-        if let Some(backend) = self.script.setup.flannel {
-            return self.one_of([Config::Mixed(backend), Config::Finished(backend)]);
-        }
-        match self.rng.random_range(0..4) {
-            0 => Config::Mixed(Backend::Vxlan),
-            1 => Config::Mixed(Backend::DirectRouting),
-            2 => Config::Mixed(Backend::HostGw),
-            _ => Config::Rollout(self.rng.random_range(0..=100)),
+        let rollout = Config::Rollout(self.rng.random_range(0..=100));
+        let [tunnel, direct] = [Backend::Vxlan, Backend::HostGw].map(Config::Mixed);
+        match self.script.setup.flannel {
+            Some(_) if self.beside_flannel => self.one_of([tunnel, direct, rollout]),
+            Some(backend) => self.one_of([Config::Mixed(backend), Config::Finished(backend)]),
+            None => self.one_of([tunnel, Config::Mixed(Backend::DirectRouting), direct, rollout]),
         }
     }
 
@@ -469,8 +487,8 @@ impl Throw<'_> {
 
 /// How many commands at most are between the first and the last one of a migration.
 const COMMANDS: usize = 6;
-/// One of this many clusters with IPv4 begins with flanneld.
-const WITH_FLANNEL: u64 = 8;
+/// One of this many clusters begins with flanneld.
+const WITH_FLANNEL: u64 = 16;
 /// How many nodes `tweedd` takes over while faults happen.
 const TAKEN_OVER: f64 = 0.7;
 const MOMENT: Duration = Duration::from_millis(20);

@@ -1,5 +1,4 @@
-//! Stock flanneld, as far as its lease and its routes go, with IPv4: a node before `tweedd` takes it
-//! over.
+//! Stock flanneld, as far as its lease and its routes go: a node before `tweedd` takes it over.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +15,7 @@ use tweed_cni::subnet_env::previous_subnets;
 use tweed_model::ModelKernel;
 
 use crate::act::Backend;
-use crate::packets::stack::{UNDERLAY, VNI, tunnel};
+use crate::packets::stack::{Pods, Stack, UNDERLAY, VNI, address, subnet, tunnel};
 use crate::store::Store;
 use crate::store::etcd::{CONFIG, LEASES};
 use crate::store::kubernetes::annotation;
@@ -34,9 +33,11 @@ pub struct Flanneld {
 /// The machine that it runs on.
 pub(crate) struct Machine<'a> {
     pub(crate) kernel: &'a ModelKernel,
-    pub(crate) address: IpAddr,
-    /// Of a new tunnel device.
-    pub(crate) mac: MacAddr,
+    /// The last byte of its addresses.
+    pub(crate) address: u8,
+    pub(crate) stack: Stack,
+    /// How often it has booted: new tunnel devices have other MAC addresses than before.
+    pub(crate) boots: u32,
     pub(crate) subnet_file: &'a Path,
     pub(crate) index: usize,
     /// The file of the network config in Kubernetes.
@@ -46,14 +47,16 @@ pub(crate) struct Machine<'a> {
 #[derive(Debug)]
 struct Network {
     backend: Backend,
-    own: Prefix,
-    /// The peers of its backend that it has programmed.
+    own: Pods,
+    /// The peers of its backend that it has programmed, by their subnets of each family.
     peers: BTreeMap<Prefix, Peer>,
 }
 
+/// What a lease has of one family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Peer {
     subnet: Prefix,
+    backend: String,
     address: IpAddr,
     /// Of its tunnel device, if it has one.
     mac: Option<MacAddr>,
@@ -61,7 +64,18 @@ struct Peer {
 
 /// The term of a lease, in seconds.
 const TERM: i64 = 86_400;
+/// Of the tunnel devices of both families.
 const MTU: u32 = 1450;
+
+impl Machine<'_> {
+    /// The MAC address of a new tunnel device.
+    fn new_mac(&self, family: Family) -> MacAddr {
+        let family = u8::from(family == Family::V6);
+        let [.., boot] = self.boots.to_be_bytes();
+        let [.., index] = self.index.to_be_bytes();
+        MacAddr::new([0x0e, 0xf1, family, 0, boot, index])
+    }
+}
 
 impl Flanneld {
     pub(crate) fn start(&mut self) {
@@ -92,71 +106,69 @@ impl Network {
     fn begin(store: &Store, machine: &Machine<'_>) -> Option<Self> {
         let backend = backend(&config(store, machine)?)?;
         let own = choose(store, machine)?;
-        let data = (backend != Backend::HostGw).then(|| {
-            let mac = device(machine, own);
-            json!({ "VNI": VNI, "VtepMAC": mac.to_string() })
-        });
-        publish(store, machine, (own, backend.as_str(), data));
-        let (gateway, len) = (own.nth(1), own.prefix_len());
-        let text = format!(
-            "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET={gateway}/{len}\nFLANNEL_MTU={MTU}\nFLANNEL_IPMASQ=true\n"
-        );
-        fs::write(machine.subnet_file, text).ok()?;
+        publish(store, machine, own, backend);
+        fs::write(machine.subnet_file, subnet_file(own)).ok()?;
         Some(Self { backend, own, peers: BTreeMap::new() })
     }
 
-    fn follow(&mut self, leases: &BTreeMap<Prefix, Value>, kernel: &ModelKernel) {
-        let peers = leases.iter().filter(|(subnet, _)| **subnet != self.own);
-        let peers = peers.filter_map(|(subnet, value)| Some((*subnet, self.peer(*subnet, value)?)));
-        let peers: BTreeMap<Prefix, Peer> = peers.collect();
+    fn follow(&mut self, leases: &BTreeMap<Prefix, Peer>, kernel: &ModelKernel) {
+        let (own, backend) = (self.own, self.backend);
+        let is_peer = |peer: &Peer| own.all().all(|own| own != peer.subnet);
+        let peers = leases.iter().filter(|(_, peer)| is_peer(peer));
+        let peers = peers.filter(|(_, peer)| peer.backend == backend.as_str());
+        let peers: BTreeMap<Prefix, Peer> = peers.map(|(at, it)| (*at, it.clone())).collect();
         for (subnet, peer) in &peers {
             if self.peers.get(subnet) != Some(peer) {
-                self.add(peer, kernel);
+                for entry in entries(backend, peer) {
+                    kernel.set(entry);
+                }
             }
         }
         // Those that have another backend now are ignored: what is programmed for them stays.
-        let gone = self.peers.values().filter(|peer| !leases.contains_key(&peer.subnet));
-        gone.for_each(|peer| self.remove(peer, kernel));
+        for gone in self.peers.values().filter(|peer| !leases.contains_key(&peer.subnet)) {
+            for entry in entries(backend, gone) {
+                kernel.lose(&entry.key());
+            }
+        }
         self.peers.retain(|subnet, _| leases.contains_key(subnet));
         self.peers.extend(peers);
     }
+}
 
-    /// None if it has another backend.
-    fn peer(&self, subnet: Prefix, value: &Value) -> Option<Peer> {
-        let mac = value.pointer("/BackendData/VtepMAC").and_then(Value::as_str);
-        let is_ours = value["BackendType"] == self.backend.as_str();
-        let address = value["PublicIP"].as_str()?.parse().ok()?;
-        let mac = mac.and_then(|mac| mac.parse().ok());
-        is_ours.then_some(Peer { subnet, address, mac })
-    }
-
-    fn add(&self, peer: &Peer, kernel: &ModelKernel) {
-        self.entries(peer).into_iter().for_each(|entry| kernel.set(entry));
-    }
-
-    fn remove(&self, peer: &Peer, kernel: &ModelKernel) {
-        self.entries(peer).iter().for_each(|entry| kernel.lose(&entry.key()));
-    }
-
-    /// In the order in which flannel adds them.
-    fn entries(&self, peer: &Peer) -> Vec<Entry> {
-        let Peer { subnet, address, mac } = peer.clone();
-        let route = |route: Route| Entry::Route(Route { protocol: PROTOCOL_BOOT, ..route });
-        match (self.backend, mac) {
-            (Backend::Vxlan, Some(mac)) => {
-                let (link, gateway) = (tunnel(Family::V4), subnet.base());
-                let neighbour =
-                    Neighbour { link: link.clone(), address: gateway, mac, permanent: true };
-                let fdb = Fdb { link: link.clone(), mac, destination: address };
-                let route = route(Route::via(subnet, gateway, link).onlink());
-                vec![Entry::Neighbour(neighbour), Entry::Fdb(fdb), route]
-            }
-            (Backend::Vxlan, None) => Vec::new(),
-            (Backend::DirectRouting | Backend::HostGw, _) => {
-                vec![route(Route::via(subnet, address, LinkName::new(UNDERLAY)))]
-            }
+/// What is programmed for a peer, in the order in which flannel adds it.
+fn entries(backend: Backend, peer: &Peer) -> Vec<Entry> {
+    let Peer { subnet, address, mac, .. } = peer.clone();
+    let route = |route: Route| Entry::Route(Route { protocol: PROTOCOL_BOOT, ..route });
+    match (backend, mac) {
+        (Backend::Vxlan, Some(mac)) => {
+            let (link, gateway) = (tunnel(subnet.family()), subnet.base());
+            let neighbour =
+                Neighbour { link: link.clone(), address: gateway, mac, permanent: true };
+            let fdb = Fdb { link: link.clone(), mac, destination: address };
+            let route = route(Route::via(subnet, gateway, link).onlink());
+            vec![Entry::Neighbour(neighbour), Entry::Fdb(fdb), route]
+        }
+        (Backend::Vxlan, None) => Vec::new(),
+        (Backend::DirectRouting | Backend::HostGw, _) => {
+            vec![route(Route::via(subnet, address, LinkName::new(UNDERLAY)))]
         }
     }
+}
+
+fn subnet_file(own: Pods) -> String {
+    let of_family = |subnet: Prefix| {
+        let (gateway, len) = (subnet.gateway(), subnet.prefix_len());
+        match subnet.family() {
+            Family::V4 => {
+                format!("FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET={gateway}/{len}\n")
+            }
+            Family::V6 => {
+                format!("FLANNEL_IPV6_NETWORK=fd00:244::/48\nFLANNEL_IPV6_SUBNET={gateway}/{len}\n")
+            }
+        }
+    };
+    let subnets: String = own.all().map(of_family).collect();
+    format!("{subnets}FLANNEL_MTU={MTU}\nFLANNEL_IPMASQ=true\n")
 }
 
 /// The backend of a network config.
@@ -178,94 +190,152 @@ fn config(store: &Store, machine: &Machine<'_>) -> Option<Value> {
     serde_json::from_str(&text).ok()
 }
 
-/// All leases, each as its value in etcd.
-fn leases(store: &Store) -> BTreeMap<Prefix, Value> {
+/// All leases, by their subnets of each family.
+fn leases(store: &Store) -> BTreeMap<Prefix, Peer> {
+    let mut all = BTreeMap::new();
+    let mut add = |pods: Pods, of: &dyn Fn(&str) -> Option<Value>| {
+        all.extend(pods.all().filter_map(|subnet| Some((subnet, peer(subnet, of)?))));
+    };
     match store {
         Store::Etcd(etcd) => {
-            let lease = |(key, value): &(String, String)| {
-                let subnet = key.rsplit_once('/')?.1.replace('-', "/").parse().ok()?;
-                Some((subnet, serde_json::from_str(value).ok()?))
-            };
-            etcd.texts(LEASES).iter().filter_map(lease).collect()
+            for (key, value) in etcd.texts(LEASES) {
+                let value = serde_json::from_str::<Value>(&value).unwrap_or_default();
+                if let Some(pods) = pods_of_key(&key) {
+                    add(pods, &|name| value.get(name).cloned());
+                }
+            }
         }
         Store::Kubernetes(kubernetes) => {
-            let lease = |node: &Value| {
-                let subnet = node.pointer("/spec/podCIDR")?.as_str()?.parse().ok()?;
-                let of = |key| annotation(node, key)?.as_str();
-                let data: Option<Value> =
-                    of("backend-data").and_then(|data| serde_json::from_str(data).ok());
-                let value = json!({
-                    "PublicIP": of("public-ip")?,
-                    "BackendType": of("backend-type")?,
-                    "BackendData": data,
-                });
-                Some((subnet, value))
-            };
-            kubernetes.nodes().iter().filter_map(lease).collect()
+            for node in kubernetes.nodes() {
+                let of = |name: &str| {
+                    let text = annotation(&node, annotation_of(name)?)?.as_str()?;
+                    let is_json = name.ends_with("Data");
+                    if is_json { serde_json::from_str(text).ok() } else { Some(json!(text)) }
+                };
+                if let Some(pods) = pods_of_node(&node) {
+                    add(pods, &of);
+                }
+            }
         }
+    }
+    all
+}
+
+/// By the fields that a lease has in etcd.
+fn peer(subnet: Prefix, of: &dyn Fn(&str) -> Option<Value>) -> Option<Peer> {
+    let (address, data) = fields(subnet.family());
+    let address = of(address)?.as_str()?.parse().ok()?;
+    let backend = of("BackendType")?.as_str()?.to_owned();
+    let mac = of(data).and_then(|data| data.get("VtepMAC")?.as_str()?.parse().ok());
+    Some(Peer { subnet, backend, address, mac })
+}
+
+/// The fields of a lease in etcd that have the address of the node, and the data of its backend.
+const fn fields(family: Family) -> (&'static str, &'static str) {
+    match family {
+        Family::V4 => ("PublicIP", "BackendData"),
+        Family::V6 => ("PublicIPv6", "BackendV6Data"),
     }
 }
 
-/// In etcd the subnet of the lease with its address, else that of the subnet file, else a free one; in
-/// Kubernetes that of its Node.
-fn choose(store: &Store, machine: &Machine<'_>) -> Option<Prefix> {
-    if let Store::Kubernetes(kubernetes) = store {
-        let node = kubernetes.node(machine.index)?;
-        return node.pointer("/spec/podCIDR")?.as_str()?.parse().ok();
-    }
-    let (leases, address) = (leases(store), machine.address.to_string());
-    let own = leases.iter().find(|(_, value)| value["PublicIP"] == address.as_str());
-    let own = own.map(|(subnet, _)| *subnet);
+/// The annotation of a Node for a field of a lease in etcd.
+fn annotation_of(field: &str) -> Option<&'static str> {
+    Some(match field {
+        "PublicIP" => "public-ip",
+        "PublicIPv6" => "public-ipv6",
+        "BackendType" => "backend-type",
+        "BackendData" => "backend-data",
+        "BackendV6Data" => "backend-v6-data",
+        _ => return None,
+    })
+}
+
+fn pods_of_key(key: &str) -> Option<Pods> {
+    let subnets = key.rsplit_once('/')?.1.split('&');
+    Pods::new(subnets.filter_map(|subnet| subnet.replace('-', "/").parse().ok()))
+}
+
+fn pods_of_node(node: &Value) -> Option<Pods> {
+    let subnets = node.pointer("/spec/podCIDRs")?.as_array()?.iter();
+    Pods::new(subnets.filter_map(|subnet| subnet.as_str()?.parse().ok()))
+}
+
+/// In etcd the subnets of the lease with its address, else those of the subnet file, else free ones; in
+/// Kubernetes those of its Node.
+fn choose(store: &Store, machine: &Machine<'_>) -> Option<Pods> {
+    let etcd = match store {
+        Store::Kubernetes(kubernetes) => return pods_of_node(&kubernetes.node(machine.index)?),
+        Store::Etcd(etcd) => etcd,
+    };
+    let (leases, first) = (leases(store), machine.stack.first());
+    let is_own = |pods: &Pods| {
+        let own = pods.of(first).and_then(|subnet| leases.get(&subnet));
+        own.is_some_and(|own| own.address == address(first, machine.address))
+    };
+    let all = etcd.texts(LEASES);
+    let own = all.iter().filter_map(|(key, _)| pods_of_key(key)).find(is_own);
     let is_free = |subnet: &Prefix| !leases.contains_key(subnet);
     let previous = previous_subnets(machine.subnet_file).unwrap_or_default();
-    let previous = previous.into_iter().map(Prefix::from).find(is_free);
-    let mut all = (1..=255).filter_map(|number| format!("10.244.{number}.0/24").parse().ok());
-    own.or(previous).or_else(|| all.find(is_free))
+    let previous = Pods::new(previous.into_iter().map(Prefix::from));
+    let previous = previous.filter(|pods| pods.all().all(|subnet| is_free(&subnet)));
+    let free = || {
+        let of_family =
+            |family: &Family| (1..=255).filter_map(|number| subnet(*family, number)).find(is_free);
+        Pods::new(machine.stack.families().iter().filter_map(of_family))
+    };
+    own.or(previous).or_else(free)
 }
 
-fn publish(
-    store: &Store,
-    machine: &Machine<'_>,
-    (subnet, backend, data): (Prefix, &str, Option<Value>),
-) {
-    let address = machine.address.to_string();
-    match store {
-        Store::Etcd(etcd) => {
-            let mut value =
-                json!({ "PublicIP": address, "PublicIPv6": null, "BackendType": backend });
-            if let Some(data) = data {
-                value["BackendData"] = data;
-            }
-            let key = format!("{LEASES}{}-{}", subnet.base(), subnet.prefix_len());
-            etcd.put(&key, value.to_string(), Some(TERM));
-        }
-        Store::Kubernetes(kubernetes) => {
-            let data = data.unwrap_or_default().to_string();
-            let annotations = [
-                ("public-ip", address.as_str()),
-                ("backend-type", backend),
-                ("backend-data", &data),
-                ("kube-subnet-manager", "true"),
-            ];
-            for (key, value) in annotations {
-                kubernetes.annotate(machine.index, key, value);
-            }
+fn publish(store: &Store, machine: &Machine<'_>, own: Pods, backend: Backend) {
+    let mut lease =
+        json!({ "PublicIP": null, "PublicIPv6": null, "BackendType": backend.as_str() });
+    for subnet in own.all() {
+        let (address_of, data_of) = fields(subnet.family());
+        lease[address_of] = json!(address(subnet.family(), machine.address));
+        if backend != Backend::HostGw {
+            let mac = device(machine, subnet);
+            lease[data_of] = json!({ "VNI": VNI, "VtepMAC": mac.to_string() });
         }
     }
+    if own.of(Family::V4).is_none() && backend == Backend::HostGw {
+        lease["PublicIP"] = json!(Family::V4.unspecified());
+    }
+    match store {
+        Store::Etcd(etcd) => {
+            etcd.put(&format!("{LEASES}{}", key_of(own)), lease.to_string(), Some(TERM));
+        }
+        Store::Kubernetes(kubernetes) => {
+            for (field, value) in lease.as_object().into_iter().flatten() {
+                let text = value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned);
+                if let Some(key) = annotation_of(field).filter(|_| !value.is_null()) {
+                    kubernetes.annotate(machine.index, key, &text);
+                }
+            }
+            kubernetes.annotate(machine.index, "kube-subnet-manager", "true");
+        }
+    }
+}
+
+fn key_of(own: Pods) -> String {
+    let parts: Vec<String> =
+        own.all().map(|subnet| format!("{}-{}", subnet.base(), subnet.prefix_len())).collect();
+    parts.join("&")
 }
 
 /// Creates the tunnel device, unless there is one; returns its MAC address.
 fn device(machine: &Machine<'_>, subnet: Prefix) -> MacAddr {
-    let (name, kernel) = (tunnel(Family::V4), machine.kernel);
+    let (family, kernel) = (subnet.family(), machine.kernel);
+    let (name, local) = (tunnel(family), Some(address(family, machine.address)));
     let found = kernel.read_state(|state| match state.get(&Key::Link(name.clone())) {
         Some(Entry::Link(link)) => Some(link.mac),
         _ => None,
     });
+    let mac = found.unwrap_or_else(|| machine.new_mac(family));
     if found.is_none() {
         let vxlan = Vxlan {
             vni: VNI,
             underlay: Some(LinkName::new(UNDERLAY)),
-            local: Some(machine.address),
+            local,
             port: 8472,
             learning: false,
             gbp: false,
@@ -273,9 +343,9 @@ fn device(machine: &Machine<'_>, subnet: Prefix) -> MacAddr {
             l2miss: false,
         };
         let kind = LinkKind::Vxlan(Box::new(vxlan));
-        let (name, mac) = (name.clone(), machine.mac);
-        kernel.set(Entry::Link(Link { name, kind, mtu: MTU, mac, up: true }));
+        kernel.set(Entry::Link(Link { name: name.clone(), kind, mtu: MTU, mac, up: true }));
     }
-    kernel.set(Entry::Address(Address { link: name, address: subnet.base(), prefix_len: 32 }));
-    found.unwrap_or(machine.mac)
+    let (address, prefix_len) = (subnet.base(), family.width());
+    kernel.set(Entry::Address(Address { link: name, address, prefix_len }));
+    mac
 }

@@ -194,9 +194,9 @@ impl History {
     fn heal(&mut self) -> io::Result<()> {
         self.cluster.end_commands();
         self.cluster.store.set_health(Health::Up);
-        let is_split = self.cluster.is_mixed() == Some(false) && !self.cluster.is_uniform();
+        let is_split = self.cluster.is_mixed() == Some(false) && !self.cluster.follows_config();
         if is_split || !self.cluster.is_configured() {
-            let config = self.cluster.setup.config();
+            let config = self.cluster.setup.last_config();
             self.cluster.configure(config);
             self.judge.take(&Act::Configure(config), &self.cluster);
         }

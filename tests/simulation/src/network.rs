@@ -1,5 +1,6 @@
 //! Links between a node and the store, whose state the dice set.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ pub struct Link {
 struct Shared {
     state: Mutex<LinkState>,
     changed: Notify,
+    requests: AtomicU64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,6 +50,16 @@ impl Link {
     pub fn set(&self, state: LinkState) {
         *self.shared.state.lock().unwrap_or_else(PoisonError::into_inner) = state;
         self.shared.changed.notify_waiters();
+    }
+
+    /// Counts a request, whatever becomes of it.
+    pub fn count(&self) {
+        self.shared.requests.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The number of requests of this node so far.
+    pub fn requests(&self) -> u64 {
+        self.shared.requests.load(Ordering::Relaxed)
     }
 
     /// Takes a message across; an error if the connection ends first.

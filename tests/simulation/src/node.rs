@@ -53,16 +53,12 @@ pub struct Node {
     /// Why its daemons have ended by themselves.
     pub ends: Vec<String>,
     restart: Option<Instant>,
-    pods: RefCell<Option<ReadPods>>,
+    pods: LastRead<Option<Pods>>,
+    saved: LastRead<Rc<Checkpoint>>,
 }
 
-/// What was read in the subnet file last.
-#[derive(Clone, Copy)]
-struct ReadPods {
-    /// Its inode, and the time of its last change.
-    version: (u64, SystemTime),
-    pods: Option<Pods>,
-}
+/// What was read in a file last, with its inode and the time of its last change.
+type LastRead<T> = RefCell<Option<((u64, SystemTime), T)>>;
 
 /// The file of the checkpoint.
 const CHECKPOINT: &str = "state.json";
@@ -120,6 +116,7 @@ impl Node {
             ends: Vec::new(),
             restart: None,
             pods: RefCell::default(),
+            saved: RefCell::default(),
         })
     }
 
@@ -157,12 +154,12 @@ impl Node {
     }
 
     fn run_flanneld(&mut self, store: &Store) {
-        let (subnet_file, address) = (self.subnet_file(), self.first_address());
-        let mac = format!("0e:f1:00:00:{:02x}:{:02x}", self.boots, self.index);
-        let Self { flannel: Some(flannel), kernel, link, config, index, .. } = self else { return };
-        if let (LinkState::Open, Ok(mac)) = (link.state(), mac.parse()) {
-            let (index, subnet_file) = (*index, &subnet_file);
-            flannel.step(store, &Machine { kernel, address, mac, subnet_file, index, config });
+        let subnet_file = &self.subnet_file();
+        let Self { address, stack, boots, index, .. } = *self;
+        let Self { flannel: Some(flannel), kernel, link, config, .. } = self else { return };
+        if link.state() == LinkState::Open {
+            let machine = Machine { kernel, address, stack, boots, subnet_file, index, config };
+            flannel.step(store, &machine);
         }
     }
 
@@ -320,15 +317,11 @@ impl Node {
 
     /// The subnets of its pods, by the file that the CNI plugin reads.
     pub fn pods(&self) -> Option<Pods> {
-        let file = fs::metadata(self.subnet_file()).ok()?;
-        let version = (file.ino(), file.modified().ok()?);
-        let mut read = self.pods.borrow_mut();
-        if read.is_none_or(|read| read.version != version) {
-            let subnets = tweed_cni::subnet_env::previous_subnets(&self.subnet_file()).ok()?;
-            let pods = Pods::new(subnets.into_iter().map(Prefix::from));
-            *read = Some(ReadPods { version, pods });
-        }
-        read.and_then(|read| read.pods)
+        let read = |file: &Path| {
+            let subnets = tweed_cni::subnet_env::previous_subnets(file).ok()?;
+            Some(Pods::new(subnets.into_iter().map(Prefix::from)))
+        };
+        read_changed(&self.pods, &self.subnet_file(), read)?
     }
 
     /// A part of the name of the lease of its pods.
@@ -337,8 +330,9 @@ impl Node {
     }
 
     /// What it has saved.
-    pub fn checkpoint(&self) -> Option<Checkpoint> {
-        checkpoint::load(&self.disk.join(CHECKPOINT)).ok().flatten()
+    pub fn checkpoint(&self) -> Option<Rc<Checkpoint>> {
+        let read = |file: &Path| checkpoint::load(file).ok().flatten().map(Rc::new);
+        read_changed(&self.saved, &self.disk.join(CHECKPOINT), read)
     }
 
     /// Whether the config that it has applied has `DirectRouting`; none without a checkpoint.
@@ -359,6 +353,15 @@ impl Node {
     /// Whether its disk names no subnet.
     pub fn is_empty(&self) -> bool {
         self.pods().is_none() && !self.remembers()
+    }
+
+    /// Whether its kernel has the rules of tweed that translate addresses.
+    pub fn has_rules(&self, family: Family) -> bool {
+        let is_it = |entry: &Entry| match entry {
+            Entry::Table(table) => table.name.family == family && !table.has_peers(),
+            _ => false,
+        };
+        self.kernel.read_state(|state| state.entries().any(is_it))
     }
 
     /// Whether its daemon runs, or flanneld.
@@ -414,6 +417,21 @@ impl Node {
         store.connect(&mut options.store, &self.link);
         options
     }
+}
+
+/// Reads a file, unless it is as it was when it was read last.
+fn read_changed<T: Clone>(
+    last: &LastRead<T>,
+    file: &Path,
+    read: impl FnOnce(&Path) -> Option<T>,
+) -> Option<T> {
+    let metadata = fs::metadata(file).ok()?;
+    let version = (metadata.ino(), metadata.modified().ok()?);
+    let mut last = last.borrow_mut();
+    if last.as_ref().is_none_or(|(before, _)| *before != version) {
+        *last = read(file).map(|content| (version, content));
+    }
+    last.as_ref().map(|(_, content)| content.clone())
 }
 
 impl Run {

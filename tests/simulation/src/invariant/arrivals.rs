@@ -23,6 +23,9 @@ pub(crate) struct Arrivals {
 
 struct Open {
     connection: Connection,
+    /// Whether it was opened before the rules of tweed were there, after flanneld: what others
+    /// masquerade ends with a change of path.
+    is_of_flannel: bool,
     /// The numbers of changes of the kernels of both nodes at the last exchange; none if it has to
     /// be repeated.
     seen: Option<[u64; 2]>,
@@ -78,20 +81,30 @@ impl Arrivals {
         let segment = cluster.network.segment.borrow();
         let now = Some([from, to].map(|index| cluster.nodes[index].kernel.changes()));
         for client in Client::ALL {
-            let open = match self.open.entry((from, to, client, family)) {
+            let key = (from, to, client, family);
+            let open = match self.open.entry(key) {
                 Entry::Occupied(open) => open.into_mut(),
                 Entry::Vacant(place) => {
                     let opened = segment.connect(client, (from, to), family);
                     let failed = |reason| Failed { client, connection: None, reason };
-                    place.insert(Open { connection: opened.map_err(failed)?, seen: None })
+                    let connection = opened.map_err(failed)?;
+                    let is_of_flannel =
+                        cluster.setup.flannel.is_some() && !cluster.nodes[from].has_rules(family);
+                    place.insert(Open { connection, is_of_flannel, seen: None })
                 }
             };
-            if open.seen != now {
-                let connection = &open.connection;
-                let failed =
-                    |reason| Failed { client, connection: Some(connection.clone()), reason };
-                segment.exchange(connection).map_err(failed)?;
-                open.seen = now;
+            if open.seen == now {
+                continue;
+            }
+            match segment.exchange(&open.connection) {
+                Ok(()) => open.seen = now,
+                Err(Broken::OtherLink) if open.is_of_flannel => {
+                    self.open.remove(&key);
+                }
+                Err(reason) => {
+                    let connection = Some(open.connection.clone());
+                    return Err(Failed { client, connection, reason });
+                }
             }
         }
         Ok(())

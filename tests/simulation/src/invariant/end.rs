@@ -131,7 +131,7 @@ impl Judge {
 
     fn checkpoints(&self, cluster: &Cluster) -> Option<Violation> {
         self.lasting(cluster).find_map(|node| {
-            let saved = node.checkpoint().and_then(|it| it.local.own);
+            let saved = node.checkpoint().and_then(|it| it.local.own.clone());
             let backends = saved.iter().flat_map(|own| &own.endpoints);
             let backends: Vec<&str> = backends.map(|end| end.backend.as_str()).collect();
             let mut leases = cluster.leases_of(node);

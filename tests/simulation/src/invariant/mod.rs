@@ -2,12 +2,14 @@
 
 mod arrivals;
 mod end;
+mod load;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
 use self::arrivals::Arrivals;
+use self::load::Load;
 use crate::act::{Act, EtcdAct, KernelAct, MachineId, SegmentAct};
 use crate::cluster::Cluster;
 use crate::network::LinkState;
@@ -59,6 +61,7 @@ pub struct Judge {
     /// The nodes that have, or had, an address.
     addresses: BTreeMap<u8, BTreeSet<usize>>,
     arrivals: Arrivals,
+    load: Load,
 }
 
 /// How long a node has to run undisturbed, at a stretch, until its paths are judged again.
@@ -71,6 +74,7 @@ struct Debt {
 const PATHS: &str = "pods of two nodes reach each other";
 const CONNECTIONS: &str = "connections of nodes, and by ports of nodes, with pods stay open";
 const SUBNETS: &str = "the subnet of a node never changes";
+const LOAD: &str = "a daemon asks its store and its kernel only so often";
 
 /// The time in which the daemon of a node repairs its kernel.
 const REPAIR: Duration = Duration::from_secs(3);
@@ -106,6 +110,7 @@ impl Judge {
             unproved: BTreeSet::new(),
             addresses: BTreeMap::new(),
             arrivals: Arrivals::default(),
+            load: Load::default(),
         };
         cluster.nodes.iter().for_each(|node| judge.add(node));
         judge
@@ -157,10 +162,11 @@ impl Judge {
             | Act::Kernel(node, KernelAct::MakeStrict)
             | Act::LinkDown(node, _)
             | Act::LinkUp(node, _) => self.excuse(*node, REPAIR),
+            Act::TakeOver(node) | Act::Upgrade(node) => {
+                self.restart(&cluster.nodes[*node], cluster);
+            }
             Act::Kill(_)
             | Act::Start(_)
-            | Act::TakeOver(_)
-            | Act::Upgrade(_)
             | Act::Stop(_)
             | Act::Continue(_)
             | Act::PowerOn(_)
@@ -175,12 +181,25 @@ impl Judge {
 
     /// Without `Mixed`, nodes of different backends do not reach each other; nor do those that differ in
     /// `DirectRouting`, if their filters are strict. An edit that removes `Mixed` waits at nodes that have
-    /// it, over restarts too, so it excuses only those that do not.
+    /// it, over restarts too, and an edit of the backend waits at nodes without `Mixed` until their next
+    /// start.
     fn configure(&mut self, cluster: &Cluster) {
         self.is_mixed &= cluster.is_mixed() != Some(false);
-        if !self.is_mixed && !cluster.is_uniform() {
+        if self.is_mixed {
+            return;
+        }
+        if !cluster.is_uniform() {
             let without = cluster.nodes.iter().filter(|node| !node.is_mixed());
             without.for_each(|node| self.need_store(node.index));
+        }
+        let waiting = cluster.nodes.iter().filter(|node| !node.is_running());
+        waiting.for_each(|node| self.restart(node, cluster));
+    }
+
+    /// The daemon of a node starts, and may apply an edit of the backend.
+    fn restart(&mut self, node: &Node, cluster: &Cluster) {
+        if !self.is_mixed && !node.is_mixed() && !cluster.follows_config() {
+            self.need_store(node.index);
         }
     }
 
@@ -361,7 +380,9 @@ impl Judge {
 
     /// Judges this moment.
     pub fn look(&mut self, cluster: &Cluster) -> Option<Violation> {
-        self.paths(cluster).or_else(|| self.subnets(cluster))
+        self.configure(cluster);
+        let asked = self.load.check(cluster).map(|detail| violation(LOAD, cluster, detail));
+        asked.or_else(|| self.paths(cluster)).or_else(|| self.subnets(cluster))
     }
 
     fn paths(&mut self, cluster: &Cluster) -> Option<Violation> {

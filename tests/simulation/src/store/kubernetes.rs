@@ -64,6 +64,7 @@ impl Kubernetes {
     /// A machine joins the cluster, which assigns a subnet to it.
     pub fn add_node(&self, index: usize) {
         let subnets = self.stack.subnets(index + 1);
+        let subnets: Vec<String> = subnets.iter().map(ToString::to_string).collect();
         let subnets: Vec<&str> = subnets.iter().map(String::as_str).collect();
         self.server.add_node(&name(index), &subnets);
     }
@@ -199,6 +200,7 @@ impl Service<Request<Body>> for Connection {
 impl Connection {
     async fn answer(&self, request: Request<Body>) -> io::Result<Answer> {
         let Self { kubernetes, link } = self;
+        link.count();
         let closings = kubernetes.closings.subscribe();
         if kubernetes.health() == Health::Down {
             return Err(io::ErrorKind::ConnectionRefused.into());

@@ -48,6 +48,7 @@ impl Connection {
 
     /// Takes a request across, has it answered, and takes the answer back.
     async fn answer<T>(&self, answer: impl FnOnce(&mut State) -> Changed<T>) -> Outcome<T> {
+        self.link.count();
         self.link.cross(Direction::Request).await.map_err(|_| closed())?;
         think(self.etcd.health()).await;
         match self.etcd.health() {
