@@ -52,9 +52,6 @@ Exit codes:
 
 docs/guides/doctor.md describes each finding under its id.";
 
-/// The checkpoint of the systemd unit and the manifests, below the root. A reboot keeps it.
-const LASTING: &str = "var/lib/tweed/state.json";
-
 /// The findings.
 #[derive(Serialize)]
 pub(super) struct Diagnosis {
@@ -136,7 +133,7 @@ impl DoctorOptions {
         match unanswered {
             Unanswered::Forbidden(_) => DaemonState::Forbidden,
             Unanswered::Absent(_) => {
-                let left = [socket, files.state_file(), self.root.join(LASTING)];
+                let left = [socket, files.state_file(), self.root.join(node::LASTING)];
                 let left = left.into_iter().find(|file| file.exists());
                 left.map_or(DaemonState::Absent, |file| {
                     DaemonState::Ended(file.display().to_string())

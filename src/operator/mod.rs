@@ -240,6 +240,17 @@ mod tests {
         let derived = files("tweedctl status --subnet-file /run/a/b.env");
         assert_eq!(derived.socket(), PathBuf::from("/run/a/b.sock"));
         assert_eq!(derived.state_file(), PathBuf::from("/run/a/b.state.json"));
+        // The unit and the manifests keep the checkpoint over a reboot.
+        let root = tempfile::tempdir().unwrap();
+        let subnet_file = root.path().join("run/flannel/subnet.env");
+        let usual = files(&format!("tweedctl status --subnet-file {}", subnet_file.display()));
+        let lasting = root.path().join("var/lib/tweed/state.json");
+        assert_eq!(usual.state_file(), subnet_file.with_extension("state.json"));
+        for file in [&lasting, &usual.state_file()] {
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(file, "").unwrap();
+            assert_eq!(usual.state_file(), *file);
+        }
         let named = files("tweedctl --socket /s --state-file /t status");
         assert_eq!((named.socket(), named.state_file()), ("/s".into(), "/t".into()));
     }

@@ -26,7 +26,7 @@ pub(super) struct Files {
     /// Control socket [default: subnet.sock next to the subnet file]
     #[arg(long, global = true, value_name = "PATH", alias = "control-socket")]
     socket: Option<PathBuf>,
-    /// Checkpoint [default: subnet.state.json next to the subnet file]
+    /// Checkpoint [default: next to the subnet file, or that of the unit]
     #[arg(long, global = true, value_name = "PATH")]
     state_file: Option<PathBuf>,
 }
@@ -36,10 +36,21 @@ impl Files {
         self.socket.clone().unwrap_or_else(|| self.subnet_file.with_extension("sock"))
     }
 
+    /// The named checkpoint, or that of the daemon's default, or, if there is none, that of the unit
+    /// and the manifests on the same host.
     pub(super) fn state_file(&self) -> PathBuf {
-        self.state_file.clone().unwrap_or_else(|| self.subnet_file.with_extension("state.json"))
+        let next_to_it = || self.subnet_file.with_extension("state.json");
+        let lasting = || {
+            let is_usual = self.subnet_file.ends_with("run/flannel/subnet.env");
+            let root = self.subnet_file.ancestors().nth(3).filter(|_| is_usual)?;
+            Some(root.join(LASTING)).filter(|lasting| !next_to_it().exists() && lasting.exists())
+        };
+        self.state_file.clone().or_else(lasting).unwrap_or_else(next_to_it)
     }
 }
+
+/// The checkpoint of the systemd unit and the manifests, below the root. A reboot keeps it.
+pub(super) const LASTING: &str = "var/lib/tweed/state.json";
 
 /// Where container runtimes find CNI configs and plugins.
 #[derive(Clone, Debug, Default, Args)]

@@ -183,6 +183,11 @@ pub(super) fn release(
 /// Deletes `own`, the lease of this node, unless it is another node's by now.
 pub(super) fn give_back(contents: &LeaseContents, own: &Lease) -> Result<Decision, Error> {
     let Some(found) = contents.leases.iter().find(|lease| lease.held.id == own.id) else {
+        if contents.config.is_none() {
+            let why = "there is no network config in etcd: name the prefix of its keys with \
+                       --etcd-prefix, or run the command without --lease";
+            return Err(Error::Refused(why.to_owned()));
+        }
         let subnets = own.subnets().collect();
         let (lease, public_ips) = (own.id.clone(), Vec::new());
         let (action, notes, change) = (Action::Gone, Vec::new(), None);
@@ -270,6 +275,7 @@ mod tests {
     use crate::model::config::BackendType;
     use crate::model::lease::Endpoint;
     use crate::store::claim::HeldLease;
+    use crate::store::operator::Written;
 
     const V4: &str = r#"{"Network":"10.5.0.0/16"}"#;
     const DUAL: &str = r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00::/48"}"#;
@@ -434,7 +440,12 @@ mod tests {
         };
         let (id, endpoints) = (LeaseId::new("10.5.7.0-24"), vec![endpoint("192.168.0.7")]);
         let own = Lease { id: id.clone(), endpoints, created: 1, grant: Some(1) };
-        let given = |stored: &[StoredLease]| match give_back(&contents(stored), &own) {
+        let config = Some(Written { text: "{}".to_owned(), revision: 1 });
+        let stored = |leases: &[StoredLease]| {
+            let config = config.clone();
+            LeaseContents { config, ..contents(leases) }
+        };
+        let given = |leases: &[StoredLease]| match give_back(&stored(leases), &own) {
             Ok(decision) => (decision.to_string().trim_end().to_owned(), decision.change),
             Err(error) => (error.to_string(), None),
         };
@@ -442,6 +453,8 @@ mod tests {
         let delete = LeaseChange::Delete { id, seen: 7 };
         assert_eq!(given(&[mine]), ("10.5.7.0/24 is released".to_owned(), Some(delete)));
         assert_eq!(given(&[]), ("10.5.7.0/24 was released before".to_owned(), None));
+        let elsewhere = give_back(&contents(&[]), &own).unwrap_err().to_string();
+        assert!(elsewhere.contains("--etcd-prefix"), "{elsewhere}");
         for (stored, why) in [
             (lease("10.5.7.0-24", &["192.168.0.8"], Some(2)), "is now the lease of"),
             (lease("10.5.7.0-24", &[], Some(2)), "is now the lease of"),
