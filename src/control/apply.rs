@@ -1,6 +1,7 @@
 //! Reads the host and the kernel, and applies the differences to the kernel.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -105,20 +106,27 @@ impl Control {
         }
     }
 
-    /// `node`, unless it has another address than before only because that is missing for a moment:
-    /// programs that configure interfaces remove addresses and add them again.
+    /// `node`, unless it has another address, which the host has had for long, only because that of
+    /// this node is missing for a moment: programs that configure interfaces remove addresses and add
+    /// them again.
     fn settled(&mut self, facts: &Facts, node: Node) -> Result<Node, String> {
+        let state = &mut self.state;
         let before = self.inputs.node.as_ref();
-        let missing = before.and_then(|before| before.missing_address(facts));
-        let Some(missing) = missing else {
-            self.state.missing_since = None;
-            return Ok(node);
-        };
-        let since = *self.state.missing_since.get_or_insert_with(Instant::now);
-        if since.elapsed() < ADDRESS_GRACE {
-            return Err(format!("{missing} is missing"));
+        if let Some(missing) = before.and_then(|before| before.missing_address(facts)) {
+            let is_old = |address: IpAddr| {
+                let known = state.addresses.get(&address);
+                known.is_some_and(|since| since.elapsed() >= ADDRESS_GRACE)
+            };
+            let is_substitute = node.uplinks.iter().all(|uplink| is_old(uplink.address));
+            let since = *state.missing_since.get_or_insert_with(Instant::now);
+            if is_substitute && since.elapsed() < ADDRESS_GRACE {
+                return Err(format!("{missing} is missing"));
+            }
         }
-        self.state.missing_since = None;
+        state.missing_since = None;
+        let all = facts.interfaces.iter().flat_map(|interface| &interface.addresses);
+        let since = |address| state.addresses.get(&address).copied().unwrap_or_else(Instant::now);
+        state.addresses = all.map(|own| (own.address, since(own.address))).collect();
         Ok(node)
     }
 

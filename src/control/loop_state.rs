@@ -2,6 +2,7 @@
 //! check.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use tokio::time::Instant;
 
@@ -34,6 +35,8 @@ pub(super) struct LoopState {
     pub(super) logged: Logged,
     /// When the address of this node vanished from its interface, while another one could be used.
     pub(super) missing_since: Option<Instant>,
+    /// The addresses of the host when it last had those of this node, and since when.
+    pub(super) addresses: BTreeMap<IpAddr, Instant>,
 }
 
 /// The values logged last, to avoid repeating them.
@@ -59,6 +62,7 @@ impl LoopState {
             disturbed: BTreeSet::new(),
             logged: Logged::default(),
             missing_since: None,
+            addresses: BTreeMap::new(),
         }
     }
 

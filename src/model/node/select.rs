@@ -84,9 +84,7 @@ impl Node {
         let kept = kept.and_then(|choice| build(facts, &choice, options, families).ok());
         kept.map_or_else(|| Self::select(facts, options, families), Ok)
     }
-}
 
-impl Node {
     /// The address that its interface, which is still there, no longer has.
     pub fn missing_address(&self, facts: &Facts) -> Option<IpAddr> {
         let interface = find(facts, |interface| interface.name == self.interface)?;
