@@ -95,11 +95,10 @@ impl Control {
             Some(node) => node.select_again(facts, options, &families),
             None => Node::select(facts, options, &families),
         };
-        let makes_strict = facts.makes_strict;
         match selected.map_err(|error| error.to_string()).and_then(|node| self.settled(facts, node))
         {
             Ok(node) => {
-                self.inputs.makes_strict = makes_strict;
+                self.inputs.makes_strict = facts.makes_strict;
                 self.apply_node(node)
             }
             Err(reason) => self.keep_node(facts, reason),

@@ -238,8 +238,8 @@ impl<S: Leases + Documents + 'static> Daemon<S> {
     /// Why it ended, if that was not intended.
     pub async fn ended(self) -> Result<()> {
         let Self { mut tasks, shared, manager } = self;
-        let (options, files) =
-            (Rc::clone(&shared.options), (shared.blocking, &shared.turns.clone()));
+        let (options, turns) = (Rc::clone(&shared.options), shared.turns.clone());
+        let files = (shared.blocking, &turns);
         // Only the tasks may keep senders of the loop's events.
         drop(shared);
         let ended = tasks.join_next().await.context("no task was started")?;

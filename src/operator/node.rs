@@ -39,13 +39,14 @@ impl Files {
     /// The named checkpoint, or that of the daemon's default, or, if there is none, that of the unit
     /// and the manifests on the same host.
     pub(super) fn state_file(&self) -> PathBuf {
-        let next_to_it = || self.subnet_file.with_extension("state.json");
-        let lasting = || {
-            let is_usual = self.subnet_file.ends_with("run/flannel/subnet.env");
-            let root = self.subnet_file.ancestors().nth(3).filter(|_| is_usual)?;
-            Some(root.join(LASTING)).filter(|lasting| !next_to_it().exists() && lasting.exists())
-        };
-        self.state_file.clone().or_else(lasting).unwrap_or_else(next_to_it)
+        if let Some(named) = &self.state_file {
+            return named.clone();
+        }
+        let next_to_it = self.subnet_file.with_extension("state.json");
+        let is_usual = self.subnet_file.ends_with("run/flannel/subnet.env");
+        let root = self.subnet_file.ancestors().nth(3).filter(|_| is_usual);
+        let lasting = root.map(|root| root.join(LASTING)).filter(|lasting| lasting.exists());
+        lasting.filter(|_| !next_to_it.exists()).unwrap_or(next_to_it)
     }
 }
 

@@ -76,10 +76,8 @@ impl Node {
     ) -> Result<Self, NoInterface> {
         let fixed: Vec<IpAddr> = self.uplinks.iter().map(|uplink| uplink.address).collect();
         let is_same = self.uplinks.iter().map(Uplink::family).eq(families.iter().copied());
-        let has_all = |interface: &Interface| {
-            interface.name == self.interface && fixed.iter().all(|ip| interface.can_use(*ip))
-        };
-        let kept = find(facts, has_all).filter(|_| is_same);
+        let has_all = |interface: &&Interface| fixed.iter().all(|ip| interface.can_use(*ip));
+        let kept = self.own_interface(facts).filter(has_all).filter(|_| is_same);
         let kept = kept.map(|interface| Candidate { interface, fixed: fixed.clone() });
         let kept = kept.and_then(|choice| build(facts, &choice, options, families).ok());
         kept.map_or_else(|| Self::select(facts, options, families), Ok)
@@ -87,18 +85,20 @@ impl Node {
 
     /// The address that its interface, which is still there, no longer has.
     pub fn missing_address(&self, facts: &Facts) -> Option<IpAddr> {
-        let interface = find(facts, |interface| interface.name == self.interface)?;
-        let mut own = self.uplinks.iter().map(|uplink| uplink.address);
-        own.find(|address| !interface.can_use(*address))
+        let interface = self.own_interface(facts)?;
+        self.uplinks.iter().map(|uplink| uplink.address).find(|ip| !interface.can_use(*ip))
     }
 
     /// Whether its interface is still there with one of its addresses.
     pub fn has_address(&self, facts: &Facts) -> bool {
-        let is_there = |interface: &Interface| {
-            interface.name == self.interface
-                && self.uplinks.iter().any(|uplink| interface.can_use(uplink.address))
+        let can_use = |interface: &Interface| {
+            self.uplinks.iter().any(|uplink| interface.can_use(uplink.address))
         };
-        find(facts, is_there).is_some()
+        self.own_interface(facts).is_some_and(can_use)
+    }
+
+    fn own_interface<'a>(&self, facts: &'a Facts) -> Option<&'a Interface> {
+        find(facts, |interface| interface.name == self.interface)
     }
 }
 

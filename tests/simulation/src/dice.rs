@@ -124,9 +124,7 @@ impl Fault {
             ),
         }
     }
-}
 
-impl Fault {
     /// Whether it may start a flanneld, or a node that a running one has to add. With another backend
     /// in the config or in the lease, it does not.
     const fn may_start_flanneld(self) -> bool {

@@ -45,6 +45,12 @@ struct Memory {
     events: Vec<Event>,
 }
 
+impl Memory {
+    fn new(world: World, events: &[Event]) -> Self {
+        Self { world: RefCell::new(world), reads: RefCell::new(0), events: events.to_vec() }
+    }
+}
+
 impl ClusterStore for Memory {
     fn config_name(&self) -> String {
         "key /coreos.com/network/config".to_owned()
@@ -118,8 +124,7 @@ async fn check(world: World, lines: &[(&str, &[Event])], expected: &Expect) -> W
     let mut world = world;
     let mut output = String::new();
     for (line, events) in lines {
-        let memory =
-            Memory { world: RefCell::new(world), reads: RefCell::new(0), events: events.to_vec() };
+        let memory = Memory::new(world, events);
         let author = Author::new(note(0));
         let mut progress = Vec::new();
         let ended = carry_out(&memory, author, &order(line), &mut progress).await.unwrap();

@@ -115,7 +115,7 @@ async fn another_revision_of_the_same_text_is_no_conflict() {
 async fn one_of_two_concurrent_writes_is_a_conflict() {
     let mut world = World::new(MIXED, 3, 0);
     step(&mut world, &Step::Begin { to: BackendType::HostGw, stage: percent(25) });
-    let memory = Memory { world: RefCell::new(world), reads: RefCell::new(0), events: vec![] };
+    let memory = Memory::new(world, &[]);
     let seen = read(&memory).await.unwrap();
     another_continues(&mut memory.world.borrow_mut());
     let document = seen.state.after(&Step::Reach(percent(100)), &note(9), None);

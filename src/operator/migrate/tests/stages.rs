@@ -189,11 +189,7 @@ async fn finish_names_pods_that_keep_another_mtu() {
 
 #[tokio::test(start_paused = true)]
 async fn programs_read_the_outcome_as_json() {
-    let memory = Memory {
-        world: RefCell::new(World::new(MIXED, 2, 0)),
-        reads: RefCell::new(0),
-        events: vec![],
-    };
+    let memory = Memory::new(World::new(MIXED, 2, 0), &[]);
     let order = order("start --to host-gw --percent 100");
     let author = Author::new(note(0));
     let ended = carry_out(&memory, author, &order, &mut std::io::sink()).await.unwrap();

@@ -148,8 +148,7 @@ async fn a_rollback_that_fails_names_the_troubles() {
 
 /// The error of an order to three nodes in which these events happen.
 async fn error(order: &Order, events: &[Event]) -> String {
-    let world = RefCell::new(World::new(MIXED, 3, 0));
-    let memory = Memory { world, reads: RefCell::new(0), events: events.to_vec() };
+    let memory = Memory::new(World::new(MIXED, 3, 0), events);
     let ended = carry_out(&memory, Author::new(note(0)), order, &mut io::sink()).await;
     ended.unwrap_err().to_string()
 }
@@ -196,9 +195,7 @@ impl io::Write for Pipe {
 #[tokio::test(start_paused = true)]
 async fn a_closed_pipe_ends_an_order_only_before_its_first_step() {
     for (lines, is_ended) in [(0, true), (1, false), (2, false)] {
-        let world = RefCell::new(World::new(MIXED, 3, 0));
-        let events = vec![(30, falls_back as fn(&mut World))];
-        let memory = Memory { world, reads: RefCell::new(0), events };
+        let memory = Memory::new(World::new(MIXED, 3, 0), &[(30, falls_back)]);
         let author = Author::new(note(0));
         let ended = carry_out(&memory, author, &order(START), &mut Pipe { lines }).await;
         let under_way = memory.world.into_inner().state().under_way;

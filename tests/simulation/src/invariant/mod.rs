@@ -74,7 +74,7 @@ struct Debt {
 const PATHS: &str = "pods of two nodes reach each other";
 const CONNECTIONS: &str = "connections of nodes, and by ports of nodes, with pods stay open";
 const SUBNETS: &str = "the subnet of a node never changes";
-const LOAD: &str = "a daemon asks its store and its kernel only so often";
+const LOAD: &str = "a daemon asks its store and its kernel a limited number of times";
 
 /// The time in which the daemon of a node repairs its kernel.
 const REPAIR: Duration = Duration::from_secs(3);
@@ -368,7 +368,6 @@ impl Judge {
                 debt.left = debt.whole;
             }
         }
-        self.configure(cluster);
         let store = cluster.stored();
         self.full.values_mut().for_each(|left| *left = left.saturating_sub(time));
         self.full.retain(|_, left| !left.is_zero());
