@@ -87,8 +87,7 @@ impl Control {
             IptablesResult::Read(reading) => self.chains_were_read(reading),
             IptablesResult::Written { ops, refused } => self.note_applied(ops, refused),
         };
-        let is_planned = !self.changes.plan && !changes.plan;
-        self.iptables.was_met |= is_planned && self.is_met(is_chain);
+        self.iptables.was_met |= !changes.plan && self.is_met(is_chain);
         let chains = self.derived.desired.state().local().chain(self.state.actual.local());
         let keys = chains.filter(|entry| is_chain(entry)).map(|entry| entry.key());
         let due = keys.filter(|key| !self.state.refused.is_waiting(key));

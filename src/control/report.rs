@@ -134,9 +134,11 @@ impl Control {
         self.is_met(concerns)
     }
 
+    /// Whether the kernel holds the desired entries of this kind. A plan that is not derived yet,
+    /// because an access to the kernel failed, may desire others.
     pub(super) fn is_met(&self, concerns: impl Fn(&Entry) -> bool) -> bool {
         let mut wanted = self.local_entries().filter(|entry| concerns(entry));
-        wanted.all(|entry| self.holds(entry))
+        !self.changes.plan && wanted.all(|entry| self.holds(entry))
     }
 
     pub(super) fn holds(&self, entry: &Entry) -> bool {

@@ -154,6 +154,7 @@ scenarios! {
         a_node_flips_its_own_backend_live
         a_rollout_includes_nodes_one_after_the_other
         a_stage_back_keeps_the_tunnel_to_a_silent_vxlan_peer
+        a_tunnel_is_published_after_its_device_exists
         without_mixed_another_backend_waits_for_the_next_start
     }
     kernel {

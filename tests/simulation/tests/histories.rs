@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use tweed_simulation::act::{Act, Backend, Config, EtcdAct, MachineId, SegmentAct, Step};
+use tweed_simulation::act::{
+    Act, Backend, Config, EtcdAct, KernelAct, MachineId, SegmentAct, Step,
+};
 use tweed_simulation::cluster::Setup;
 use tweed_simulation::dice::Dice;
 use tweed_simulation::history::{play, replay, shrink};
@@ -35,7 +37,7 @@ fn a_seed_decides_everything() {
 }
 
 /// Without what they needed not to be rejected. Other dice do not change them.
-fn rejected_once() -> [(u64, Vec<Step>); 6] {
+fn rejected_once() -> [(u64, Vec<Step>); 7] {
     let copy = |node| Act::Copy(node, MachineId::Kept);
     [
         // A supervisor restarts the daemon of a copy.
@@ -79,6 +81,16 @@ fn rejected_once() -> [(u64, Vec<Step>); 6] {
                 step(15_000, Act::Segment(SegmentAct::DropPods)),
                 step(21_564, Act::Configure(HOST_GW)),
                 step(21_976, Act::Configure(Config::Finished(Backend::HostGw))),
+            ],
+        ),
+        // The tunnel is wanted again while the host cannot be read once.
+        (
+            8_000_728,
+            vec![
+                step(40_561, Act::Configure(HOST_GW)),
+                step(40_600, Act::Configure(Config::Finished(Backend::HostGw))),
+                step(51_756, Act::Kernel(2, KernelAct::Interrupt)),
+                step(55_058, Act::Configure(Config::Mixed(Backend::Vxlan))),
             ],
         ),
     ]
