@@ -1,11 +1,13 @@
 //! The daemon of this node: waits for its subnets, and asks its control socket.
 
 use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr};
 
 use crate::deadline::Deadline;
 use crate::excerpt;
@@ -43,15 +45,25 @@ fn is_late(error: &io::Error) -> bool {
 
 /// Status and body. The control socket of the daemon is next to the file that it writes.
 fn ask(subnet_file: &Path, path: &str) -> io::Result<(u16, Vec<u8>)> {
-    let mut stream = UnixStream::connect(subnet_file.with_extension("sock"))?;
-    stream.set_read_timeout(Some(TIMEOUT))?;
-    stream.set_write_timeout(Some(TIMEOUT))?;
+    let mut stream = connect(&subnet_file.with_extension("sock"))?;
     // In one write: a server that answers the first half of it may close before the second.
     let question = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     stream.write_all(question.as_bytes())?;
     let mut answer = Vec::new();
     stream.take(LONGEST_ANSWER).read_to_end(&mut answer)?;
     parse(&answer).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// With a time limit: a socket whose queue of connections is full, because the daemon is stopped, lets
+/// `UnixStream::connect` wait forever.
+fn connect(path: &Path) -> io::Result<UnixStream> {
+    let socket =
+        socket::socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    let stream = UnixStream::from(socket);
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
+    socket::connect(stream.as_raw_fd(), &UnixAddr::new(path)?)?;
+    Ok(stream)
 }
 
 fn parse(answer: &[u8]) -> Option<(u16, Vec<u8>)> {
@@ -132,6 +144,8 @@ mod tests {
     use std::os::unix::net::UnixListener;
     use std::thread;
 
+    use nix::sys::socket::Backlog;
+
     use super::*;
 
     /// Answers one question with `answer`.
@@ -178,6 +192,17 @@ mod tests {
     fn a_daemon_that_does_not_answer_is_stuck() {
         let home = tempfile::tempdir().unwrap();
         let _listener = UnixListener::bind(home.path().join("subnet.sock")).unwrap();
+        let silent = stuck(&home.path().join("subnet.env"));
+        assert_eq!(silent.as_deref(), Some("the daemon does not answer"));
+    }
+
+    #[test]
+    fn a_daemon_that_accepts_no_connection_is_stuck() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("subnet.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        socket::listen(&listener, Backlog::new(0).unwrap()).unwrap();
+        let _first = UnixStream::connect(&path).unwrap();
         let silent = stuck(&home.path().join("subnet.env"));
         assert_eq!(silent.as_deref(), Some("the daemon does not answer"));
     }
