@@ -293,7 +293,8 @@ impl Owned {
 
 /// The daemon's files that exist.
 fn present_files(files: &Files) -> Vec<PathBuf> {
-    existing([files.subnet_file.clone(), files.socket(), files.state_file()])
+    let (usual, lasting) = files.state_files();
+    existing([files.subnet_file.clone(), files.socket(), usual].into_iter().chain(lasting))
 }
 
 pub(super) fn existing(files: impl IntoIterator<Item = PathBuf>) -> Vec<PathBuf> {

@@ -63,7 +63,8 @@ pub(super) async fn answer(
     let owned = owned.without_flannels();
     let actual = node::dump(&mut kernel, &owned.scope).await?;
     let ops = handover_ops(&owned.remaining, &actual, &owned.scope);
-    let unused = cleanup::existing([files.socket(), files.state_file()]);
+    let (usual, lasting) = files.state_files();
+    let unused = cleanup::existing([files.socket(), usual].into_iter().chain(lasting));
     let mut removal = Removal::new(owned.source, &ops, unused);
     let mut report = None;
     if !options.dry_run {
@@ -114,8 +115,13 @@ async fn forget_report(etcd: EtcdOptions, lease: &LeaseId) -> String {
     if key::decode(lease).is_none() {
         return format!("the report of {lease} is a ConfigMap: delete it with kubectl");
     }
+    let prefix = etcd.prefix.clone();
     match EtcdClusterStore::new(etcd).forget_report(lease).await {
-        Ok(()) => format!("the report of {lease} is removed from etcd"),
+        Ok(true) => format!("the report of {lease} is removed from etcd"),
+        Ok(false) => format!(
+            "etcd has no report of {lease} below {prefix}: if the network has another prefix, name it \
+             with --etcd-prefix"
+        ),
         Err(away) => format!(
             "the report of {lease} stays in etcd until its lease ends, within a day: {away}; \
              name the servers with --etcd-endpoints"

@@ -36,17 +36,24 @@ impl Files {
         self.socket.clone().unwrap_or_else(|| self.subnet_file.with_extension("sock"))
     }
 
-    /// The named checkpoint, or that of the daemon's default, or, if there is none, that of the unit
-    /// and the manifests on the same host.
+    /// The checkpoint that was saved last: the named one, or that of the daemon's default or of the
+    /// unit and the manifests on the same host.
     pub(super) fn state_file(&self) -> PathBuf {
+        let saved = |path: &PathBuf| path.metadata().and_then(|file| file.modified()).ok();
+        let (usual, lasting) = self.state_files();
+        lasting.filter(|lasting| saved(lasting) > saved(&usual)).unwrap_or(usual)
+    }
+
+    /// All places where the daemon of the subnet file may have saved checkpoints; an older one may be
+    /// left of a daemon with other flags.
+    pub(super) fn state_files(&self) -> (PathBuf, Option<PathBuf>) {
         if let Some(named) = &self.state_file {
-            return named.clone();
+            return (named.clone(), None);
         }
-        let next_to_it = self.subnet_file.with_extension("state.json");
+        let usual = self.subnet_file.with_extension("state.json");
         let is_usual = self.subnet_file.ends_with("run/flannel/subnet.env");
         let root = self.subnet_file.ancestors().nth(3).filter(|_| is_usual);
-        let lasting = root.map(|root| root.join(LASTING)).filter(|lasting| lasting.exists());
-        lasting.filter(|_| !next_to_it.exists()).unwrap_or(next_to_it)
+        (usual, root.map(|root| root.join(LASTING)))
     }
 }
 

@@ -36,12 +36,12 @@ impl EtcdClusterStore {
         Self { store: Store { client: Client::new(options, 0), layout } }
     }
 
-    /// Deletes the report next to `lease`; it is no error if there is none.
-    pub async fn forget_report(&self, lease: &LeaseId) -> Result<(), Unavailable> {
+    /// Deletes the report next to `lease`; whether there was one.
+    pub async fn forget_report(&self, lease: &LeaseId) -> Result<bool, Unavailable> {
         let key = &self.store.layout.report_key(lease);
         let answer =
             self.ask(|connection| async move { connection.kv().delete(key.as_str(), None).await });
-        answer.await.map(drop)
+        answer.await.map(|deleted| deleted.deleted() > 0)
     }
 
     async fn config(&self) -> Result<Option<Written>, Unavailable> {
