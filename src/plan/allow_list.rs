@@ -110,18 +110,25 @@ fn probe_rules(guarded: Guarded<'_>, port: u16) -> [Rule; 3] {
 
 /// Forward rules. This node may route for other nodes, and pods may run VXLAN tunnels between each
 /// other; both keep working. A pod that forges the address of a node sends from a link that has no
-/// route to that node. Pod packets may also match that for a moment while a path changes.
+/// route to that node. Pod packets may also match that for a moment while a path changes; and so do
+/// frames that virtual machines exchange by a bridge of this host, but these stay on their bridge.
 fn forward_rules(guarded: Guarded<'_>) -> Vec<Rule> {
-    let Guarded { tunnel, network, .. } = guarded;
+    let Guarded { tunnel, underlay, network, .. } = guarded;
     let (to_port, vni) = (|| Condition::UdpTo(tunnel.port), || Condition::Vni(Is, tunnel.vni));
     let source = |test| Condition::source(test, network);
     let to_peer = [to_port(), is_peer(Side::Destination, network)];
     let of_pods = [to_port(), vni(), source(Is), Condition::destination(IsNot, network)];
-    let forged = [to_port(), vni(), Condition::ReversePath(IsNot), source(IsNot)];
+    let bridged = [to_port(), arrived_on(underlay)];
+    let to_underlay = Condition::OutputInterface(underlay.to_string());
+    let forged = [to_port(), vni(), to_underlay, Condition::ReversePath(IsNot), source(IsNot)];
     let mut rules = of_others(guarded).to_vec();
     rules.extend(of_peers(guarded));
-    rules.push(Rule::of(to_peer, Verdict::Drop));
-    rules.extend([of_pods, forged].map(|conditions| Rule::of(conditions, Verdict::Drop)));
+    rules.extend([
+        Rule::of(to_peer, Verdict::Drop),
+        Rule::of(of_pods, Verdict::Drop),
+        Rule::of(bridged, Verdict::Accept),
+        Rule::of(forged, Verdict::Drop),
+    ]);
     rules
 }
 

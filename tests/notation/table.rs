@@ -95,6 +95,7 @@ fn condition(words: &[&str]) -> Option<Condition> {
         ["meta", "l4proto", "!=", set, ..] => Condition::ProtocolIn(IsNot, set[1..].to_owned()),
         ["@th,96,24", "!=", vni, ..] => Condition::Vni(IsNot, bits(vni)),
         ["@th,96,24", vni, ..] => Condition::Vni(Is, bits(vni)),
+        ["oifname", link, ..] => Condition::OutputInterface(link.trim_matches('"').to_owned()),
         ["iifname", link, ..] => Condition::InputInterface(link.trim_matches('"').to_owned()),
         ["fib", "saddr", ".", "iif", "oif", "exists", ..] => Condition::ReversePath(Is),
         ["fib", "saddr", ".", "iif", "oif", "missing", ..] => Condition::ReversePath(IsNot),

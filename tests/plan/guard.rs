@@ -73,7 +73,8 @@ fn only_peers_are_accepted_and_other_tunnels_are_not_affected() {
             udp dport 8472 ip saddr @peers fib saddr . iif oif exists accept
             udp dport 8472 ip daddr @peers drop
             udp dport 8472 @th,96,24 0x1 ip saddr 10.244.0.0/16 ip daddr != 10.244.0.0/16 drop
-            udp dport 8472 @th,96,24 0x1 fib saddr . iif oif missing ip saddr != 10.244.0.0/16 drop
+            udp dport 8472 iifname "eth0" accept
+            udp dport 8472 @th,96,24 0x1 oifname "eth0" fib saddr . iif oif missing ip saddr != 10.244.0.0/16 drop
         table ip6 tweed-tunnel.1
           RawPrerouting
             udp dport 8472 @th,96,24 0x1 ip6 saddr @peers notrack
@@ -95,7 +96,8 @@ fn only_peers_are_accepted_and_other_tunnels_are_not_affected() {
             udp dport 8472 ip6 saddr @peers fib saddr . iif oif exists accept
             udp dport 8472 ip6 daddr @peers drop
             udp dport 8472 @th,96,24 0x1 ip6 saddr fd00:244::/48 ip6 daddr != fd00:244::/48 drop
-            udp dport 8472 @th,96,24 0x1 fib saddr . iif oif missing ip6 saddr != fd00:244::/48 drop
+            udp dport 8472 iifname "eth0" accept
+            udp dport 8472 @th,96,24 0x1 oifname "eth0" fib saddr . iif oif missing ip6 saddr != fd00:244::/48 drop
     "#]],
     );
 }

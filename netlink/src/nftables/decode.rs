@@ -8,8 +8,8 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 use nix::libc::{
     NF_ACCEPT, NF_DROP, NFT_CMP_EQ, NFT_CMP_NEQ, NFT_GOTO, NFT_JUMP, NFT_LOOKUP_F_INV,
-    NFT_META_IIFNAME, NFT_META_L4PROTO, NFT_META_MARK, NFT_NAT_SNAT, NFT_PAYLOAD_NETWORK_HEADER,
-    NFT_PAYLOAD_TRANSPORT_HEADER, NFT_REG_1, NFT_RETURN,
+    NFT_META_IIFNAME, NFT_META_L4PROTO, NFT_META_MARK, NFT_META_OIFNAME, NFT_NAT_SNAT,
+    NFT_PAYLOAD_NETWORK_HEADER, NFT_PAYLOAD_TRANSPORT_HEADER, NFT_REG_1, NFT_RETURN,
 };
 
 use super::expression::{
@@ -29,7 +29,10 @@ enum Step<'a> {
     LoadProtocol,
     LoadPort,
     LoadVni,
-    LoadLink,
+    /// The name of the link that the packet came by.
+    LoadInput,
+    /// The name of the link that the packet leaves by.
+    LoadOutput,
     /// Whether the source is routed by the interface that the packet came by.
     LoadRouted,
     /// The first bytes of the address: this many.
@@ -144,13 +147,20 @@ fn condition<'a, 'b>(steps: &'b [Step<'a>], family: Family) -> Option<(Condition
         [Step::LoadProtocol, Step::LookUp(test, set), rest @ ..] => {
             (Condition::ProtocolIn(*test, (*set).to_owned()), rest)
         }
-        [Step::LoadLink, Step::Compare(Match::Is, name), rest @ ..] => {
-            let end = name.iter().position(|byte| *byte == 0)?;
-            let name = str::from_utf8(name.get(..end)?).ok()?;
-            (Condition::InputInterface(name.to_owned()), rest)
+        [Step::LoadInput, Step::Compare(Match::Is, name), rest @ ..] => {
+            (Condition::InputInterface(link(name)?), rest)
+        }
+        [Step::LoadOutput, Step::Compare(Match::Is, name), rest @ ..] => {
+            (Condition::OutputInterface(link(name)?), rest)
         }
         steps => return of_tunnel(steps),
     })
+}
+
+/// The name of a link, with the zeros behind it.
+fn link(name: &[u8]) -> Option<String> {
+    let end = name.iter().position(|byte| *byte == 0)?;
+    str::from_utf8(name.get(..end)?).ok().map(ToOwned::to_owned)
 }
 
 fn of_tunnel<'a, 'b>(steps: &'b [Step<'a>]) -> Option<(Condition, &'b [Step<'a>])> {
@@ -193,7 +203,8 @@ fn step(element: &[u8], family: Family) -> Option<Step<'_>> {
             NFT_META_MARK if data.get(nfta::META_SREG).is_some() => Some(Step::StoreMark),
             NFT_META_MARK => Some(Step::LoadMark),
             NFT_META_L4PROTO => Some(Step::LoadProtocol),
-            NFT_META_IIFNAME => Some(Step::LoadLink),
+            NFT_META_IIFNAME => Some(Step::LoadInput),
+            NFT_META_OIFNAME => Some(Step::LoadOutput),
             _ => None,
         },
         "payload" => address(data, family).or_else(|| field(data)),

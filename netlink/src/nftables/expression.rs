@@ -6,8 +6,8 @@ use ipnetwork::IpNetwork;
 use nix::libc::{
     IFNAMSIZ, IPPROTO_UDP, NF_ACCEPT, NF_DROP, NFT_CMP_EQ, NFT_CMP_NEQ, NFT_GOTO, NFT_JUMP,
     NFT_LOOKUP_F_INV, NFT_META_IIFNAME, NFT_META_L4PROTO, NFT_META_MARK, NFT_META_NFPROTO,
-    NFT_NAT_SNAT, NFT_PAYLOAD_NETWORK_HEADER, NFT_PAYLOAD_TRANSPORT_HEADER, NFT_REG_1,
-    NFT_REG_VERDICT, NFT_RETURN,
+    NFT_META_OIFNAME, NFT_NAT_SNAT, NFT_PAYLOAD_NETWORK_HEADER, NFT_PAYLOAD_TRANSPORT_HEADER,
+    NFT_REG_1, NFT_REG_VERDICT, NFT_RETURN,
 };
 
 use super::family::TableFamily;
@@ -70,6 +70,9 @@ impl Condition {
             Self::Vni(test, vni) => with_vni(rule, test.operation(), *vni),
             Self::InputInterface(link) => {
                 compare_with(meta(rule, NFT_META_IIFNAME), NFT_CMP_EQ, &name(link))
+            }
+            Self::OutputInterface(link) => {
+                compare_with(meta(rule, NFT_META_OIFNAME), NFT_CMP_EQ, &name(link))
             }
             Self::ReversePath(test) => came_as_routed(rule, *test),
             Self::Counter => expression(rule, "counter", |data| data),

@@ -31,6 +31,8 @@ pub enum Condition {
     Vni(Match, u32),
     /// It arrived on the link of this name.
     InputInterface(String),
+    /// It leaves by the link of this name.
+    OutputInterface(String),
     /// It arrived on a link that has, or does not have, the route to its source.
     ReversePath(Match),
     /// Every packet matches. Counts packets and bytes.
@@ -137,6 +139,7 @@ impl fmt::Display for Condition {
             // header.
             Self::Vni(test, vni) => write!(f, "@th,96,24 {}{vni:#x}", test.operator()),
             Self::InputInterface(link) => write!(f, "iifname \"{link}\""),
+            Self::OutputInterface(link) => write!(f, "oifname \"{link}\""),
             Self::ReversePath(Match::Is) => f.write_str("fib saddr . iif oif exists"),
             Self::ReversePath(Match::IsNot) => f.write_str("fib saddr . iif oif missing"),
             Self::Counter => f.write_str("counter"),

@@ -71,6 +71,8 @@ impl<'a> RuleChain<'a> {
             Condition::InputInterface(name) => {
                 (header.arrival.is_some_and(|arrival| arrival.link.as_str() == name), Match::Is)
             }
+            // No packet is asked about that has such a rule before it.
+            Condition::OutputInterface(_) => (false, Match::Is),
             Condition::ReversePath(test) => {
                 let is_back = |arrival: Arrival<'_>| arrival.back == Some(arrival.link);
                 (header.arrival.is_some_and(is_back), *test)

@@ -39,6 +39,7 @@ fn condition(family: Family) -> impl Strategy<Value = Condition> {
         any::<u16>().prop_map(Condition::UdpTo),
         (test(), 0..1_u32 << 24).prop_map(|(test, vni)| Condition::Vni(test, vni)),
         "[a-z0-9.]{1,15}".prop_map(Condition::InputInterface),
+        "[a-z0-9.]{1,15}".prop_map(Condition::OutputInterface),
         test().prop_map(Condition::ReversePath),
     ]
 }
