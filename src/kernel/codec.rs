@@ -24,7 +24,9 @@ mod table;
 mod tests;
 mod transaction;
 
-pub(super) use chain::{HostChain, base_policy, chain, changed_chain, script, table_of};
+pub(super) use chain::{
+    HostChain, base_policy, chain, changed_chain, incompatible, script, table_of,
+};
 pub(super) use interface::{interface, interface_address};
 pub(super) use link::{ALL_LINKS, known as known_link, listed as listed_link, name as link_name};
 pub(super) use links::Links;

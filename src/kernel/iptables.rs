@@ -29,13 +29,24 @@ impl Chains for HostChains {
         let names: BTreeSet<ChainName> = names.into_iter().filter(|it| !is_as_seen(it)).collect();
         let mut reading = Reading { names, generation, ..Reading::default() };
         for name in reading.names.clone().into_iter().filter(|name| needs_no_program(*name)) {
-            let host = tables.host_chain(name);
-            reading.note_policy(name, host.base_policy);
-            reading.found.extend(host.chain(name));
+            match tables.host_chain(name) {
+                Ok(host) => {
+                    reading.note_policy(name, host.base_policy);
+                    reading.found.extend(host.chain(name));
+                }
+                // Without nftables, there is no such chain.
+                Err(_) if generation.is_none() => {}
+                Err(error) => {
+                    tracing::debug!(%error, %name, "a chain was not read");
+                    reading.generation = None;
+                    reading.names.remove(&name);
+                }
+            }
         }
         for ((programs, table), names) in existing(&mut tables, &reading.names) {
             match programs.list(Some(table)).await {
                 Ok(listing) => reading.add(&names, &listing),
+                // Such as a table with rules of nftables that iptables cannot show.
                 Err(error) => reading.note_unreadable(names, &error),
             }
         }

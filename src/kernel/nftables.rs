@@ -68,10 +68,10 @@ impl Tables {
         self.exchange(|socket| codec::table_of(name).has_chain(socket, chain)).unwrap_or(false)
     }
 
-    /// The kernel state of this iptables-nft chain; empty if nftables is unavailable.
-    pub(super) fn host_chain(&mut self, name: ChainName) -> HostChain {
+    /// The kernel state of this iptables-nft chain.
+    pub(super) fn host_chain(&mut self, name: ChainName) -> io::Result<HostChain> {
         let (table, host, own) = (codec::table_of(name), name.base.as_str(), name.base.chain());
-        self.ask(&name, |socket| {
+        self.exchange(|socket| {
             let (host_rules, inside) = (table.rules(socket, host)?, table.rules(socket, own)?);
             let is_there = table.has_chain(socket, own)?;
             let drops = table.drops(socket, host)?;
@@ -82,7 +82,8 @@ impl Tables {
 
     /// Applies `op` to a chain of iptables-nft without external programs.
     pub(super) fn carry_out_on_chain(&mut self, op: &Op, chain: &Chain) -> Result<(), String> {
-        let batch = self.host_chain(chain.name).batch(op, chain);
+        let host = self.host_chain(chain.name).map_err(|error| error.to_string())?;
+        let batch = host.batch(op, chain);
         if batch.is_empty() {
             return Ok(());
         }

@@ -29,6 +29,13 @@ pub(crate) fn chain(name: ChainName, listing: &str) -> Option<Chain> {
     Some(Chain { name, rules, foreign, base_policy: table.base_policy() })
 }
 
+/// What `iptables-save` lists instead of a table with rules of nftables that it cannot show. It ends
+/// as if there were no table, and `iptables-restore` would add the same rules again and again.
+pub(crate) fn incompatible<'a>(table: &str, listing: &'a str) -> Option<&'a str> {
+    let words = format!("# Table `{table}' is incompatible");
+    listing.lines().find(|line| line.starts_with(&words))
+}
+
 /// The policy of the host's chain that leads to `name`, for packets that match no rule.
 pub(crate) fn base_policy(name: ChainName, listing: &str) -> BasePolicy {
     SavedTable::of(name.base, listing).base_policy()

@@ -52,11 +52,24 @@ impl Programs {
     pub(super) async fn list(self, table: Option<&str>) -> Result<String, ProgramError> {
         let arguments: Vec<&str> = table.into_iter().flat_map(|table| ["-t", table]).collect();
         let output = self.run("save", &arguments, "").await?;
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        let listing = String::from_utf8_lossy(&output.stdout).into_owned();
+        if let Some(table) = table {
+            self.check(table, &listing)?;
+        }
+        Ok(listing)
+    }
+
+    /// Fails if the listing does not show the rules of `table`.
+    fn check(self, table: &str, listing: &str) -> Result<(), ProgramError> {
+        let Some(words) = codec::incompatible(table, listing) else { return Ok(()) };
+        let (program, _) = self.find("save")?;
+        Err(ProgramError::Refused { program, words: words.to_owned() })
     }
 
     pub(super) async fn carry_out(self, op: &Op, chain: &Chain) -> Result<(), ProgramError> {
-        let script = codec::script(op, chain, &self.list(None).await?);
+        let listing = self.list(None).await?;
+        self.check(chain.name.base.table(), &listing)?;
+        let script = codec::script(op, chain, &listing);
         self.run("restore", &["--wait", LOCK, "--noflush"], &script).await.map(drop)
     }
 

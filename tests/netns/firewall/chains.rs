@@ -250,6 +250,26 @@ fn foreign_rules_are_kept() {
     });
 }
 
+/// `iptables-save` shows nothing of a table with a rule that only nftables knows, and ends well.
+#[test]
+fn rules_are_not_added_again_to_a_table_that_iptables_cannot_show() {
+    on_a_host(async || {
+        let mut kernel = NetlinkKernel::open().unwrap();
+        establish(&mut kernel, &usual(Iptables::Nft)).await;
+        run("nft add rule ip nat POSTROUTING ct mark 7 masquerade");
+        for _ in 0..3 {
+            let ops = diff(&usual(Iptables::Nft), &dump(&mut kernel).await, &scope());
+            let refused = kernel.apply(&ops).await.unwrap();
+            assert!(
+                refused.iter().any(|it| it.to_string().contains("incompatible")),
+                "{refused:?}"
+            );
+        }
+        let rules = run("nft list chain ip nat POSTROUTING");
+        assert_eq!(rules.matches("jump FLANNEL-POSTRTG").count(), 1, "{rules}");
+    });
+}
+
 #[test]
 fn flannels_chain_is_kept_while_the_host_drops_forwarded_packets() {
     on_a_host(async || {
