@@ -34,6 +34,8 @@ impl Derived {
         self.former_gateways.extend(&gateways);
         let mut scope = local.scope(gateways);
         scope.networks.extend(inputs.former_networks());
+        // Their rules would drop the probes through the device of another VNI.
+        scope.tables.extend(inputs.former_vni().into_iter().flat_map(backend::table_names));
         let is_unread = !scope.sees_the_same(&self.scope) || inputs.lack_macs();
         self.scope = scope;
         self.backends = backend::backends(local);
