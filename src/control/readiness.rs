@@ -142,9 +142,10 @@ impl Control {
         match &self.inputs.store {
             StoreState::Waiting(reason) => Some(format!("the store is unreachable: {reason}")),
             StoreState::Refuses(what) => Some(format!("the store refuses {what}")),
-            StoreState::Withholds(what) | StoreState::Lacks(what) | StoreState::Holds(what) => {
-                Some(what.clone())
-            }
+            StoreState::Withholds(what)
+            | StoreState::Lacks(what)
+            | StoreState::NoSubnet(what)
+            | StoreState::Holds(what) => Some(what.clone()),
             StoreState::Unknown | StoreState::Reachable => None,
         }
     }

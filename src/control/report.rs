@@ -26,6 +26,8 @@ pub struct Progress {
     pub attributes: Option<LeaseAttributes>,
     /// The pod networking settings, once device and address are in place.
     pub usable: Option<Usable>,
+    /// Whether the store shows that this node has no subnet.
+    pub has_no_subnet: bool,
     pub readiness: Readiness,
 }
 
@@ -81,6 +83,7 @@ impl Control {
             identity: self.inputs.identity.clone(),
             attributes: self.publishable(),
             usable: self.usable(),
+            has_no_subnet: self.inputs.has_no_subnet(),
             readiness: self.readiness_of(&own_reasons),
         };
         let is_news = self.outputs.progress.send_if_modified(|last| {

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tweed_cni::subnet_env::{self, SubnetEnv};
 
 use super::{Blocking, Shared, checkpoint};
-use crate::control::{Query, Usable};
+use crate::control::{Progress, Query, Usable};
 use crate::daemon::options::{Options, StoreOptions};
 use crate::model::checkpoint::{Checkpoint, HostId};
 use crate::model::policy::Policy;
@@ -30,6 +30,8 @@ const SETTLE: Duration = Duration::from_millis(300);
 /// frequent changes must not keep processor and disk busy.
 const PAUSE_FACTOR: u32 = 200;
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// How often the subnet file is compared with what it must have.
+const CHECK: Duration = Duration::from_secs(10);
 /// The timeout of the last save when the daemon stops.
 const LAST_SAVE: Duration = Duration::from_millis(500);
 /// The timeout of giving up the subnet, which must not be left undone: the next start would take it
@@ -57,29 +59,82 @@ async fn in_turn<T: Send + 'static>(
     blocking.run(work).await
 }
 
-/// Writes subnet.env once pods can use its values, and again when these change.
+/// What the subnet file must have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Content {
+    Subnets(SubnetEnv),
+    /// No pod may get an address: the store has no subnet for this node.
+    Nothing,
+}
+
+impl Content {
+    /// None as long as that is not known: the file stays as it is.
+    fn of(progress: &Progress, policy: &Policy) -> Option<Self> {
+        let subnets = progress.usable.as_ref().map(|it| Self::Subnets(subnet_env(it, policy)));
+        subnets.or_else(|| progress.has_no_subnet.then_some(Self::Nothing))
+    }
+
+    fn put(&self, path: &Path) -> io::Result<()> {
+        match self {
+            Self::Subnets(file) => file.write(path),
+            Self::Nothing => match std::fs::remove_file(path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                Ok(()) | Err(_) => Ok(()),
+            },
+        }
+    }
+
+    fn is_in(&self, path: &Path) -> bool {
+        match self {
+            Self::Subnets(file) => SubnetEnv::read(path).is_ok_and(|found| found == *file),
+            Self::Nothing => path.symlink_metadata().is_err(),
+        }
+    }
+}
+
+/// Writes subnet.env once pods can use its values, again when these change, and again when another
+/// program has removed or changed it.
 pub(super) async fn keep_subnet_file(shared: Shared) -> Result<()> {
     let mut progress = shared.progress.clone();
-    let path = &shared.options.subnet_file;
-    let mut written = None;
+    let (path, policy) = (&shared.options.subnet_file, &shared.options.control.policy);
+    let mut last = None;
     loop {
-        let is_news = |usable: &Option<Usable>| usable.is_some() && *usable != written;
-        let news = progress.wait_for(|progress| is_news(&progress.usable)).await;
-        let Some(usable) = news.context("the loop has ended")?.usable.clone() else { continue };
-        let (file, place) = (subnet_env(&usable, &shared.options.control.policy), path.clone());
+        let is_news = |progress: &Progress| {
+            let content = Content::of(progress, policy);
+            content.is_some() && content != last
+        };
+        let news = timeout(CHECK, progress.wait_for(is_news)).await;
+        let content = match news {
+            Ok(news) => Content::of(&*news.context("the loop has ended")?, policy),
+            Err(_) => last.clone(),
+        };
+        let Some(content) = content else { continue };
         // A disk that hangs must not block the other tasks.
         let turn = Arc::clone(&shared.turns.subnet_file).lock_owned().await;
-        let result = in_turn(shared.blocking, turn, move || file.write(&place)).await;
-        if let Err(error) = result.context("writing the subnet file")? {
+        let (wanted, place) = (content.clone(), path.clone());
+        let put = move || (!wanted.is_in(&place)).then(|| wanted.put(&place)).transpose();
+        let result =
+            in_turn(shared.blocking, turn, put).await.context("writing the subnet file")?;
+        if let Err(error) = result {
             let reason = error.to_string();
             tracing::error!(%reason, "the subnet file is not written");
             shared.subnet_file.send_replace(Some(reason));
             sleep(RETRY).await;
-        } else {
-            tracing::info!(path = %path.display(), "wrote the subnet file");
-            shared.subnet_file.send_replace(None);
-            written = Some(usable);
+            continue;
         }
+        let path = path.display();
+        match (&content, result.ok().flatten()) {
+            (_, None) => {}
+            (Content::Nothing, Some(())) => {
+                tracing::warn!(%path, "removed the subnet file: this node has no subnet, and no new pod can start");
+            }
+            (Content::Subnets(_), Some(())) if last.as_ref() == Some(&content) => {
+                tracing::warn!(%path, "wrote the subnet file again: another program had removed or changed it");
+            }
+            (Content::Subnets(_), Some(())) => tracing::info!(%path, "wrote the subnet file"),
+        }
+        shared.subnet_file.send_replace(None);
+        last = Some(content);
     }
 }
 

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::value::to_raw_value;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::task::spawn_blocking;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::Shared;
 use crate::control::{HEARTBEAT, Query};
@@ -25,6 +25,9 @@ use crate::store::LeaseTerm;
 
 /// A loop without a heartbeat for this time is stuck.
 const STUCK: Duration = HEARTBEAT.saturating_mul(6);
+
+/// How often the file of the control socket is looked for.
+const CHECK: Duration = Duration::from_secs(10);
 
 const METRICS: &str = "/metrics";
 const TRACE: &str = "/trace/";
@@ -64,11 +67,39 @@ impl Servers {
             METRICS => metrics(shared).await,
             _ => http::not_found(),
         };
-        let control = http::serve(self.control, async |path| control(&path, shared).await);
+        let control = serve_control(self.control, shared);
         let health = OptionFuture::from(self.health.map(|port| http::serve(port, health)));
         let metrics = OptionFuture::from(self.metrics.map(|port| http::serve(port, metrics)));
         tokio::join!(control, health, metrics);
         Ok(())
+    }
+}
+
+/// Binds the socket again if its file is gone, as after `rm -r /run/flannel`.
+async fn serve_control(mut listener: UnixListener, shared: &Shared) {
+    let path = &shared.options.control_socket;
+    loop {
+        tokio::select! {
+            () = http::serve(listener, async |path| control(&path, shared).await) => return,
+            again = rebind(path) => listener = again,
+        }
+        tracing::warn!(path = %path.display(), "bound the control socket again: another program had removed it");
+    }
+}
+
+/// The socket, once its file was gone.
+async fn rebind(path: &std::path::Path) -> UnixListener {
+    loop {
+        sleep(CHECK).await;
+        if path.symlink_metadata().is_ok() {
+            continue;
+        }
+        match http::bind_control(path) {
+            Ok(listener) => return listener,
+            Err(error) => {
+                tracing::warn!(%error, path = %path.display(), "the control socket is gone");
+            }
+        }
     }
 }
 

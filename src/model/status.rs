@@ -284,9 +284,12 @@ pub enum StoreState {
     Holds(String),
     /// Reachable, but it rejected an optional request: which one, and why.
     Refuses(String),
-    /// Reachable, but it has no subnet for this node, or refuses a request that its lease needs: a
-    /// sentence with the reason.
+    /// Reachable, but it refuses a request that the lease of this node needs: a sentence with the
+    /// reason.
     Lacks(String),
+    /// Reachable, but it has no subnet for this node, whatever the checkpoint has: a sentence with the
+    /// reason.
+    NoSubnet(String),
     /// Reachable, but it refuses to list the leases: a sentence with the reason.
     Withholds(String),
     /// Unreachable, and why.
@@ -297,7 +300,11 @@ impl StoreState {
     /// Whether the store is reachable and lists the leases. Otherwise nothing may be removed.
     pub const fn is_reachable(&self) -> bool {
         match self {
-            Self::Reachable | Self::Holds(_) | Self::Refuses(_) | Self::Lacks(_) => true,
+            Self::Reachable
+            | Self::Holds(_)
+            | Self::Refuses(_)
+            | Self::Lacks(_)
+            | Self::NoSubnet(_) => true,
             Self::Unknown | Self::Withholds(_) | Self::Waiting(_) => false,
         }
     }

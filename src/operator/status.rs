@@ -131,7 +131,7 @@ fn store(state: &StoreState) -> String {
         StoreState::Reachable => "reachable".to_owned(),
         StoreState::Holds(what) => format!("reachable; {what}"),
         StoreState::Refuses(what) => format!("reachable, but refuses {what}"),
-        StoreState::Lacks(what) => format!("reachable, but {what}"),
+        StoreState::Lacks(what) | StoreState::NoSubnet(what) => format!("reachable, but {what}"),
         StoreState::Withholds(what) => format!("answers, but {what}"),
         StoreState::Waiting(reason) => format!("unreachable: {reason}"),
     }

@@ -21,7 +21,9 @@ struct Problems {
     leases: Option<String>,
     /// Why the store does not show the network config.
     config: Option<String>,
-    /// Why this node has no subnet yet, or cannot write its lease.
+    /// Why this node cannot write its lease.
+    refused: Option<String>,
+    /// Why this node has no subnet yet.
     subnet: Option<String>,
     /// Why the store rejects the report of this node, which delays nothing.
     report: Option<String>,
@@ -139,24 +141,27 @@ impl Report {
     /// The store answers, but has no subnet for this node.
     pub(super) fn lacks_subnet(&self, reason: &str) {
         let what = "no subnet for this node yet";
-        self.lacks(&format!("{what}: {reason}"), what, reason);
+        let sentence = excerpt::sentence(&format!("{what}: {reason}"));
+        let known = self.change(|problems| {
+            problems.refused = None;
+            problems.subnet.replace(sentence.clone())
+        });
+        if known != Some(sentence) {
+            warn!(reason = excerpt::sentence(reason), "{what}");
+        }
     }
 
     /// The store answers, but refuses a request without which this node holds no lease.
     pub(super) fn refuses(&self, sentence: &str) {
-        self.lacks(sentence, &format!("{} refuses a request of this node", self.store), sentence);
-    }
-
-    fn lacks(&self, sentence: &str, what: &str, reason: &str) {
-        let (sentence, reason) = (excerpt::sentence(sentence), excerpt::sentence(reason));
-        let known = self.change(|problems| problems.subnet.replace(sentence.clone()));
-        if known != Some(sentence) {
-            warn!(reason, "{what}");
+        let reason = excerpt::sentence(sentence);
+        let known = self.change(|problems| problems.refused.replace(reason.clone()));
+        if known.as_ref() != Some(&reason) {
+            warn!(reason, "{} refuses a request of this node", self.store);
         }
     }
 
     pub(super) fn has_subnet(&self) {
-        self.change(|problems| problems.subnet = None);
+        self.change(|problems| (problems.subnet, problems.refused) = (None, None));
     }
 
     /// The values below the prefix of the leases that are too large for a lease, if any.
@@ -179,9 +184,10 @@ impl Problems {
             Self { server: Some(reason), .. } => StoreState::Waiting(reason.clone()),
             Self { asked: false, .. } => StoreState::Unknown,
             Self { leases: Some(reason), .. } => StoreState::Withholds(reason.clone()),
-            Self { config: Some(reason), .. } | Self { subnet: Some(reason), .. } => {
+            Self { config: Some(reason), .. } | Self { refused: Some(reason), .. } => {
                 StoreState::Lacks(reason.clone())
             }
+            Self { subnet: Some(reason), .. } => StoreState::NoSubnet(reason.clone()),
             Self { report: Some(why), .. } => {
                 StoreState::Refuses(format!("this node's report: {why}"))
             }
@@ -219,7 +225,7 @@ mod tests {
         assert_eq!(*report.state().borrow(), StoreState::Unknown);
         report.reachable();
         let sentence = "no subnet for this node yet: node n1: it has no IPv4 podCIDR yet";
-        let state = StoreState::Lacks(sentence.to_owned());
+        let state = StoreState::NoSubnet(sentence.to_owned());
         assert_eq!(*report.state().borrow(), state);
         assert!(state.is_reachable());
         report.has_subnet();

@@ -141,6 +141,7 @@ scenarios! {
         programs_that_hang_delay_no_route
         the_chains_of_iptables_are_kept_as_planned
         the_guard_is_replaced_once_all_peers_are_known
+        the_rules_of_a_former_vni_are_removed
         the_tables_are_kept_as_planned
         the_tunnel_accepts_packets_of_accepted_peers
         without_masquerading_an_old_table_is_removed
@@ -260,6 +261,7 @@ scenarios! {
         a_delayed_removal_waits_for_the_store
         a_lease_lost_before_an_outage_is_evaluated_after_it
         a_refused_report_delays_no_removal
+        a_subnet_that_the_store_no_longer_has_is_not_used
         an_unreachable_store_changes_nothing
         an_unreadable_record_removes_no_route
         missing_values_of_a_reachable_store_are_reported

@@ -515,7 +515,7 @@ fn store(words: &str) -> StoreState {
     match words {
         "reachable" => StoreState::Reachable,
         "refuses" => StoreState::Refuses("this node's report: request is too large".into()),
-        "lacks" => StoreState::Lacks(
+        "lacks" => StoreState::NoSubnet(
             "no subnet for this node yet: node n1: it has no IPv4 podCIDR yet".into(),
         ),
         "holds" => StoreState::Holds("a value is too large for a lease".into()),

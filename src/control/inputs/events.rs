@@ -74,6 +74,7 @@ impl Inputs {
     /// Removals and evaluations wait while the store is unreachable.
     pub fn store_changed(&mut self, state: StoreState) -> Changes {
         self.store = state;
+        self.acquired &= !self.has_no_subnet();
         if !self.store.is_reachable() {
             return Changes::default();
         }

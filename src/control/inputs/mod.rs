@@ -207,6 +207,13 @@ impl Inputs {
         former.filter(move |network| !named(network))
     }
 
+    /// The VNI of the former daemon, if the config has another one.
+    pub fn former_vni(&self) -> Option<u32> {
+        let vni = |config: &NetworkConfig| config.backend.tunnel.vni;
+        let former = self.remembered.as_ref().map(|local| vni(&local.config));
+        former.filter(|former| self.config.as_ref().is_some_and(|config| vni(config) != *former))
+    }
+
     /// The pod networks that overlap the underlay or the service range.
     pub fn overlaps(&self) -> Vec<Overlap> {
         let (Some(config), Some(node)) = (&self.config, &self.node) else { return Vec::new() };
@@ -322,11 +329,17 @@ impl Inputs {
         }
     }
 
-    /// Whether the store is unreachable or has no subnet for this node, so that the checkpoint must
-    /// be used.
+    /// Whether the store is unreachable or refuses what the lease of this node needs, so that the
+    /// checkpoint must be used. If it has no subnet for this node, that of the checkpoint is another
+    /// node's by now, or will be.
     pub const fn lacks_store(&self) -> bool {
         let store = &self.store;
         matches!(store, StoreState::Waiting(_) | StoreState::Withholds(_) | StoreState::Lacks(_))
+    }
+
+    /// Whether the store shows that this node has no subnet: pods may get no address of a former one.
+    pub const fn has_no_subnet(&self) -> bool {
+        matches!(self.store, StoreState::NoSubnet(_))
     }
 
     /// Whether forwarding relies on the checkpoint. A config file on this host may be newer than

@@ -75,12 +75,17 @@ impl Shared {
     pub(super) async fn own_node(&self, name: &str) -> OwnNode {
         loop {
             let body = self.client.request(&request::node(name)).await;
-            let why = match body.map(|body| self.see_own(&body)) {
+            match body.map(|body| self.see_own(&body)) {
                 Ok(Some(node)) => return node,
-                Ok(None) => format!("node {name} cannot be read"),
-                Err(_) => format!("there is no node {name} yet"),
-            };
-            self.wait_for_subnet(&why).await;
+                Err(Refusal::Absent) => {
+                    self.client.report.lacks_subnet(&format!("there is no node {name} yet"));
+                }
+                Ok(None) => self.client.report.refuses(&format!("node {name} cannot be read")),
+                Err(refusal) => {
+                    self.client.report.refuses(&format!("node {name} cannot be read: {refusal}"));
+                }
+            }
+            pause().await;
         }
     }
 
@@ -102,7 +107,8 @@ impl Shared {
             Ok(body) => self.see_own(&body),
             Err(Refusal::Absent | Refusal::Exists) => None,
             Err(refusal) => {
-                self.wait_for_subnet(&format!("node {name} cannot be written: {refusal}")).await;
+                self.client.report.refuses(&format!("node {name} cannot be written: {refusal}"));
+                pause().await;
                 None
             }
         }
@@ -127,6 +133,10 @@ impl Shared {
 
     pub(super) async fn wait_for_subnet(&self, why: &str) {
         self.client.report.lacks_subnet(why);
-        sleep(RETRY.mul_f64(0.5 + random::<f64>())).await;
+        pause().await;
     }
+}
+
+async fn pause() {
+    sleep(RETRY.mul_f64(0.5 + random::<f64>())).await;
 }

@@ -387,3 +387,18 @@ fn created(daemon: &Daemon) -> Result<usize> {
     let value = metrics.lines().find_map(|line| line.strip_prefix(name));
     Ok(value.context("no counter of created entries")?.parse()?)
 }
+
+#[test]
+fn files_of_a_daemon_that_another_program_removes_come_back() {
+    let cluster = Cluster::start(1, &Stack::V4.config(&VXLAN.config())).unwrap();
+    let (node, daemon) = (&cluster.nodes[0], &cluster.daemons[0]);
+    let before = node.subnet_env().unwrap().to_string();
+    std::fs::remove_file(node.subnet_file()).unwrap();
+    std::fs::remove_file(node.subnet_file().with_extension("sock")).unwrap();
+    eventually(PATIENCE, || {
+        ensure!(node.subnet_env()?.to_string() == before);
+        ensure!(daemon.get("/readyz")?.status == 200);
+        Ok(())
+    })
+    .unwrap();
+}

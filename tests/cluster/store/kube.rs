@@ -293,6 +293,37 @@ fn a_daemon_waits_for_its_pod_cidr_and_is_published_once_packets_pass() {
     .unwrap();
 }
 
+/// A podCIDR never changes: a Node that was created again without one has lost its former subnet, which
+/// another node may get.
+#[test]
+fn a_node_that_has_lost_its_pod_cidr_gives_no_addresses_to_pods() {
+    let mut cluster = Kubernetes::start(2, Stack::V4, &VXLAN_MIXED.config()).unwrap();
+    cluster.wait_for(&[VXLAN_MIXED; 2]).unwrap();
+    eventually(PATIENCE, || has_saved(&cluster.nodes[0], "10.244.2.0")).unwrap();
+    let file = cluster.nodes[0].subnet_file();
+    let waits = |daemon: &Daemon| {
+        let response = daemon.get("/readyz")?;
+        ensure!(
+            response.status == 503 && response.body.contains("node n1: it has no IPv4 podCIDR yet"),
+            "{}",
+            response.body
+        );
+        ensure!(!file.exists(), "there is a subnet file");
+        Ok(())
+    };
+    cluster.server.delete_node("n1");
+    cluster.server.add_node("n1", &[]);
+    eventually(PATIENCE, || waits(&cluster.daemons[0])).unwrap();
+    cluster.daemons[0].kill().unwrap();
+    cluster.daemons[0].start().unwrap();
+    eventually(PATIENCE, || waits(&cluster.daemons[0])).unwrap();
+    let spec = json!({ "podCIDR": "10.244.9.0/24", "podCIDRs": ["10.244.9.0/24"] });
+    cluster.server.patch_node("n1", &json!({ "spec": spec }));
+    cluster.daemons[0].wait_ready().unwrap();
+    let env = cluster.nodes[0].subnet_env().unwrap();
+    assert_eq!(env.subnet(Family::V4).unwrap().to_string(), "10.244.9.0/24");
+}
+
 #[test]
 fn a_cluster_outlives_its_api_server_without_a_lost_packet() {
     let mut cluster = Kubernetes::start(2, Stack::V4, &VXLAN_MIXED.config()).unwrap();
