@@ -59,6 +59,8 @@ pub enum Act {
     LinkUp(usize, Device),
     /// A machine is added.
     Join,
+    /// A machine is switched off for good, and removed from the store.
+    Leave(usize),
     /// Both machines lose power, and get the address of the other one.
     SwapAddresses(usize, usize),
     /// DHCP gives a running machine addresses with this last byte, unless a machine has them.
@@ -94,7 +96,14 @@ pub enum EtcdAct {
     Compact,
     /// A copy of its data is made, and put back later.
     BackUp,
-    Restore,
+    Restore(ClusterId),
+}
+
+/// Whether a restored etcd has the id of the former one: that follows from the flags of its members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClusterId {
+    Kept,
+    New,
 }
 
 /// What happens to the segment between the nodes.
@@ -170,7 +179,7 @@ impl Act {
             self,
             Self::PowerOff(_)
                 | Self::DeleteLease(_)
-                | Self::Etcd(EtcdAct::Restore)
+                | Self::Etcd(EtcdAct::Restore(_))
                 | Self::RestoreDisk(_)
                 | Self::FillDisk(_)
                 | Self::Reinstall(_)
@@ -282,7 +291,8 @@ impl fmt::Display for EtcdAct {
             Self::Up => f.write_str("etcd up"),
             Self::Compact => f.write_str("etcd compact"),
             Self::BackUp => f.write_str("etcd back-up"),
-            Self::Restore => f.write_str("etcd restore"),
+            Self::Restore(ClusterId::New) => f.write_str("etcd restore"),
+            Self::Restore(ClusterId::Kept) => f.write_str("etcd restore with-its-id"),
         }
     }
 }
@@ -346,6 +356,7 @@ impl fmt::Display for Act {
             Self::LinkDown(node, device) => write!(f, "link-down {} {device}", name(*node)),
             Self::LinkUp(node, device) => write!(f, "link-up {} {device}", name(*node)),
             Self::Join => f.write_str("join"),
+            Self::Leave(node) => write!(f, "leave {}", name(*node)),
             Self::SwapAddresses(one, other) => {
                 write!(f, "swap-addresses {} {}", name(*one), name(*other))
             }

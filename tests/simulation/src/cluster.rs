@@ -1,5 +1,6 @@
 //! A cluster of machines, whose daemons run in virtual time.
 
+use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::{Pin, pin};
@@ -7,13 +8,14 @@ use std::rc::Rc;
 use std::task::Context;
 use std::time::Duration;
 
+use serde_json::Value;
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep_until};
 use tweed::model::prefix::Family;
 
 use crate::act::{Backend, Config, Order};
 use crate::flannel::Flanneld;
-use crate::network::LinkState;
+use crate::network::{Link, LinkState, SHORT};
 use crate::node::Node;
 use crate::operator::Operators;
 use crate::packets::stack::Stack;
@@ -31,6 +33,8 @@ pub struct Setup {
     pub stack: Stack,
     /// The backend of the stock flanneld on the first nodes, if they do not begin with `tweedd`.
     pub flannel: Option<Backend>,
+    /// Whether messages between the store and some nodes take long.
+    pub is_wide: bool,
 }
 
 impl Setup {
@@ -58,6 +62,8 @@ pub struct Cluster {
     unwritten: Vec<(Instant, usize)>,
     /// The next heartbeats of kubelets.
     heartbeat: Instant,
+    /// The last network config that was parsed; none if it is invalid.
+    parsed: RefCell<(String, Option<Value>)>,
 }
 
 /// A kubelet writes a changed config later than that of the node before.
@@ -71,7 +77,7 @@ impl Cluster {
     /// # Errors
     /// The disk of the simulating machine.
     pub fn new(setup: Setup) -> io::Result<Self> {
-        let Setup { nodes, store, stack, flannel } = setup;
+        let Setup { nodes, store, stack, flannel, .. } = setup;
         let folder = tempfile::Builder::new().prefix("tweed-simulation").tempdir_in(in_memory())?;
         let mut cluster = Self {
             setup,
@@ -84,6 +90,7 @@ impl Cluster {
             mounted: None,
             unwritten: Vec::new(),
             heartbeat: Instant::now() + HEARTBEAT,
+            parsed: RefCell::default(),
         };
         for _ in 0..nodes {
             cluster.add()?;
@@ -103,7 +110,8 @@ impl Cluster {
         let is_free = |it: &u8| self.nodes.iter().all(|node| node.address != *it);
         let mut addresses = (index + 1..).map_while(|last| u8::try_from(last).ok());
         let free = addresses.find(is_free).ok_or_else(|| io::Error::other("no address is free"))?;
-        let node = Node::new(index, (free, self.setup.stack), self.folder.path())?;
+        let link = Link::new(if self.setup.is_wide { latency() } else { SHORT });
+        let node = Node::new((index, free), self.setup.stack, link, self.folder.path())?;
         node.add_foreign_route();
         node.mount(self.mounted.as_deref())?;
         if let Store::Kubernetes(kubernetes) = &self.store {
@@ -135,7 +143,7 @@ impl Cluster {
     }
 
     pub fn start(&mut self, index: usize) {
-        if let Some(node) = self.nodes.get_mut(index) {
+        if let Some(node) = self.nodes.get_mut(index).filter(|node| !node.has_left) {
             node.start(&self.store, &self.network);
         }
     }
@@ -178,6 +186,11 @@ impl Cluster {
     /// An operator runs a command of `tweedctl migrate`.
     pub fn migrate(&self, order: Order) {
         self.operators.run(&self.store, order);
+    }
+
+    /// Whether a command has panicked.
+    pub fn has_panicked(&self) -> bool {
+        self.operators.have_panicked()
     }
 
     /// The results of the commands that have ended since the last call.
@@ -236,8 +249,11 @@ impl Cluster {
 
     /// Whether a key of the network config, by its JSON pointer, is true; none without a valid config.
     fn is_on(&self, key: &str) -> Option<bool> {
-        let config: serde_json::Value = serde_json::from_str(&self.config()?).ok()?;
-        Some(config.pointer(key).is_some_and(|value| value == true))
+        let (text, mut parsed) = (self.config()?, self.parsed.borrow_mut());
+        if parsed.0 != text {
+            *parsed = (text.clone(), serde_json::from_str(&text).ok());
+        }
+        Some(parsed.1.as_ref()?.pointer(key).is_some_and(|value| value == true))
     }
 
     /// Whether each node can read a valid network config.
@@ -348,6 +364,24 @@ impl Cluster {
         etcd.delete(&key);
     }
 
+    /// A machine, which is switched off, leaves the cluster: its operator deletes what the store has of
+    /// it.
+    pub fn leave(&mut self, index: usize) {
+        match &self.store {
+            Store::Kubernetes(kubernetes) if self.store.health().is_writable() => {
+                kubernetes.delete_node(index);
+            }
+            Store::Kubernetes(_) => {}
+            Store::Etcd(_) => self.delete_lease(index),
+        }
+        self.nodes[index].has_left = true;
+    }
+
+    /// The machines that belong to the cluster.
+    pub fn members(&self) -> impl Iterator<Item = &Node> {
+        self.nodes.iter().filter(|node| !node.has_left)
+    }
+
     /// The keys of all leases with their values.
     pub fn leases(&self) -> Vec<(String, String)> {
         match &self.store {
@@ -394,6 +428,15 @@ impl Cluster {
 fn all_have(stored: &[(String, String)], backend: Backend) -> bool {
     let name = format!("\"{}\"", backend.as_str());
     stored.iter().all(|(_, value)| value.contains(&name))
+}
+
+/// Half of the links are short.
+fn latency() -> Duration {
+    match tweed::random::random::<f64>() {
+        ..0.5 => SHORT,
+        ..0.9 => SHORT * 40,
+        _ => SHORT * 700,
+    }
 }
 
 /// A file system in memory, where there is one.

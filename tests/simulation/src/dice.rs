@@ -8,7 +8,8 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use crate::act::{
-    Act, Backend, Config, Device, EtcdAct, KernelAct, MachineId, Order, SegmentAct, Stages, Step,
+    Act, Backend, ClusterId, Config, Device, EtcdAct, KernelAct, MachineId, Order, SegmentAct,
+    Stages, Step,
 };
 use crate::cluster::Setup;
 use crate::network::LinkState;
@@ -57,6 +58,8 @@ pub enum Fault {
     Copy,
     /// A machine is added
     Join,
+    /// A machine is removed for good
+    Leave,
     /// `tweedd` replaces flanneld on a node
     TakeOver,
     /// Two machines get each the address of the other one
@@ -175,11 +178,14 @@ impl Dice {
             2 => Stack::Dual,
             _ => Stack::V6,
         });
-        let mut setup = Setup { nodes: self.nodes, store, stack, flannel: None };
+        let is_wide = seed / 128 % 2 == 1;
+        let mut setup = Setup { nodes: self.nodes, store, stack, flannel: None, is_wide };
         let is_wanted = self.faults.contains(&Fault::TakeOver);
         if self.flannel || is_wanted && (seed / 8).is_multiple_of(WITH_FLANNEL) {
             let backends = [Backend::Vxlan, Backend::DirectRouting, Backend::HostGw];
             setup.flannel = Some(backends[rng.random_range(0..backends.len())]);
+            // What is taken over at last has to be complete by the end.
+            setup.is_wide = false;
             // Nodes without IPv4 all have the same address in etcd.
             if stack == Stack::V6 && store == StoreKind::Etcd {
                 setup.stack = Stack::V4;
@@ -300,6 +306,7 @@ impl Throw<'_> {
                 self.add(at, Act::Copy(node, id));
             }
             Fault::Join => self.add(at, Act::Join),
+            Fault::Leave => self.leave(at, node),
             Fault::TakeOver => self.add(at, Act::TakeOver(node)),
             Fault::SwapAddresses => {
                 let other = self.other(node);
@@ -342,6 +349,13 @@ impl Throw<'_> {
             let at = self.time();
             self.script.thrown.push((at, Fault::TakeOver));
             self.add(at, Act::TakeOver(node));
+        }
+    }
+
+    /// Only one: more than half of the nodes at once are not removed.
+    fn leave(&mut self, at: Duration, node: usize) {
+        if self.script.steps.iter().all(|step| !matches!(step.act, Act::Leave(_))) {
+            self.add(at, Act::Leave(node));
         }
     }
 
@@ -402,7 +416,8 @@ impl Throw<'_> {
             }
             Fault::Compact => self.add(at, Act::Etcd(EtcdAct::Compact)),
             Fault::RestoreEtcd => {
-                let restore = Act::Etcd(EtcdAct::Restore);
+                let id = self.one_of([ClusterId::Kept, ClusterId::New]);
+                let restore = Act::Etcd(EtcdAct::Restore(id));
                 self.pair((at, Act::Etcd(EtcdAct::BackUp)), (end, restore));
             }
             _ => self.add(at, Act::DeleteLease(node)),

@@ -147,6 +147,7 @@ impl History {
             let violation = self.cluster.pass(time, |cluster| judge.look(cluster)).await;
             self.judge.pass(time, &self.cluster);
             self.note_ops();
+            let violation = violation.or_else(|| Judge::panicked(&self.cluster));
             if violation.is_some() {
                 return violation;
             }
@@ -203,6 +204,10 @@ impl History {
         self.cluster.network.segment.borrow_mut().heal();
         for index in 0..self.cluster.nodes.len() {
             self.cluster.nodes[index].link.set(LinkState::Open);
+            if self.cluster.nodes[index].has_left {
+                self.set_up(index, false);
+                continue;
+            }
             self.set_stopped(index, false);
             self.cluster.nodes[index].kernel.allow(ROUTES);
             self.cluster.nodes[index].set_full(false)?;
@@ -248,6 +253,10 @@ impl History {
                 let (originals, copy) = self.cluster.nodes.split_at_mut(last);
                 copy[0].copy(&originals[*index], *id)?;
                 self.cluster.start(last);
+            }
+            Act::Leave(index) => {
+                self.power_off(*index);
+                self.cluster.leave(*index);
             }
             Act::Join => {
                 let last = self.add()?;
@@ -305,7 +314,7 @@ impl History {
     }
 
     fn change_etcd(&mut self, act: EtcdAct) {
-        let (store, nodes) = (&self.cluster.store, self.cluster.nodes.len());
+        let store = &self.cluster.store;
         match act {
             EtcdAct::Down => store.set_health(Health::Down),
             EtcdAct::Leaderless => store.set_health(Health::Leaderless),
@@ -313,9 +322,10 @@ impl History {
             EtcdAct::Up => store.set_health(Health::Up),
             EtcdAct::Compact => store.compact(),
             EtcdAct::BackUp => self.store_backup = Some(store.back_up()),
-            EtcdAct::Restore => {
+            EtcdAct::Restore(id) => {
                 if let Some(backup) = self.store_backup.take() {
-                    store.restore(backup, nodes);
+                    let nodes: Vec<usize> = self.cluster.members().map(|it| it.index).collect();
+                    store.restore(backup, &nodes, id);
                 }
             }
         }
@@ -355,6 +365,9 @@ impl History {
 
     /// Its interface is up.
     fn plug_in(&self, index: usize) {
+        if self.cluster.nodes[index].has_left {
+            return;
+        }
         self.set_up(index, true);
         let node = &self.cluster.nodes[index];
         node.plug_in();
@@ -420,8 +433,10 @@ impl History {
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { seed, setup: Setup { nodes, store, stack, flannel }, violation, .. } = self;
+        let Self { seed, setup, violation, .. } = self;
+        let Setup { nodes, store, stack, flannel, is_wide } = setup;
         write!(f, "seed {seed} with {nodes} nodes, {store} and {stack}")?;
+        f.write_str(if *is_wide { ", far apart" } else { "" })?;
         flannel.iter().try_for_each(|backend| write!(f, ", from flannel with {backend}"))?;
         writeln!(f, ": {violation}")?;
         self.steps.iter().try_for_each(|step| writeln!(f, "  {step}"))

@@ -8,13 +8,15 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 /// The way of one node to the store. Clones share one link.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Link {
     shared: Arc<Shared>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Shared {
+    /// The time that a message takes one way.
+    latency: Duration,
     state: Mutex<LinkState>,
     changed: Notify,
     requests: AtomicU64,
@@ -37,12 +39,18 @@ pub enum Direction {
     Answer,
 }
 
-/// One way.
-const LATENCY: Duration = Duration::from_millis(1);
+/// The latency of a short link.
+pub const SHORT: Duration = Duration::from_millis(1);
 /// After this time without an answer to a ping, the client closes the connection.
 const PINGS: Duration = Duration::from_secs(15);
 
 impl Link {
+    /// A link with this latency.
+    pub fn new(latency: Duration) -> Self {
+        let (state, changed, requests) = Default::default();
+        Self { shared: Arc::new(Shared { latency, state, changed, requests }) }
+    }
+
     pub fn state(&self) -> LinkState {
         *self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -64,13 +72,13 @@ impl Link {
 
     /// Takes a message across; an error if the connection ends first.
     pub async fn cross(&self, direction: Direction) -> Result<(), Closed> {
-        sleep(LATENCY).await;
+        sleep(self.shared.latency).await;
         timeout(PINGS, self.until_open(direction)).await.map_err(|_| Closed)
     }
 
     /// Takes a message across, however long the link is cut.
     pub async fn arrive(&self, direction: Direction) {
-        sleep(LATENCY).await;
+        sleep(self.shared.latency).await;
         self.until_open(direction).await;
     }
 

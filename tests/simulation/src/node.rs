@@ -11,14 +11,14 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::LocalSet;
+use tokio::task::{JoinHandle, LocalSet};
 use tokio::time::Instant;
 use tweed::control::{Event, Query};
 use tweed::daemon::options::{Options, StoreOptions};
 use tweed::daemon::{Blocking, Daemon, Parts, checkpoint, load_checkpoint, previous};
 use tweed::model::checkpoint::{Checkpoint, HostId};
 use tweed::model::entry::{Entry, Key, LinkName, SettingKind};
-use tweed::model::node::{Facts, Interface, InterfaceAddress, Lifetime};
+use tweed::model::node::{Facts, Interface, InterfaceAddress, Lifetime, NexthopSupport, Sysctls};
 use tweed::model::prefix::{Family, Prefix};
 use tweed::model::status::Status;
 use tweed::store::etcd::EtcdSubnetManager;
@@ -52,6 +52,8 @@ pub struct Node {
     boots: u32,
     /// Why its daemons have ended by themselves.
     pub ends: Vec<String>,
+    /// Whether the machine has left the cluster.
+    pub has_left: bool,
     restart: Option<Instant>,
     pods: LastRead<Option<Pods>>,
     saved: LastRead<Rc<Checkpoint>>,
@@ -76,14 +78,22 @@ const NEW: [(&str, &str); 11] = [
     ("/local/node", "spoils_checksums"),
     ("/local/node", "sysctls"),
 ];
+/// The machine whose settings of links cannot be written.
+const UNWRITABLE: usize = 2;
+/// The machine without nexthop objects.
+const OLD: usize = 3;
 /// The pause after which a supervisor starts a daemon again that has ended.
 const RESTART: Duration = Duration::from_secs(5);
+
+/// What a task that has panicked leaves behind.
+pub const PANICKED: &str = "panicked";
 
 /// A running daemon.
 pub struct Run {
     pub tasks: LocalSet,
     /// The process is stopped by a signal.
     pub is_stopped: bool,
+    task: JoinHandle<()>,
     outlook: Rc<RefCell<Outlook>>,
 }
 
@@ -97,7 +107,12 @@ struct Outlook {
 
 impl Node {
     /// A machine that was never started.
-    pub fn new(index: usize, (address, stack): (u8, Stack), folder: &Path) -> io::Result<Self> {
+    pub fn new(
+        (index, address): (usize, u8),
+        stack: Stack,
+        link: Link,
+        folder: &Path,
+    ) -> io::Result<Self> {
         let name = name(index);
         let disk = folder.join(&name);
         fs::create_dir_all(&disk)?;
@@ -106,7 +121,7 @@ impl Node {
             address,
             stack,
             kernel: ModelKernel::new(facts(index, address, stack)),
-            link: Link::default(),
+            link,
             run: None,
             flannel: None,
             disk,
@@ -114,6 +129,7 @@ impl Node {
             machine: format!("machine-{}", index + 1),
             boots: 1,
             ends: Vec::new(),
+            has_left: false,
             restart: None,
             pods: RefCell::default(),
             saved: RefCell::default(),
@@ -129,7 +145,7 @@ impl Node {
         let (options, host) = (self.options(store), self.host());
         let (kernel, index) = (self.kernel.clone(), self.index);
         let (seen, network) = (Rc::clone(&outlook), Rc::clone(network));
-        tasks.spawn_local(async move {
+        let task = tasks.spawn_local(async move {
             let ended = run(options, host, kernel, (index, network), &seen).await;
             seen.borrow_mut().ended =
                 Some(ended.map_or_else(
@@ -137,7 +153,7 @@ impl Node {
                     |()| "the daemon has ended".to_owned(),
                 ));
         });
-        self.run = Some(Run { tasks, is_stopped: false, outlook });
+        self.run = Some(Run { tasks, is_stopped: false, task, outlook });
     }
 
     /// Starts the daemon again if it has ended, after a pause.
@@ -192,8 +208,11 @@ impl Node {
         self.add_foreign_route();
     }
 
-    /// Another program makes the reverse-path filters strict.
+    /// Another program makes the reverse-path filters strict, where the daemon can loosen them again.
     pub fn make_strict(&self) {
+        if self.index == UNWRITABLE {
+            return;
+        }
         let has = |link: &LinkName| {
             let key = Key::Setting(SettingKind::ReversePath, link.clone());
             self.kernel.read_state(|state| state.get(&key).is_some())
@@ -350,6 +369,11 @@ impl Node {
         self.checkpoint().is_some_and(|checkpoint| checkpoint.local.own.is_some())
     }
 
+    /// Whether its checkpoint names its machine. Those of older daemons do not.
+    pub fn names_its_machine(&self) -> bool {
+        self.checkpoint().is_some_and(|checkpoint| checkpoint.host.machine.is_some())
+    }
+
     /// Whether its disk names no subnet.
     pub fn is_empty(&self) -> bool {
         self.pods().is_none() && !self.remembers()
@@ -437,7 +461,8 @@ fn read_changed<T: Clone>(
 impl Run {
     /// Why the daemon has ended, if it has.
     pub fn ended(&self) -> Option<String> {
-        self.outlook.borrow().ended.clone()
+        let ended = self.outlook.borrow().ended.clone();
+        ended.or_else(|| self.task.is_finished().then(|| PANICKED.to_owned()))
     }
 
     /// The status of the daemon; none if it does not answer.
@@ -490,14 +515,18 @@ async fn run_parts<S: Leases + Documents + 'static>(
     }
 }
 
-/// Every second machine has strict reverse-path filters.
+/// Every second machine has strict reverse-path filters. The settings of the links of one cannot be
+/// written, as in an unprivileged pod, and the kernel of one has no nexthop objects.
 fn facts(index: usize, last: u8, stack: Stack) -> Facts {
     let (name, addresses) = (LinkName::new(UNDERLAY), addresses(last, stack));
     let eth0 = Interface { name: name.clone(), mtu: 1500, up: true, layer2: true, addresses };
     let families = stack.families().iter();
     let default_routes = families.map(|family| (*family, Some(name.clone()))).collect();
     let makes_strict = index % 2 == 1;
-    Facts { interfaces: vec![eth0], default_routes, makes_strict, ..Facts::default() }
+    let sysctls = if index == UNWRITABLE { Sysctls::ReadOnly } else { Sysctls::Writable };
+    let nexthops = if index == OLD { NexthopSupport::Unsupported } else { NexthopSupport::Usable };
+    let interfaces = vec![eth0];
+    Facts { interfaces, default_routes, makes_strict, sysctls, nexthops, ..Facts::default() }
 }
 
 fn addresses(last: u8, stack: Stack) -> Vec<InterfaceAddress> {

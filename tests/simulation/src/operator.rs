@@ -6,14 +6,15 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use tokio::task::LocalSet;
+use futures::FutureExt;
+use tokio::task::{JoinHandle, LocalSet};
 use tweed::operator::migrate;
 use tweed::store::ClusterStore;
 use tweed::store::etcd::{EtcdClusterStore, EtcdOptions};
 use tweed::store::kube::{AnnotationPrefix, ApiOptions, KubeClusterOptions, KubeClusterStore};
 
 use crate::act::Order;
-use crate::network::Link;
+use crate::network::{Link, SHORT};
 use crate::store::kubernetes::{CONFIG_MAP, NAMESPACE};
 use crate::store::{Store, etcd, kubernetes};
 
@@ -21,6 +22,7 @@ use crate::store::{Store, etcd, kubernetes};
 #[derive(Default)]
 pub(crate) struct Operators {
     commands: LocalSet,
+    running: RefCell<Vec<JoinHandle<()>>>,
     ended: Rc<RefCell<Vec<String>>>,
 }
 
@@ -29,8 +31,8 @@ impl Operators {
     pub(crate) fn run(&self, store: &Store, order: Order) {
         let ended = Rc::clone(&self.ended);
         let store = store.clone();
-        self.commands.spawn_local(async move {
-            let link = Link::default();
+        let running = self.commands.spawn_local(async move {
+            let link = Link::new(SHORT);
             let result = match store {
                 Store::Etcd(etcd) => {
                     let transport = etcd.transport(&link);
@@ -55,6 +57,7 @@ impl Operators {
             tracing::info!(?order, result, "a command of tweedctl has ended");
             ended.borrow_mut().push(format!("{order:?}: {result}"));
         });
+        self.running.borrow_mut().push(running);
     }
 
     /// Lets the commands run as far as they get.
@@ -65,6 +68,17 @@ impl Operators {
     /// The results of the commands that have ended since the last call.
     pub(crate) fn take_ended(&self) -> Vec<String> {
         std::mem::take(&mut *self.ended.borrow_mut())
+    }
+
+    /// Whether a command has panicked.
+    pub(crate) fn have_panicked(&self) -> bool {
+        let mut panicked = false;
+        self.running.borrow_mut().retain_mut(|running| {
+            let ended = running.now_or_never();
+            panicked |= matches!(ended, Some(Err(_)));
+            ended.is_none()
+        });
+        panicked
     }
 }
 

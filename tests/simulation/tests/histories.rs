@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use tweed_simulation::act::{
-    Act, Backend, Config, EtcdAct, KernelAct, MachineId, SegmentAct, Step,
+    Act, Backend, ClusterId, Config, EtcdAct, KernelAct, MachineId, SegmentAct, Step,
 };
 use tweed_simulation::cluster::Setup;
 use tweed_simulation::dice::Dice;
@@ -19,7 +19,8 @@ use tweed_simulation::packets::stack::Stack;
 use tweed_simulation::store::StoreKind;
 
 const NODES: usize = 5;
-const ETCD: Setup = Setup { nodes: NODES, store: StoreKind::Etcd, stack: Stack::V4, flannel: None };
+const ETCD: Setup =
+    Setup { nodes: NODES, store: StoreKind::Etcd, stack: Stack::V4, flannel: None, is_wide: false };
 const HOST_GW: Config = Config::Mixed(Backend::HostGw);
 /// How long new histories are played.
 const TIME: Duration = Duration::from_secs(60);
@@ -62,7 +63,7 @@ fn rejected_once() -> [(u64, Vec<Step>); 7] {
                 step(23_019, Act::Readdress(3, 6)),
                 step(37_959, Act::Etcd(EtcdAct::BackUp)),
                 step(56_379, Act::Start(3)),
-                step(59_703, Act::Etcd(EtcdAct::Restore)),
+                step(59_703, Act::Etcd(EtcdAct::Restore(ClusterId::New))),
             ],
         ),
         // The tunnel is wanted again at the moment in which its device was removed.

@@ -1,20 +1,21 @@
 //! The invariants that hold at the end of a history, once faults are over.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
-use tweed::model::entry::{Entry, Key};
+use tweed::model::entry::{Entry, Key, PROTOCOL, RouteKind};
 use tweed::model::path::Path;
-use tweed::model::prefix::Family;
+use tweed::model::prefix::{Family, Prefix};
 
 use super::{Judge, Violation, is_running, violation};
 use crate::act::Backend;
 use crate::cluster::Cluster;
-use crate::node::Node;
-use crate::packets::stack::tunnel;
+use crate::node::{Node, PANICKED};
+use crate::packets::stack::{Pods, address, tunnel};
 
 const TABLE: &str = "each path is that of the backends of its nodes once faults are over";
-const RUNNING: &str = "no daemon ends by itself";
+pub(super) const RUNNING: &str = "no daemon ends by itself";
 const COPIES: &str = "a copy of a machine ends while the original runs";
 const READY: &str = "each node is ready once faults are over";
 const CONFIG: &str = "each node has applied the config once faults are over";
@@ -37,7 +38,8 @@ impl Judge {
             return found;
         }
         let found = self.views(cluster).await.or_else(|| self.checkpoints(cluster));
-        found.or_else(|| self.leftovers(cluster)).or_else(|| self.table(cluster))
+        let found = found.or_else(|| self.leftovers(cluster)).or_else(|| self.strays(cluster));
+        found.or_else(|| self.table(cluster))
     }
 
     /// Of a machine and its copies, those stay that run when the first copy is made.
@@ -50,29 +52,32 @@ impl Judge {
     }
 
     fn ended(&self, cluster: &Cluster) -> Option<Violation> {
-        let mut nodes = cluster.nodes.iter().filter(|node| !self.may_end(node));
-        let (index, reason) = nodes.find_map(|node| Some((node.index, node.ends.first()?)))?;
+        let has_panicked = |reason: &&String| reason.contains(PANICKED);
+        let wrong = |node: &&Node| {
+            let mut ends = node.ends.iter();
+            if self.may_end(node) { ends.find(has_panicked).cloned() } else { ends.next().cloned() }
+        };
+        let (index, reason) =
+            cluster.nodes.iter().find_map(|node| Some((node.index, wrong(&node)?)))?;
         Some(violation(RUNNING, cluster, format!("n{}: {reason}", index + 1)))
     }
 
     fn stopped(&self, cluster: &Cluster) -> Option<Violation> {
-        let mut nodes = cluster.nodes.iter().filter(|node| !self.may_end(node));
+        let mut nodes = cluster.members().filter(|node| !self.may_end(node));
         let node = nodes.find(|node| !is_running(node))?;
         Some(violation(READY, cluster, format!("n{} does not run", node.index + 1)))
     }
 
     /// The number of peers that each node has. The lease of a node that has ended stays until its
-    /// TTL is over, and so does that of a machine which was installed again with another address.
+    /// TTL is over, and so may that of a machine which was installed again with another address, or has
+    /// left.
     fn peers(&self, cluster: &Cluster) -> RangeInclusive<usize> {
         let (leases, running) = (cluster.leases(), self.lasting(cluster).count().saturating_sub(1));
         let has_address = |value: &str| {
-            cluster
-                .nodes
-                .iter()
-                .any(|node| value.contains(&format!("\"{}\"", node.first_address())))
+            cluster.members().any(|node| value.contains(&format!("\"{}\"", node.first_address())))
         };
-        let is_left =
-            !self.forgotten.is_empty() && leases.iter().any(|(_, value)| !has_address(value));
+        let may_stay = !self.forgotten.is_empty() || cluster.nodes.iter().any(|node| node.has_left);
+        let is_left = may_stay && leases.iter().any(|(_, value)| !has_address(value));
         let is_known = self.moved.is_empty() && !is_left;
         running..=if is_known { running } else { running.max(leases.len() - 1) }
     }
@@ -158,6 +163,29 @@ impl Judge {
         })
     }
 
+    /// After a mistake of an operator, some nodes may still have what was published meanwhile.
+    fn strays(&self, cluster: &Cluster) -> Option<Violation> {
+        let known = self.peers(cluster);
+        if known.start() != known.end() {
+            return None;
+        }
+        let families = cluster.setup.stack.families();
+        let addresses =
+            self.lasting(cluster).flat_map(|it| families.iter().map(|f| address(*f, it.address)));
+        let subnets = self.lasting(cluster).filter_map(Node::pods).flat_map(Pods::all);
+        let (addresses, subnets): (Vec<IpAddr>, Vec<Prefix>) =
+            (addresses.collect(), subnets.collect());
+        let is_known =
+            |at: IpAddr| addresses.contains(&at) || subnets.iter().any(|it| it.contains(at));
+        self.lasting(cluster).find_map(|node| {
+            let is_stray = |entry: &&Entry| of_peer(entry).is_some_and(|at| !is_known(at));
+            let stray =
+                node.kernel.read_state(|it| it.entries().find(is_stray).map(Entry::to_string));
+            let detail = format!("n{} has {}, and no node has that", node.index + 1, stray?);
+            Some(violation(LEFTOVERS, cluster, detail))
+        })
+    }
+
     /// Packets to a node with host-gw are sent directly, and so are those of such a node, and of one
     /// with `DirectRouting`.
     fn table(&self, cluster: &Cluster) -> Option<Violation> {
@@ -180,6 +208,20 @@ impl Judge {
     }
 }
 
+/// The address in an entry of tweed for a peer, or in the subnet of that.
+fn of_peer(entry: &Entry) -> Option<IpAddr> {
+    match entry {
+        Entry::Route(route) if route.protocol == PROTOCOL && route.kind == RouteKind::Unicast => {
+            Some(route.destination.base())
+        }
+        Entry::Nexthop(nexthop) if nexthop.protocol == PROTOCOL => nexthop.gateway,
+        Entry::Neighbour(neighbour) if neighbour.link.is_tunnel() => Some(neighbour.address),
+        Entry::Fdb(fdb) => Some(fdb.destination),
+        Entry::Element(element) => Some(element.address),
+        _ => None,
+    }
+}
+
 fn forwarding_entries(node: &Node, family: Family) -> usize {
     let device = tunnel(family);
     node.kernel.read_state(|state| {
@@ -199,6 +241,6 @@ fn foreign(cluster: &Cluster) -> Option<Violation> {
         node.kernel
             .read_state(|state| matches!(state.get(&key), Some(Entry::Route(it)) if *it == route))
     };
-    let touched = cluster.nodes.iter().find(|node| !is_there(node))?;
+    let touched = cluster.members().find(|node| !is_there(node))?;
     Some(violation(FOREIGN, cluster, format!("n{} lost {route}", touched.index + 1)))
 }

@@ -29,7 +29,10 @@ pub struct Violation {
 pub struct Judge {
     /// Whether a node has its subnet by its name, whatever its address and its disk are.
     is_named: bool,
+    /// Of the whole cluster: all nodes have to run undisturbed.
     debts: Vec<Debt>,
+    /// Of one node: only it has to run undisturbed.
+    repairs: Vec<Debt>,
     /// Where the pods of each node are. They stay there.
     pods: Vec<Option<Pods>>,
     /// The copies with the machine id of another node, and that node.
@@ -71,6 +74,17 @@ struct Debt {
     left: Duration,
 }
 
+impl Debt {
+    /// `time` has passed, in which it may be paid.
+    fn pass(&mut self, time: Duration, is_paid: bool) {
+        if is_paid {
+            self.left = self.left.saturating_sub(time);
+        } else if !self.left.is_zero() {
+            self.left = self.whole;
+        }
+    }
+}
+
 const PATHS: &str = "pods of two nodes reach each other";
 const CONNECTIONS: &str = "connections of nodes, and by ports of nodes, with pods stay open";
 const SUBNETS: &str = "the subnet of a node never changes";
@@ -81,6 +95,9 @@ const REPAIR: Duration = Duration::from_secs(3);
 /// The time in which a node gets its lease and programs its peers, and these learn of it. While
 /// etcd does not answer, clients wait for at most 30 s between two attempts.
 const JOIN: Duration = Duration::from_secs(35);
+/// The time in which a new cluster is complete.
+const START: Duration = Duration::from_secs(14);
+const START_FAR_APART: Duration = Duration::from_secs(30);
 /// The time after which a change in the store is in each checkpoint.
 const SAVED: Duration = Duration::from_secs(15);
 /// The time after which a checkpoint is saved that could not be.
@@ -95,6 +112,7 @@ impl Judge {
         let mut judge = Self {
             is_named: matches!(cluster.store, Store::Kubernetes(_)),
             debts: Vec::new(),
+            repairs: Vec::new(),
             pods: Vec::new(),
             copied: Vec::new(),
             moved: BTreeSet::new(),
@@ -112,7 +130,8 @@ impl Judge {
             arrivals: Arrivals::default(),
             load: Load::default(),
         };
-        cluster.nodes.iter().for_each(|node| judge.add(node));
+        let start = if cluster.setup.is_wide { START_FAR_APART } else { START };
+        cluster.nodes.iter().for_each(|node| judge.watch(node, start));
         judge
     }
 
@@ -133,6 +152,11 @@ impl Judge {
                 }
             }
             Act::Copy(node, MachineId::Kept) => self.copy(*node, cluster),
+            // An older daemon has not saved of which machine its checkpoint is.
+            Act::Copy(node, MachineId::New) if !cluster.nodes[*node].names_its_machine() => {
+                self.copy(*node, cluster);
+            }
+            Act::Leave(node) => self.free(*node),
             Act::DeleteLease(node) => {
                 self.need_store(*node);
                 self.free(*node);
@@ -140,7 +164,7 @@ impl Judge {
             Act::Etcd(EtcdAct::BackUp) => {
                 self.copied_store = cluster.nodes.iter().map(|node| node.address).collect();
             }
-            Act::Etcd(EtcdAct::Restore) => self.restore_etcd(cluster),
+            Act::Etcd(EtcdAct::Restore(_)) => self.restore_etcd(cluster),
             Act::Segment(SegmentAct::DropPods) => self.all_need_store(),
             Act::Configure(_) | Act::Migrate(_) => self.configure(cluster),
             Act::Kernel(node, KernelAct::RefuseRoutes) => {
@@ -161,7 +185,7 @@ impl Judge {
             | Act::RecreateInterface(node)
             | Act::Kernel(node, KernelAct::MakeStrict)
             | Act::LinkDown(node, _)
-            | Act::LinkUp(node, _) => self.excuse(*node, REPAIR),
+            | Act::LinkUp(node, _) => self.repairs[*node] = Debt { whole: REPAIR, left: REPAIR },
             Act::TakeOver(node) | Act::Upgrade(node) => {
                 self.restart(&cluster.nodes[*node], cluster);
             }
@@ -268,7 +292,12 @@ impl Judge {
 
     /// A machine was added.
     pub fn add(&mut self, node: &Node) {
-        self.debts.push(Debt { whole: JOIN, left: JOIN });
+        self.watch(node, JOIN);
+    }
+
+    fn watch(&mut self, node: &Node, time: Duration) {
+        self.debts.push(Debt { whole: time, left: time });
+        self.repairs.push(Debt::default());
         self.pods.push(None);
         self.note_address(node.index, node.address);
     }
@@ -344,37 +373,44 @@ impl Judge {
                 self.excuse(original, COPIED);
             }
         }
-        let is_store_usable = cluster.store.health() == Health::Up && cluster.is_configured();
+        let is_store_usable = cluster.store.health() == Health::Up && cluster.is_mixed().is_some();
         let segment = cluster.network.segment.borrow();
-        let is_undisturbed = |node: &Node| {
-            let is_connected =
-                segment.hosts[node.index].is_up && node.link.state() == LinkState::Open;
-            let is_willing = !self.refused.contains(&node.index);
+        let runs = |node: &Node| {
+            let is_up = segment.hosts[node.index].is_up && !self.refused.contains(&node.index);
             let has_ended = self.may_end(node) && !node.ends.is_empty();
-            let is_running = node.is_running() || node.run.is_none() && has_ended;
-            is_store_usable && is_connected && is_willing && is_running
+            is_up && (node.is_running() || node.run.is_none() && has_ended)
         };
+        let is_connected = |node: &Node| is_store_usable && node.link.state() == LinkState::Open;
         // A node waits for what others publish.
-        let is_calm = cluster.nodes.iter().all(is_undisturbed);
+        let is_undisturbed = cluster.members().all(|node| is_connected(node) && runs(node));
+        let remembers = |node: &Node| node.remembers() && !self.full.contains_key(&node.index);
+        let repairs = |node: &Node| runs(node) && (is_connected(node) || remembers(node));
+        let repairing: Vec<bool> = cluster.nodes.iter().map(repairs).collect();
         let forwards = |node: &Node| {
             let is_up = segment.hosts[node.index].is_up && !self.refused.contains(&node.index);
             is_up && (node.is_running() || node.run.is_none() && !node.ends.is_empty())
         };
-        let is_forwarding = cluster.nodes.iter().all(forwards);
+        let is_forwarding = cluster.members().all(forwards);
+        for (repair, is_paid) in self.repairs.iter_mut().zip(repairing) {
+            repair.pass(time, is_paid);
+        }
         for (node, debt) in self.debts.iter_mut().enumerate() {
-            if is_calm || is_forwarding && self.alone.contains(&node) {
-                debt.left = debt.left.saturating_sub(time);
-            } else if !debt.left.is_zero() {
-                debt.left = debt.whole;
-            }
+            debt.pass(time, is_undisturbed || is_forwarding && self.alone.contains(&node));
         }
         let store = cluster.stored();
         self.full.values_mut().for_each(|left| *left = left.saturating_sub(time));
         self.full.retain(|_, left| !left.is_zero());
         let is_saved = self.store.as_ref() == Some(&store) && self.full.is_empty();
-        self.calm = if is_calm && is_saved { self.calm + time } else { Duration::ZERO };
+        let is_calm = is_undisturbed && cluster.is_configured() && is_saved;
+        self.calm = if is_calm { self.calm + time } else { Duration::ZERO };
         self.store = Some(store);
         self.is_mixed |= cluster.is_mixed() == Some(true) && self.calm >= READ;
+    }
+
+    /// A command of an operator that panics is judged whatever happens.
+    pub fn panicked(cluster: &Cluster) -> Option<Violation> {
+        let detail = "a command of tweedctl has panicked".to_owned();
+        cluster.has_panicked().then(|| violation(end::RUNNING, cluster, detail))
     }
 
     /// Judges this moment.
@@ -388,10 +424,10 @@ impl Judge {
         let stays =
             |node: &Node| is_running(node) && node.ends.is_empty() && cluster.holds_lease(node);
         let is_judged = |node: &&Node| {
-            self.debts[node.index].left.is_zero() && (!self.may_end(node) || stays(node))
+            let debts = [&self.debts[node.index], &self.repairs[node.index]];
+            debts.iter().all(|debt| debt.left.is_zero()) && (!self.may_end(node) || stays(node))
         };
-        let judged: Vec<usize> =
-            cluster.nodes.iter().filter(is_judged).map(|node| node.index).collect();
+        let judged: Vec<usize> = cluster.members().filter(is_judged).map(|it| it.index).collect();
         let segment = cluster.network.segment.borrow();
         self.arrivals.check(segment.outline(), &judged);
         let pairs = judged.iter().flat_map(|from| judged.iter().map(move |to| (*from, *to)));

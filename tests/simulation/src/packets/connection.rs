@@ -110,8 +110,8 @@ impl Segment {
 
 /// The address with which the node itself sends by this exit; none without one on the tunnel.
 fn outgoing(state: &KernelState, exit: &Exit) -> Option<IpAddr> {
-    let Exit::Tunnel(outer, _) = exit else { return None };
-    let family = Family::of(*outer);
+    let Exit::Tunnel { to, .. } = exit else { return None };
+    let family = Family::of(*to);
     let of_tunnel = addresses_of_tunnel(state, family).next();
     // Without one, IPv6 chooses the address that is most like the destination.
     of_tunnel.or_else(|| spare_address(state).filter(|_| family == Family::V6))

@@ -52,6 +52,8 @@ pub enum Lost {
     Segment,
     /// The underlay drops packets with addresses of pods.
     Underlay,
+    /// The tunnel device sends from an address that its host does not have.
+    OtherSource,
     /// The receiver has no such tunnel device.
     NoTunnel,
     /// The tunnel device of the receiver has another MAC address.
@@ -73,15 +75,20 @@ pub struct Arrival {
 
 /// How a packet leaves its sender.
 pub(crate) enum Exit {
-    /// To this host, and there to the tunnel device with this MAC address.
-    Tunnel(IpAddr, MacAddr),
+    /// From the address of the tunnel device to this host, and there to the tunnel device with this MAC
+    /// address.
+    Tunnel {
+        source: IpAddr,
+        to: IpAddr,
+        mac: MacAddr,
+    },
     Direct(IpAddr),
 }
 
 impl Exit {
     const fn path(&self) -> Path {
         match self {
-            Self::Tunnel(..) => Path::Tunnel,
+            Self::Tunnel { .. } => Path::Tunnel,
             Self::Direct(_) => Path::Direct,
         }
     }
@@ -89,7 +96,7 @@ impl Exit {
     /// The link that it leaves by.
     pub(crate) fn link(&self) -> LinkName {
         match self {
-            Self::Tunnel(outer, _) => tunnel(Family::of(*outer)),
+            Self::Tunnel { to, .. } => tunnel(Family::of(*to)),
             Self::Direct(_) => LinkName::new(UNDERLAY),
         }
     }
@@ -180,7 +187,7 @@ impl Segment {
 
     /// The host at which the packet arrives, and by which of its links.
     fn carry(&self, from: usize, exit: &Exit) -> Result<(usize, LinkName), Lost> {
-        let (Exit::Direct(address) | Exit::Tunnel(address, _)) = exit;
+        let (Exit::Direct(address) | Exit::Tunnel { to: address, .. }) = exit;
         let family = Family::of(*address);
         let mut hosts = self.hosts.iter().enumerate();
         let found =
@@ -192,9 +199,11 @@ impl Segment {
         match exit {
             Exit::Direct(_) if self.drops_pods => Err(Lost::Underlay),
             Exit::Direct(_) => Ok((at, exit.link())),
-            Exit::Tunnel(_, mac) => {
-                let source = self.host(from)?.address(family);
-                receiver.kernel.read_state(|state| decapsulate(state, source, *mac))?;
+            Exit::Tunnel { source, .. } if *source != self.host(from)?.address(family) => {
+                Err(Lost::OtherSource)
+            }
+            Exit::Tunnel { source, mac, .. } => {
+                receiver.kernel.read_state(|state| decapsulate(state, *source, *mac))?;
                 Ok((at, exit.link()))
             }
         }
@@ -215,9 +224,18 @@ fn exit(state: &KernelState, destination: IpAddr) -> Result<Exit, Lost> {
     else {
         return Err(Lost::NoNeighbour);
     };
+    let Some(source) = source_of_tunnel(state, &link) else { return Err(Lost::OtherSource) };
     match state.get(&Key::Fdb(link, neighbour.mac)) {
-        Some(Entry::Fdb(fdb)) => Ok(Exit::Tunnel(fdb.destination, fdb.mac)),
+        Some(Entry::Fdb(fdb)) => Ok(Exit::Tunnel { source, to: fdb.destination, mac: fdb.mac }),
         _ => Err(Lost::NoForwardingEntry),
+    }
+}
+
+/// The address that a tunnel device sends from.
+fn source_of_tunnel(state: &KernelState, link: &LinkName) -> Option<IpAddr> {
+    match state.get(&Key::Link(link.clone())) {
+        Some(Entry::Link(Link { kind: LinkKind::Vxlan(vxlan), .. })) => vxlan.local,
+        _ => None,
     }
 }
 

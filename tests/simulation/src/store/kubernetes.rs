@@ -115,12 +115,16 @@ impl Kubernetes {
         self.server.back_up()
     }
 
-    /// Kubelets register the `nodes` that the backup does not have.
-    pub fn restore(&self, backup: Backup, nodes: usize) {
+    /// The machine is removed from the cluster, as `kubectl` does.
+    pub fn delete_node(&self, index: usize) {
+        self.server.delete_node(&name(index));
+    }
+
+    /// Kubelets register those `nodes` that the backup does not have.
+    pub fn restore(&self, backup: Backup, nodes: &[usize]) {
         self.server.restore(backup);
-        (0..nodes)
-            .filter(|it| self.server.node(&name(*it)).is_none())
-            .for_each(|it| self.add_node(it));
+        let lacks = |it: &&usize| self.server.node(&name(**it)).is_none();
+        nodes.iter().filter(lacks).for_each(|it| self.add_node(*it));
         self.close();
     }
 

@@ -14,6 +14,7 @@ use tweed_lab::Backup;
 use etcd::{Etcd, State};
 use kubernetes::Kubernetes;
 
+use crate::act::ClusterId;
 use crate::network::Link;
 use crate::packets::stack::Stack;
 
@@ -114,10 +115,10 @@ impl Store {
         }
     }
 
-    /// Takes the data of a backup, in a cluster of this many `nodes`.
-    pub fn restore(&self, backup: StoreBackup, nodes: usize) {
+    /// Takes the data of a backup, in a cluster of these `nodes`.
+    pub fn restore(&self, backup: StoreBackup, nodes: &[usize], id: ClusterId) {
         match (self, backup) {
-            (Self::Etcd(etcd), StoreBackup::Etcd(state)) => etcd.restore(state),
+            (Self::Etcd(etcd), StoreBackup::Etcd(state)) => etcd.restore(state, id),
             (Self::Kubernetes(kubernetes), StoreBackup::Kubernetes(backup)) => {
                 kubernetes.restore(backup, nodes);
             }

@@ -14,6 +14,11 @@ pub(super) fn merge(target: &mut Value, patch: &Value) {
                 } else {
                     merge(target.entry(key).or_insert(Value::Null), value);
                 }
+                // A real server does not store empty maps: a patch that leaves one changes nothing.
+                if target.get(key).and_then(Value::as_object).is_some_and(serde_json::Map::is_empty)
+                {
+                    target.remove(key);
+                }
             }
         }
         (target, Value::Object(patch)) => {
@@ -31,5 +36,20 @@ fn merge_conditions(target: &mut Value, patch: &Value) {
             Some(known) => merge(known, news),
             None => known.push(news.clone()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn removing_what_is_not_there_changes_nothing() {
+        let mut node = json!({ "metadata": { "name": "n1" } });
+        let before = node.clone();
+        merge(&mut node, &json!({ "metadata": { "annotations": { "key": null } } }));
+        assert_eq!(node, before);
     }
 }

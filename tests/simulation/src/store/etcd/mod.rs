@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use tweed::store::Transport;
 
 use super::Health;
+use crate::act::ClusterId;
 use crate::network::{Link, LinkState};
 use server::Connection;
 use state::{Change, Observers};
@@ -147,10 +148,10 @@ impl Etcd {
     }
 
     /// Takes the data of `backup`, as an operator does with `etcdctl snapshot restore`.
-    pub fn restore(&self, backup: State) {
+    pub fn restore(&self, backup: State, id: ClusterId) {
         let mut shared = self.shared();
         self.close(&mut shared);
-        let cluster = shared.state.cluster + 1;
+        let cluster = shared.state.cluster + u64::from(id == ClusterId::New);
         shared.state = backup.restored(cluster);
         shared.state.renew_all();
     }
