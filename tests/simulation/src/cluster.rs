@@ -434,8 +434,8 @@ fn all_have(stored: &[(String, String)], backend: Backend) -> bool {
 fn latency() -> Duration {
     match tweed::random::random::<f64>() {
         ..0.5 => SHORT,
-        ..0.9 => SHORT * 40,
-        _ => SHORT * 700,
+        ..0.9 => SHORT * 20,
+        _ => SHORT * 150,
     }
 }
 

@@ -212,7 +212,9 @@ impl Judge {
         if self.is_mixed {
             return;
         }
-        if !cluster.is_uniform() {
+        // Some have applied what their checkpoints have not yet.
+        let changes = cluster.is_mixed() == Some(true) && !cluster.follows_config();
+        if changes || !cluster.is_uniform() {
             let without = cluster.nodes.iter().filter(|node| !node.is_mixed());
             without.for_each(|node| self.need_store(node.index));
         }
