@@ -17,7 +17,7 @@ use crate::model::entry::{Entry, Key, Route};
 use crate::model::event::EventKind;
 use crate::model::lease::{Endpoint, Lease, LeaseId, Peer};
 use crate::model::node_inputs::NodeInputs;
-use crate::model::path::{Fallback, Path, ProbeVerdict};
+use crate::model::path::{Cause, Fallback, Path, ProbeVerdict};
 use crate::model::status::{PathStatus, ProbeResults, ProbeStatus};
 use crate::plan::backend::{self, PathPlan, PeerPlan};
 use crate::plan::desired::LeasePlan;
@@ -80,6 +80,12 @@ impl Paths {
         let state = self.board.as_ref().and_then(|board| board.state(endpoint.subnet.base()));
         let state = state.filter(|it| it.target.public_ip == endpoint.public_ip);
         state.map_or(ProbeVerdict::Pending, |state| state.verdict)
+    }
+
+    /// Whether this process knows that the direct path works, or that it fails.
+    fn is_judged(&self, peer: IpAddr) -> bool {
+        let state = self.board.as_ref().and_then(|board| board.state(peer));
+        state.is_some_and(|it| matches!(it.verdict, ProbeVerdict::Good | ProbeVerdict::Bad(_)))
     }
 
     /// Changes the board and updates its next deadline.
@@ -236,6 +242,9 @@ impl Control {
 
     /// Plans again for leases whose fallback changes by these verdicts.
     fn apply_verdicts(&mut self, judged: &BTreeSet<IpAddr>) -> Changes {
+        for peer in judged.iter().filter(|peer| self.paths.is_judged(**peer)) {
+            self.inputs.failed_before.forget(*peer);
+        }
         let mut changes = self.derive_peers();
         let own = self.comparing();
         let is_affected = |endpoint: &Endpoint| {
@@ -289,7 +298,7 @@ impl Control {
         for (peer, fallback) in fallbacks {
             let before = match fallback {
                 Some(fallback) => self.inputs.fallbacks.insert(peer, fallback),
-                None => self.inputs.fallbacks.remove(&peer),
+                None => self.inputs.forget_fallback(peer),
             };
             let is_news = before != fallback;
             changes.save |= is_news;
@@ -310,7 +319,7 @@ impl Control {
         }
         let peers: Vec<IpAddr> = gone.iter().flat_map(|(id, _)| self.peers_of(id)).collect();
         for peer in peers {
-            self.inputs.fallbacks.remove(&peer);
+            self.inputs.forget_fallback(peer);
         }
         self.follow_targets(&gone);
     }
@@ -323,15 +332,25 @@ impl Control {
 
     fn fallback(&self, own: BackendType, endpoint: &Endpoint) -> Option<Fallback> {
         let must_answer = backend::must_answer(own, endpoint);
-        match (self.paths.verdict(endpoint), &self.paths.state) {
-            (ProbeVerdict::Bad(cause), _) => Some(Fallback::Failed(cause)),
-            (ProbeVerdict::Silent, _) => must_answer.then_some(Fallback::Unanswered),
-            (ProbeVerdict::Pending, Probing::Starting | Probing::On) => {
+        match (self.paths.verdict(endpoint), &self.paths.state, self.failed_before(endpoint)) {
+            (ProbeVerdict::Bad(cause), ..)
+            | (ProbeVerdict::Pending, Probing::Starting | Probing::On, Some(cause)) => {
+                Some(Fallback::Failed(cause))
+            }
+            (ProbeVerdict::Silent, ..) => must_answer.then_some(Fallback::Unanswered),
+            (ProbeVerdict::Pending, Probing::Starting | Probing::On, None) => {
                 let stays = self.programmed_path(endpoint).map(|path| path == Path::Tunnel);
                 stays.unwrap_or(must_answer).then_some(Fallback::Unproven)
             }
-            (ProbeVerdict::Pending, Probing::Off(_)) | (ProbeVerdict::Good, _) => None,
+            (ProbeVerdict::Pending, Probing::Off(_), _) | (ProbeVerdict::Good, ..) => None,
         }
+    }
+
+    /// How the direct path failed before the daemon started, unless it is in use: the kernel's state
+    /// is newer than the checkpoint.
+    fn failed_before(&self, endpoint: &Endpoint) -> Option<Cause> {
+        let cause = self.inputs.failed_before.cause(endpoint);
+        cause.filter(|_| self.programmed_path(endpoint) != Some(Path::Direct))
     }
 
     /// The path that packets to the peer take now; none without a route.

@@ -97,6 +97,7 @@ scenarios! {
         a_checkpoint_has_the_state_at_its_request
         a_reboot_without_the_store_forwards_by_the_checkpoint
         a_reboot_without_the_store_guards_the_tunnel_by_the_checkpoint
+        a_reboot_without_the_store_keeps_the_tunnel_where_the_direct_path_failed
         a_start_from_a_checkpoint_keeps_the_removal_limit
         a_start_from_a_checkpoint_keeps_the_tunnel_until_probes_are_answered
         a_start_from_an_older_checkpoint_replaces_nothing

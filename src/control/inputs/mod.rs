@@ -2,6 +2,7 @@
 
 mod edit;
 mod events;
+mod failed;
 mod macs;
 
 pub use edit::Edit;
@@ -17,12 +18,13 @@ use crate::model::entry::{ChainName, Entry, KernelState, LinkName, Setting, Sett
 use crate::model::lease::{Lease, Peers, Rules, Withdrawal};
 use crate::model::node::{FormerBridge, Node, Overlap};
 use crate::model::node_inputs::NodeInputs;
-use crate::model::path::Fallbacks;
+use crate::model::path::{Fallback, Fallbacks};
 use crate::model::policy::{Guard, Policy};
 use crate::model::prefix::{Family, Prefix};
 use crate::model::status::StoreState;
 use crate::plan::backend;
 use crate::store::{AddressConflict, Identity};
+use failed::FailedBefore;
 
 /// All inputs, as far as they are known.
 #[derive(Debug, Default)]
@@ -67,6 +69,8 @@ pub struct Inputs {
     /// Another node that published its own lease under this node's public IP.
     pub rival: Option<AddressConflict>,
     pub fallbacks: Fallbacks,
+    /// The direct paths that failed before the daemon started, each until this process has a verdict.
+    pub(super) failed_before: FailedBefore,
     /// The remembered node, if the daemon started from a checkpoint.
     pub remembered: Option<NodeInputs>,
     /// Whether pods of the remembered node may still run.
@@ -276,8 +280,11 @@ impl Inputs {
     /// Initializes the inputs from a checkpoint.
     pub fn remember(&mut self, checkpoint: Checkpoint) {
         self.pods_may_remain = checkpoint.pods_may_remain();
-        // Probe results of an earlier process are not valid in this one.
-        let Checkpoint { local, leases, fallbacks: _, host: _ } = checkpoint;
+        let Checkpoint { local, leases, mut fallbacks, host: _ } = checkpoint;
+        // A path that failed is not assumed to work after a restart. All else is determined again.
+        self.failed_before = FailedBefore::of(&fallbacks, &leases);
+        fallbacks.retain(|_, fallback| matches!(fallback, Fallback::Failed(_)));
+        self.fallbacks = fallbacks;
         self.config = Some(local.config.clone());
         self.own.clone_from(&local.own);
         // If nodes are named, each lease ID is the name of its node.
@@ -285,6 +292,12 @@ impl Inputs {
         self.strict.extend(local.strict.iter().cloned());
         self.peers = Peers::from_checkpoint(leases);
         self.remembered = Some(local);
+    }
+
+    /// Removes the fallback of `peer`, and what is known from before the start.
+    pub(super) fn forget_fallback(&mut self, peer: IpAddr) -> Option<Fallback> {
+        self.failed_before.forget(peer);
+        self.fallbacks.remove(&peer)
     }
 
     /// Records whether this node's own lease is missing from the store along with the peers.
