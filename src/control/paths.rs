@@ -333,8 +333,7 @@ impl Control {
     fn fallback(&self, own: BackendType, endpoint: &Endpoint) -> Option<Fallback> {
         let must_answer = backend::must_answer(own, endpoint);
         match (self.paths.verdict(endpoint), &self.paths.state, self.failed_before(endpoint)) {
-            (ProbeVerdict::Bad(cause), ..)
-            | (ProbeVerdict::Pending, Probing::Starting | Probing::On, Some(cause)) => {
+            (ProbeVerdict::Bad(cause), ..) | (ProbeVerdict::Pending, _, Some(cause)) => {
                 Some(Fallback::Failed(cause))
             }
             (ProbeVerdict::Silent, ..) => must_answer.then_some(Fallback::Unanswered),
@@ -342,7 +341,7 @@ impl Control {
                 let stays = self.programmed_path(endpoint).map(|path| path == Path::Tunnel);
                 stays.unwrap_or(must_answer).then_some(Fallback::Unproven)
             }
-            (ProbeVerdict::Pending, Probing::Off(_), _) | (ProbeVerdict::Good, ..) => None,
+            (ProbeVerdict::Pending, Probing::Off(_), None) | (ProbeVerdict::Good, ..) => None,
         }
     }
 

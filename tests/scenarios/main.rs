@@ -216,11 +216,12 @@ scenarios! {
     probes {
         a_direct_path_that_fails_is_replaced_by_the_tunnel
         a_peer_with_two_families_counts_once
+        a_restart_without_probes_keeps_the_tunnel_where_the_direct_path_failed
         a_silent_peer_is_probed_again_after_an_edit
-        an_unreachable_peer_is_reported_until_it_answers
-        without_mixed_an_unreachable_peer_is_only_reported
-        without_a_tunnel_an_unreachable_peer_is_reported
         a_subnet_that_moves_to_another_lease_is_still_probed
+        an_unreachable_peer_is_reported_until_it_answers
+        without_a_tunnel_an_unreachable_peer_is_reported
+        without_mixed_an_unreachable_peer_is_only_reported
     }
     refusal {
         a_harmless_setting_that_cannot_be_written_is_skipped
