@@ -260,21 +260,31 @@ impl Control {
         changes
     }
 
-    /// Probes that failed before a config edit or a new lease are no evidence now. Peers that would
-    /// leave the tunnel only because of them are probed again.
+    /// Probes that failed before a config edit or a new lease are no evidence now, nor are those of an
+    /// earlier process. Peers that are in the tunnel only because of them are probed again.
     pub(super) fn probe_silent(&mut self, ids: &BTreeSet<LeaseId>) {
         if self.paths.board.is_none() {
             return;
         }
         let leases = ids.iter().filter_map(|id| self.inputs.peers.lease(id));
         let endpoints = leases.flat_map(|lease| &lease.endpoints);
-        let doubted = endpoints.filter(|endpoint| {
-            self.paths.verdict(endpoint) == ProbeVerdict::Silent
-                && self.programmed_path(endpoint) == Some(Path::Tunnel)
-        });
+        let doubted = endpoints.filter(|endpoint| self.is_doubted(endpoint));
         let doubted: BTreeSet<IpAddr> = doubted.map(|endpoint| endpoint.subnet.base()).collect();
+        for peer in &doubted {
+            self.inputs.failed_before.forget(*peer);
+        }
         let now = self.paths.now();
         self.paths.revise(|board| board.restart(&doubted, now));
+    }
+
+    /// Whether the peer is in the tunnel without a verdict of this process that keeps it there.
+    fn is_doubted(&self, endpoint: &Endpoint) -> bool {
+        let is_unjudged = match self.paths.verdict(endpoint) {
+            ProbeVerdict::Silent => true,
+            ProbeVerdict::Pending => self.inputs.failed_before.cause(endpoint).is_some(),
+            ProbeVerdict::Good | ProbeVerdict::Bad(_) => false,
+        };
+        is_unjudged && self.programmed_path(endpoint) == Some(Path::Tunnel)
     }
 
     /// The peers on the same link that must be reached through the tunnel. Rejected leases are
@@ -333,10 +343,11 @@ impl Control {
     fn fallback(&self, own: BackendType, endpoint: &Endpoint) -> Option<Fallback> {
         let must_answer = backend::must_answer(own, endpoint);
         match (self.paths.verdict(endpoint), &self.paths.state, self.failed_before(endpoint)) {
-            (ProbeVerdict::Bad(cause), ..) | (ProbeVerdict::Pending, _, Some(cause)) => {
+            (ProbeVerdict::Bad(cause), ..)
+            | (ProbeVerdict::Pending | ProbeVerdict::Silent, _, Some(cause)) => {
                 Some(Fallback::Failed(cause))
             }
-            (ProbeVerdict::Silent, ..) => must_answer.then_some(Fallback::Unanswered),
+            (ProbeVerdict::Silent, _, None) => must_answer.then_some(Fallback::Unanswered),
             (ProbeVerdict::Pending, Probing::Starting | Probing::On, None) => {
                 let stays = self.programmed_path(endpoint).map(|path| path == Path::Tunnel);
                 stays.unwrap_or(must_answer).then_some(Fallback::Unproven)

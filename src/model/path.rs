@@ -36,8 +36,9 @@ pub enum ProbeVerdict {
     /// Not known yet.
     #[default]
     Pending,
-    /// The peer has answered on no path: it runs flannel, or an older version of tweed. If its
-    /// lease names vxlan, it is reached through the tunnel; otherwise the direct path is used.
+    /// The peer has answered on no path: it runs flannel, or its daemon is down. If its lease names
+    /// vxlan, or if its direct path failed before this daemon started, it is reached through the
+    /// tunnel; otherwise the direct path is used.
     Silent,
     Good,
     Bad(Cause),

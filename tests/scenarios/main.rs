@@ -216,9 +216,11 @@ scenarios! {
     probes {
         a_direct_path_that_fails_is_replaced_by_the_tunnel
         a_peer_with_two_families_counts_once
+        a_restart_keeps_a_silent_peer_in_the_tunnel_where_the_direct_path_failed
         a_restart_without_probes_keeps_the_tunnel_where_the_direct_path_failed
         a_silent_peer_is_probed_again_after_an_edit
         a_subnet_that_moves_to_another_lease_is_still_probed
+        an_edit_soon_after_a_restart_waits_for_no_silent_peer
         an_unreachable_peer_is_reported_until_it_answers
         without_a_tunnel_an_unreachable_peer_is_reported
         without_mixed_an_unreachable_peer_is_only_reported
