@@ -1,6 +1,9 @@
 //! Sends the requests of the loop over the sockets, answers those of peers, and reports the
 //! results.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -146,7 +149,9 @@ impl Exchange {
     /// Adds the present secret of the store.
     pub fn take_secret(&mut self, secret: Secret) {
         if self.keyring.add(secret, self.now()) {
-            tracing::info!("read a new probe secret: it is accepted at once and used later");
+            tracing::info!(
+                "read a new probe secret: it is used for peers that use it, and later for all"
+            );
         }
     }
 
@@ -246,7 +251,7 @@ impl Exchange {
             ProbeKind::Echo => return self.send_echo(packet, public_ip),
         };
         self.counts.asked += 1;
-        let secret = self.keyring.current().clone();
+        let secret = self.keyring.secret_for(peer).clone();
         self.send(Outgoing { packet, content: Vec::new(), length, secret }, public_ip);
     }
 
@@ -383,6 +388,10 @@ impl Exchange {
     fn take(&mut self, bytes: &[u8], source: SocketAddr, targets: &Targets) -> bool {
         let Some((packet, secret)) = Packet::open(bytes, &self.keyring) else { return false };
         let secret = secret.clone();
+        if targets.peers.contains_key(&packet.from) && is_between(packet, source.ip(), &self.local)
+        {
+            self.keyring.note_use(packet.from, &secret);
+        }
         match packet.kind {
             PacketKind::Request => {
                 let answer = answer(packet, source.ip(), &self.local, targets);
@@ -480,7 +489,8 @@ fn question(
 ) -> Option<Outgoing> {
     let from = *local.addresses.get(&Family::of(request.peer))?;
     let packet = Packet::new(PacketKind::TraceRequest, path, nonce, from, request.peer);
-    let (content, secret) = (encode_question(request.question), keyring.current().clone());
+    let content = encode_question(request.question);
+    let secret = keyring.secret_for(request.peer).clone();
     Some(Outgoing { packet, content, length: 0, secret })
 }
 
@@ -514,52 +524,4 @@ async fn first_readable(wires: &[Wire]) -> usize {
     }
     let (_, index, _) = select_all(wires.iter().map(|wire| Box::pin(wire.readable()))).await;
     index
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::model::config::Probe;
-    use crate::probe::{ProbeChannels, channels};
-
-    fn exchange() -> (Exchange, ProbeChannels, Orders) {
-        let local =
-            LocalProber { probe: Probe::default(), addresses: BTreeMap::new(), pod_mtu: 1450 };
-        let (channels, orders) = channels();
-        channels.targets.send_modify(|targets| targets.local = Some(local.clone()));
-        let secret = Secret::new(&[1; Secret::LENGTH]);
-        (Exchange::open(local, secret).unwrap(), channels, orders)
-    }
-
-    fn request() -> ProbeRequest {
-        let (peer, public_ip) = (IpAddr::from([10, 244, 2, 0]), IpAddr::from([172, 16, 0, 2]));
-        ProbeRequest { number: 1, peer, public_ip, path: Path::Direct, kind: ProbeKind::Large }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_nonce_answers_one_request_of_one_peer_by_one_path() {
-        let (mut exchange, _channels, _orders) = exchange();
-        let ProbeRequest { peer, path, .. } = request();
-        let (nonce, to) = (exchange.expect(request()), IpAddr::from([10, 244, 1, 0]));
-        let packet = Packet::new(PacketKind::Answer, path, nonce, peer, to);
-        assert!(!exchange.take_answer(Packet { from: to, ..packet }));
-        assert!(!exchange.take_answer(Packet { path: Path::Tunnel, ..packet }));
-        assert!(!exchange.take_answer(Packet { nonce: nonce.wrapping_add(1), ..packet }));
-        assert!(exchange.take_answer(packet));
-        assert!(!exchange.take_answer(packet), "it was answered already");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_request_is_lost_once_after_the_timeout() {
-        let (mut exchange, _channels, mut orders) = exchange();
-        tokio::time::advance(Duration::from_secs(60)).await;
-        exchange.expect(request());
-        let sent = Instant::now();
-        let pause = exchange.run(&mut orders).await;
-        let Some(Pause::Reports(reports)) = pause else { panic!("no report") };
-        assert!(matches!(reports[..], [ProbeEvent::Lost { sent: at, .. }] if at == sent));
-        let late = sent.elapsed().saturating_sub(exchange.timeout());
-        assert!(late < Duration::from_millis(5), "{late:?}");
-        assert!(exchange.awaited.is_empty() && exchange.expiry.is_empty());
-    }
 }
