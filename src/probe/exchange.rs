@@ -476,7 +476,10 @@ impl Exchange {
     }
 
     fn report_alive(&mut self, peer: IpAddr) {
-        self.reports.push(ProbeEvent::Alive { peer, at: Instant::now() });
+        let (interval, now) = (self.local.probe.interval, self.now());
+        if self.senders.entry(peer).or_default().may_report(interval, now) {
+            self.reports.push(ProbeEvent::Alive { peer, at: Instant::now() });
+        }
     }
 }
 

@@ -29,6 +29,8 @@ pub(super) struct Sender {
     other_requests: Bucket,
     /// Questions of the proven session about packets.
     traces: Bucket,
+    /// Reports that the peer is alive.
+    reports: Bucket,
 }
 
 /// How many questions of all peers about packets are answered.
@@ -55,6 +57,8 @@ pub(super) struct Bucket {
 /// The number of requests of one peer that are answered per period, even all at once. The paths of
 /// a peer in doubt need 44: four requests ten times in an interval, jitter included.
 const REQUESTS: u32 = 50;
+/// The number of reports per period that a peer is alive: as often as a path in doubt is probed.
+const REPORTS: u32 = 10;
 const LONGEST_PERIOD: Duration = Duration::from_secs(1);
 /// The number of questions about packets that are answered per second: of one peer, and of all.
 const TRACES: u32 = 2;
@@ -113,6 +117,12 @@ impl Sender {
         let is_proven = stamp.is_some_and(|stamp| self.has_proven(stamp));
         let bucket = if is_proven { &mut self.traces } else { &mut limit.unproven };
         bucket.take(TRACES, LONGEST_PERIOD, now) && limit.all.take(ALL_TRACES, LONGEST_PERIOD, now)
+    }
+
+    /// Whether to report once more that the peer is alive. Of alternating sessions, each packet
+    /// seems to be new.
+    pub(super) fn may_report(&mut self, interval: Duration, now: Duration) -> bool {
+        self.reports.take(REPORTS, interval.min(LONGEST_PERIOD), now)
     }
 
     fn has_proven(&self, stamp: Stamp) -> bool {

@@ -146,14 +146,15 @@ impl Board {
     }
 
     /// Records a probe or a late answer from `peer`. If the peer or only its daemon was silent, it is
-    /// probed again at once.
+    /// probed again at once. The packet may be a replayed one: many of them cause no more probes than
+    /// a doubtful path.
     pub fn record_packet(&mut self, peer: IpAddr, now: Duration) {
         let Some(state) = self.states.get_mut(&peer) else { return };
         state.record_packet(now);
         let is_daemon_back = state.used_track().is_some_and(|it| it.is_echoed() == Some(true));
         if is_daemon_back || state.pace(self.thresholds) == Pace::Silent {
             self.judge(peer, now);
-            self.schedule_at(peer, now);
+            self.check_back(peer, now);
         }
     }
 
@@ -269,6 +270,16 @@ impl Board {
         let soon = now + self.interval(Pace::Doubtful);
         if self.states.get(&peer).is_some_and(|state| state.turn > soon) {
             self.schedule_at(peer, now);
+        }
+    }
+
+    /// Probes `peer` at once, but not sooner after the last probes than a doubtful path.
+    fn check_back(&mut self, peer: IpAddr, now: Duration) {
+        let pause = self.interval(Pace::Doubtful);
+        let Some(state) = self.states.get(&peer) else { return };
+        let at = now.max(state.last_turn + pause);
+        if at < state.turn {
+            self.schedule_at(peer, at);
         }
     }
 

@@ -102,7 +102,9 @@ pub struct ProbeState {
     pub(super) reachability: Option<ReachabilityState>,
     /// When the peer last reported that it answers no direct probes; none since it answers them.
     refused_direct: Option<Duration>,
+    /// When the next probes are due, and when the last ones were sent.
     pub(super) turn: Duration,
+    pub(super) last_turn: Duration,
     /// Results of probes up to this number are ignored: they were sent to another target.
     ignored_until: u64,
     /// When its first packet arrived. From then on it is known to answer probes, unlike flannel.
@@ -140,6 +142,7 @@ impl ProbeState {
             reachability: None,
             refused_direct: None,
             turn: Duration::ZERO,
+            last_turn: Duration::ZERO,
             ignored_until: last,
             first_packet: None,
             first_probe: None,
@@ -273,6 +276,7 @@ impl ProbeState {
 
     pub(super) fn take_turn(&mut self, now: Duration) {
         self.first_probe.get_or_insert(now);
+        self.last_turn = now;
         self.turns = self.turns.wrapping_add(1);
     }
 

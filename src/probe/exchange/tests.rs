@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use super::*;
 use crate::model::config::Probe;
 use crate::plan::paths::Target;
-use crate::probe::{ProbeChannels, channels};
+use crate::probe::{ProbeChannels, Stamp, channels};
 
 const OWN: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 244, 1, 0));
 
@@ -61,6 +61,23 @@ async fn a_peer_that_started_with_the_new_secret_is_asked_with_it() {
     assert!(asked_with(&exchange).is_same(&new));
     assert!(exchange.take(&asks.encode(&old, 0), SocketAddr::new(peer, 8475), &targets));
     assert!(asked_with(&exchange).is_same(&new), "a recorded packet takes it back");
+}
+
+#[tokio::test(start_paused = true)]
+async fn replayed_answers_of_alternating_sessions_are_reported_at_a_limited_rate() {
+    let (mut exchange, ..) = exchange();
+    let ProbeRequest { peer, path, .. } = request();
+    let replayed = |session| {
+        let stamp = Some(Stamp { session, count: 7 });
+        Packet { stamp, ..Packet::new(PacketKind::Answer, path, 7, peer, OWN) }
+    };
+    tokio::time::advance(Duration::from_secs(60)).await;
+    for number in 0..10_000 {
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert!(!exchange.take_answer(replayed(number % 2)));
+    }
+    let reports = exchange.reports.len();
+    assert!((100..=120).contains(&reports), "{reports} in ten seconds");
 }
 
 #[tokio::test(start_paused = true)]

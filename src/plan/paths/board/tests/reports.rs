@@ -139,6 +139,29 @@ fn peers_whose_kernels_answer_are_not_unreachable() {
 }
 
 #[test]
+fn replayed_packets_of_a_stopped_daemon_are_no_reason_to_probe_without_limit() {
+    for (path, mixed) in CLUSTERS {
+        let mut world = stopped_daemons(3, path, mixed);
+        world.sent.clear();
+        for _ in 0..2000 {
+            world.board.record_packet(wide(0), world.now);
+            world.run(TICK);
+        }
+        let probes = world.sent.iter().filter(|(_, request)| request.peer == wide(0));
+        let turns: BTreeSet<_> = probes.map(|(at, _)| *at).collect();
+        // Ten seconds, and ten turns of a doubtful path in each.
+        assert!((10..=101).contains(&turns.len()), "{path:?} {mixed}: {}", turns.len());
+        let known = world.board.reachability(wide(0), world.now).map(|known| known.state());
+        assert_eq!(known, Some(ReachabilityState::Unknown), "{path:?} {mixed}");
+        // The first packet after a pause causes a probe at once.
+        (world.sent, world.now) = (Vec::new(), world.now + SECOND / 5);
+        world.board.record_packet(wide(0), world.now);
+        world.run(TICK);
+        assert!(world.sent.iter().any(|(_, request)| request.peer == wide(0)), "{path:?} {mixed}");
+    }
+}
+
+#[test]
 fn a_peer_that_is_back_is_never_one_without_a_daemon() {
     for (path, mixed) in CLUSTERS {
         let mut world = cluster(3, path, mixed);
