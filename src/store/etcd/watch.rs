@@ -14,7 +14,7 @@ use super::Shared;
 use super::client::{Client, Connection, revision};
 use super::ours::Ours;
 use super::startup::Proof;
-use super::store::Listing;
+use super::store::{Listing, Stored};
 use crate::model::lease::{LeaseId, LeaseUpdate, Record};
 use crate::store::failover::{Failure, Refusal};
 use crate::store::watch::{Interrupted, Source};
@@ -219,15 +219,15 @@ impl EtcdSource {
         self.era.replace(now).map_or(Ok(()), |before| before.wait(now))
     }
 
-    /// Checks that our own lease was created at the same revision. This detects a store that was
-    /// wiped or restored, even if its revisions have reached ours.
+    /// Checks that our own lease was created at the same revision, and has what we wrote last. This
+    /// detects a store that was wiped or restored, even if its revisions have reached ours.
     async fn check_history(&self) -> Result<(), Interrupted> {
         let own = self.shared.ours.borrow().own.clone();
         let Some(own) = own else { return Ok(()) };
         let read = self.shared.store.read_once(&own.id).await;
         let (stored, revision) = read.map_err(|failure| self.interrupted(failure))?;
-        let created = stored.map(|stored| stored.origin.created);
-        let continues = revision >= self.revision && created == Some(own.created);
+        let is_same = |it: &Stored| it.origin.created == own.created && own.wrote(it);
+        let continues = revision >= self.revision && stored.as_ref().is_some_and(is_same);
         continues.then_some(()).ok_or(Interrupted::Gap)
     }
 
