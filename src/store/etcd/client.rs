@@ -184,6 +184,9 @@ impl Client {
     pub(super) async fn failed(&self, connection: &Connection, error: &Error) -> Failure {
         let refusal = match fault(error) {
             Fault::Answer(refusal) => refusal,
+            Fault::NoToken(refusal) if self.servers.options.credentials.is_none() => refusal,
+            // Authentication was enabled meanwhile: a new connection gets a token.
+            Fault::NoToken(_) => return self.drop_connection(connection, &describe(error)).await,
             Fault::Server => return self.avoid_server(connection, &describe(error)).await,
             Fault::Connection => return self.drop_connection(connection, &describe(error)).await,
         };

@@ -57,7 +57,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// With credentials, a token is requested; without, no request is sent yet.
+/// With credentials, a token is requested; without, no request is sent yet. An etcd whose
+/// authentication is not enabled has no tokens, and is used without.
 /// The TLS files are read each time, so that they may be replaced while the daemon runs.
 ///
 /// # Errors
@@ -69,9 +70,6 @@ pub(super) async fn open(options: &EtcdOptions, endpoint: &str) -> Result<Client
         .with_keep_alive_while_idle(true)
         .with_require_leader(true)
         .with_auto_token_refresh(true);
-    if let Some(Credentials { user, password }) = &options.credentials {
-        connect = connect.with_user(user, password);
-    }
     if let Some(tls) = tls(options, endpoint)? {
         connect = connect.with_tls(tls);
     }
@@ -79,7 +77,17 @@ pub(super) async fn open(options: &EtcdOptions, endpoint: &str) -> Result<Client
         Transport::Sockets => Client::connect([endpoint], Some(connect)).await,
         Transport::Channels(open) => Client::from_channel(open(endpoint)?, Some(connect)).await,
     };
-    connected.map_err(|error| describe(&error))
+    let mut client = connected.map_err(|error| describe(&error))?;
+    let Some(Credentials { user, password }) = &options.credentials else { return Ok(client) };
+    match client.update_user(Some((user.clone(), password.clone()))).await {
+        Err(error) if !lacks_authentication(&error) => Err(describe(&error)),
+        Ok(()) | Err(_) => Ok(client),
+    }
+}
+
+/// Flannel ignores this error, too.
+fn lacks_authentication(error: &Error) -> bool {
+    matches!(error, Error::GRpcStatus(status) if status.message() == NO_AUTHENTICATION)
 }
 
 /// Flannel accepts TLS files for `http` endpoints; the library does not.
@@ -136,10 +144,15 @@ pub(super) enum Fault {
     /// The server reports that it cannot answer.
     Server,
     Connection,
+    /// The request had no token, and must have one.
+    NoToken(Refusal),
 }
 
+const NO_AUTHENTICATION: &str = "etcdserver: authentication is not enabled";
 /// The answer to a token from before a change of users or roles.
 const OLD_TOKEN: &str = "etcdserver: revision of auth store is old";
+/// The answer to a request without a token, once authentication is enabled.
+const NO_TOKEN: &str = "etcdserver: user name is empty";
 
 pub(super) fn fault(error: &Error) -> Fault {
     let Error::GRpcStatus(status) = error else { return Fault::Connection };
@@ -151,6 +164,9 @@ pub(super) fn fault(error: &Error) -> Fault {
         Code::PermissionDenied => Fault::Answer(Refusal::Denied(describe(error))),
         // A new connection gets a new token.
         Code::InvalidArgument if status.message() == OLD_TOKEN => Fault::Connection,
+        Code::InvalidArgument if status.message() == NO_TOKEN => {
+            Fault::NoToken(Refusal::Invalid(describe(error)))
+        }
         Code::InvalidArgument | Code::ResourceExhausted => {
             Fault::Answer(Refusal::Invalid(describe(error)))
         }

@@ -19,6 +19,11 @@ const PASSWORD: &str = "correct-horse-battery";
 /// A server on which only root and, for the keys of the network, user `flannel` have rights.
 async fn server(more: &[&str]) -> EtcdServer {
     let server = EtcdServer::start_with(more).await;
+    enable_authentication(&server).await;
+    server
+}
+
+async fn enable_authentication(server: &EtcdServer) {
     let mut client = server.client().await;
     for user in ["root", "flannel"] {
         client.user_add(user, PASSWORD, None).await.unwrap();
@@ -28,7 +33,6 @@ async fn server(more: &[&str]) -> EtcdServer {
     let network = Permission::read_write("/coreos.com/network/").with_prefix();
     client.role_grant_permission("flannel", network).await.unwrap();
     client.auth_enable().await.unwrap();
-    server
 }
 
 /// Waits for a server that is starting.
@@ -60,6 +64,37 @@ async fn a_user_needs_rights_only_to_our_keys() {
     assert_eq!(next(&mut updates).await, "snapshot []");
     assert_eq!(next(&mut updates).await, "put 10.5.115.0-24@192.168.0.9");
     assert!(timeout(Duration::from_secs(1), manager.hold(&lease)).await.is_err());
+}
+
+#[tokio::test]
+async fn without_authentication_the_user_is_ignored_until_it_is_enabled() {
+    let server = EtcdServer::start().await;
+    let manager = manager(&server);
+    let (config, node) = (config(V4), vxlan(&["192.168.0.9"]));
+    let acquire = || timeout(TIMEOUT, manager.acquire(&config, &node));
+    acquire().await.expect("no lease").unwrap();
+    let mut updates = manager.watch();
+    assert_eq!(next(&mut updates).await, "snapshot []");
+    assert_eq!(next(&mut updates).await, "put 10.5.115.0-24@192.168.0.9");
+    assert_eq!(*manager.state().borrow(), StoreState::Reachable);
+
+    enable_authentication(&server).await;
+    acquire().await.expect("no new connection").unwrap();
+    assert_eq!(next(&mut updates).await, "put 10.5.115.0-24@192.168.0.9");
+    assert_eq!(*manager.state().borrow(), StoreState::Reachable);
+}
+
+#[tokio::test]
+async fn a_daemon_without_a_user_reports_that_etcd_requires_one() {
+    let server = server(&[]).await;
+    let manager = manager_of(options(&[server.endpoint()]), Previous::default());
+    let (mut updates, mut state) = (manager.watch(), manager.state());
+    let is_refused = |state: &StoreState| format!("{state:?}").contains("user name is empty");
+    let refused = tokio::select! {
+        update = next(&mut updates) => panic!("{update}"),
+        state = timeout(TIMEOUT, state.wait_for(is_refused)) => state.unwrap().unwrap().clone(),
+    };
+    assert!(matches!(refused, StoreState::Withholds(_)), "{refused:?}");
 }
 
 #[tokio::test]
