@@ -148,6 +148,10 @@ pub(super) enum Fault {
     NoToken(Refusal),
 }
 
+const LEASE_EXISTS: &str = "etcdserver: lease already exists";
+/// The answer of a member that has no vote yet. Before etcd 3.6, its code is `Unavailable`.
+const OF_LEARNER: &str = "etcdserver: rpc not supported for learner";
+const NOT_LEADER: &str = "etcdserver: not leader";
 const NO_AUTHENTICATION: &str = "etcdserver: authentication is not enabled";
 /// The answer to a token from before a change of users or roles.
 const OLD_TOKEN: &str = "etcdserver: revision of auth store is old";
@@ -158,7 +162,11 @@ pub(super) fn fault(error: &Error) -> Fault {
     let Error::GRpcStatus(status) = error else { return Fault::Connection };
     match status.code() {
         Code::NotFound => Fault::Answer(Refusal::Absent),
-        Code::FailedPrecondition => Fault::Answer(Refusal::Exists),
+        Code::FailedPrecondition => match status.message() {
+            LEASE_EXISTS => Fault::Answer(Refusal::Exists),
+            OF_LEARNER | NOT_LEADER => Fault::Server,
+            _ => Fault::Answer(Refusal::Invalid(describe(error))),
+        },
         Code::OutOfRange if is_of_server(status.message()) => Fault::Answer(Refusal::NoHistory),
         Code::OutOfRange => Fault::Answer(Refusal::TooLarge(describe(error))),
         Code::PermissionDenied => Fault::Answer(Refusal::Denied(describe(error))),
@@ -224,6 +232,19 @@ mod tests {
         assert!(matches!(fault(&refused(OLD_TOKEN)), Fault::Connection));
         let other = refused("etcdserver: key is not provided");
         assert!(matches!(fault(&other), Fault::Answer(Refusal::Invalid(_))));
+    }
+
+    #[test]
+    fn only_a_lease_exists_already() {
+        let answer =
+            |message: &str| fault(&Error::GRpcStatus(Status::failed_precondition(message)));
+        let exists = answer("etcdserver: lease already exists");
+        assert!(matches!(exists, Fault::Answer(Refusal::Exists)));
+        for message in ["etcdserver: rpc not supported for learner", "etcdserver: not leader"] {
+            assert!(matches!(answer(message), Fault::Server), "{message}");
+        }
+        let other = answer("etcdserver: cluster has a downgrade job in progress");
+        assert!(matches!(other, Fault::Answer(Refusal::Invalid(_))));
     }
 
     #[test]

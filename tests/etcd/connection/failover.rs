@@ -3,6 +3,7 @@
 use std::net::TcpListener;
 use std::time::Duration;
 
+use tokio::task::LocalSet;
 use tokio::time::{sleep, timeout};
 use tweed::model::status::StoreState;
 use tweed::store::claim::Previous;
@@ -11,6 +12,7 @@ use tweed::store::{Documents, Leases};
 
 use crate::fixture::log::Log;
 use crate::fixture::node::{SUBNETS, V4, config, manager_of, next, options, value, vxlan};
+use crate::fixture::refusal::{Calls, LEARNER, refuse_all};
 use crate::fixture::server::{EtcdServer, TIMEOUT, port};
 
 fn manager(endpoints: &[String]) -> EtcdSubnetManager {
@@ -61,6 +63,33 @@ async fn a_server_that_accepts_and_never_answers_is_replaced() {
         let (config, node) = (config(V4), vxlan(&["192.168.0.9"]));
         timeout(TIMEOUT / 2, manager.acquire(&config, &node)).await.unwrap().unwrap();
     }
+}
+
+/// It serves no request before it is promoted to a member.
+#[tokio::test]
+async fn a_learner_among_several_servers_is_skipped() {
+    let server = EtcdServer::start().await;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let learner = format!("http://{}", listener.local_addr().unwrap());
+    let calls = Calls::default();
+    let refuses = refuse_all(listener, LEARNER, Calls::clone(&calls));
+    let acquires = async {
+        // Until the learner is tried first.
+        while calls.borrow().is_empty() {
+            let manager = manager(&[learner.clone(), server.endpoint()]);
+            let (config, node) = (config(V4), vxlan(&["192.168.0.9"]));
+            timeout(TIMEOUT / 2, manager.acquire(&config, &node)).await.expect("no lease").unwrap();
+            assert_eq!(*manager.state().borrow(), StoreState::Reachable);
+        }
+    };
+    LocalSet::new()
+        .run_until(async {
+            tokio::select! {
+                () = refuses => {}
+                () = acquires => {}
+            }
+        })
+        .await;
 }
 
 #[tokio::test]

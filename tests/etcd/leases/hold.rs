@@ -17,7 +17,7 @@ use crate::fixture::node::{
     SUBNETS, Updates, V4, attributes, config, manager, manager_of, next, options, previous, value,
     vxlan,
 };
-use crate::fixture::refusal::{Calls, refuse_all};
+use crate::fixture::refusal::{Calls, LEARNER, Refusal, refuse_all};
 use crate::fixture::server::{EtcdServer, TIMEOUT};
 
 const KEY: &str = "/coreos.com/network/subnets/10.5.115.0-24";
@@ -382,8 +382,8 @@ async fn a_machine_that_has_moved_creates_its_lease_under_a_term_of_its_own() {
 }
 
 /// The methods that a node calls within three seconds to hold its lease, if the server refuses each
-/// with the status `code`.
-async fn calls_refused_with(code: u16) -> Vec<String> {
+/// with `refusal`.
+async fn calls_refused_with(refusal: Refusal) -> Vec<String> {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
     let calls = Calls::default();
@@ -394,7 +394,7 @@ async fn calls_refused_with(code: u16) -> Vec<String> {
     let lease = Lease { id, endpoints: Vec::new(), created: 1, grant: Some(7) };
     let holds = timeout(Duration::from_secs(3), manager.hold(&lease));
     let server = LocalSet::new();
-    let refuses = refuse_all(listener, code, Calls::clone(&calls));
+    let refuses = refuse_all(listener, refusal, Calls::clone(&calls));
     server
         .run_until(async {
             tokio::select! {
@@ -408,13 +408,17 @@ async fn calls_refused_with(code: u16) -> Vec<String> {
 
 #[tokio::test]
 async fn a_refused_grant_is_no_etcd_lease() {
-    let out_of_range = calls_refused_with(11).await;
+    let out_of_range = calls_refused_with((11, "etcdserver: too large lease TTL")).await;
     assert_eq!(out_of_range, ["LeaseGrant"]);
+    for refusal in [LEARNER, (9, "etcdserver: not leader"), (9, "etcdserver: another")] {
+        let calls = calls_refused_with(refusal).await;
+        assert!(calls.iter().all(|call| call == "LeaseGrant"), "{refusal:?}: {calls:?}");
+    }
 }
 
 #[tokio::test]
 async fn a_refused_renewal_is_tried_again_after_a_pause() {
-    // The answer to a grant whose first answer was lost: it exists.
-    let failed_precondition = calls_refused_with(9).await;
-    assert_eq!(failed_precondition, ["LeaseGrant", "LeaseKeepAlive"]);
+    // The answer to a grant whose first answer was lost.
+    let exists = calls_refused_with((9, "etcdserver: lease already exists")).await;
+    assert_eq!(exists, ["LeaseGrant", "LeaseKeepAlive"]);
 }
