@@ -42,6 +42,8 @@ async fn a_watch_starts_with_all_nodes_that_have_a_lease() {
     add_peer(&server, 3);
     server.add_node("unmanaged", &["10.244.8.0/24"]);
     assert_eq!(first(&server).await, "snapshot [n1@172.18.0.1 n3@172.18.0.3]");
+    let asked = server.take_asked();
+    assert!(!asked.iter().any(|asked| asked.query.contains("limit=")), "the list is streamed");
 }
 
 #[tokio::test]

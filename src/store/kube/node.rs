@@ -4,48 +4,49 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hash, Hasher};
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 use super::annotations::{AnnotationPrefix, Annotations};
 use crate::excerpt;
 use crate::model::lease::{Lease, LeaseId, Malformed, Record};
 use crate::model::prefix::{Family, Prefix};
 
-/// A Node in an answer of the API server, without its status.
+/// A Node in an answer of the API server, without its status. A field may be `null`, as the time of
+/// creation in a bookmark.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct NodeObject<'a> {
-    #[serde(borrow)]
+    #[serde(borrow, deserialize_with = "or_default")]
     pub(super) metadata: Metadata<'a>,
-    #[serde(borrow)]
+    #[serde(borrow, deserialize_with = "or_default")]
     spec: Spec<'a>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Metadata<'a> {
-    #[serde(borrow)]
+    #[serde(borrow, deserialize_with = "text")]
     pub(super) name: Cow<'a, str>,
-    #[serde(borrow)]
+    #[serde(borrow, deserialize_with = "text")]
     pub(super) uid: Cow<'a, str>,
-    #[serde(borrow)]
+    #[serde(borrow, deserialize_with = "text")]
     pub(super) resource_version: Cow<'a, str>,
-    #[serde(borrow)]
+    #[serde(borrow, deserialize_with = "text")]
     creation_timestamp: Cow<'a, str>,
-    #[serde(borrow)]
+    #[serde(borrow, deserialize_with = "or_default")]
     annotations: BTreeMap<Text<'a>, Text<'a>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Spec<'a> {
-    #[serde(borrow, rename = "podCIDR")]
+    #[serde(borrow, rename = "podCIDR", deserialize_with = "text")]
     pod_cidr: Cow<'a, str>,
-    #[serde(borrow, rename = "podCIDRs")]
+    #[serde(borrow, rename = "podCIDRs", deserialize_with = "or_default")]
     pod_cidrs: Vec<Text<'a>>,
 }
 
-#[derive(Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Default, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(transparent)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
@@ -154,6 +155,19 @@ impl Reader {
     }
 }
 
+fn text<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Cow<'a, str>, D::Error> {
+    or_default(deserializer).map(|Text(text)| text)
+}
+
+/// The default for `null`.
+fn or_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Default + Deserialize<'de>,
+{
+    Option::deserialize(deserializer).map(Option::unwrap_or_default)
+}
+
 /// The record in a Node object of the API server, our own or a peer's; none if it is no Node, or
 /// has no lease. For fuzzing.
 #[doc(hidden)]
@@ -232,6 +246,22 @@ mod tests {
     fn an_unmanaged_node_has_no_lease() {
         assert_eq!(record(&NODE.replace(r#"manager":"true"#, r#"manager":"True"#)), None);
         assert_eq!(record(r#"{"metadata":{"name":"n3"}}"#), None);
+    }
+
+    #[test]
+    fn null_is_a_field_without_a_value() {
+        let nulls = r#"{"metadata":{"name":null,"uid":null,"resourceVersion":null,
+            "creationTimestamp":null,"annotations":null},"spec":{"podCIDR":null,"podCIDRs":null}}"#;
+        for text in [nulls, r#"{"metadata":null,"spec":null}"#] {
+            let node: NodeObject<'_> = serde_json::from_str(text).unwrap();
+            assert_eq!(node.metadata.name, "");
+            assert_eq!((node.created(), node.pod_cidrs()), (0, Ok(Vec::new())));
+        }
+        // As in a bookmark of Kubernetes before 1.34.
+        let bookmark =
+            r#"{"metadata":{"resourceVersion":"812","creationTimestamp":null},"spec":{}}"#;
+        let node: NodeObject<'_> = serde_json::from_str(bookmark).unwrap();
+        assert!(matches!(node.metadata.resource_version, Cow::Borrowed("812")), "copied");
     }
 
     #[test]

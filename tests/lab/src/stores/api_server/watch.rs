@@ -126,9 +126,20 @@ impl Watch {
     }
 }
 
+/// As of a server before version 1.34, which writes `null` for a time that is not set.
 fn bookmark(version: u64) -> Value {
-    let metadata = json!({ "resourceVersion": version.to_string() });
-    json!({ "type": "BOOKMARK", "object": { "kind": "Node", "apiVersion": "v1", "metadata": metadata } })
+    let metadata = json!({ "resourceVersion": version.to_string(), "creationTimestamp": null });
+    let status = json!({ "daemonEndpoints": { "kubeletEndpoint": { "Port": 0 } } });
+    json!({
+        "type": "BOOKMARK",
+        "object": {
+            "kind": "Node",
+            "apiVersion": "v1",
+            "metadata": metadata,
+            "spec": {},
+            "status": status,
+        },
+    })
 }
 
 fn lines(events: &[Value]) -> Bytes {
