@@ -115,3 +115,26 @@ async fn a_forbidden_request_is_repeated() {
     };
     while_running(manager.announce(async || {}), story).await;
 }
+
+#[tokio::test]
+async fn a_request_that_a_webhook_fails_is_repeated_and_concerns_nothing_else() {
+    let server = server();
+    mark(&server);
+    let manager = manager(&server);
+    acquire(&manager).await;
+    server.fail(|faults| faults.webhook_down = vec!["PATCH".to_owned()]);
+    let mut state = manager.state();
+    let story = async {
+        let asks = || server.take_asked().iter().any(|asked| asked.what.starts_with("PATCH"));
+        for _ in 0..2 {
+            eventually("it is asked", asks).await;
+        }
+        server.fail(|faults| faults.webhook_down.clear());
+        eventually("it is cleared", || is_cleared(&server)).await;
+    };
+    let unreachable = state.wait_for(|state| *state != StoreState::Reachable);
+    tokio::select! {
+        state = unreachable => panic!("{:?}", *state.unwrap()),
+        () = while_running(manager.announce(async || {}), story) => {}
+    }
+}

@@ -195,6 +195,23 @@ async fn a_refused_report_leaves_the_server_reachable() {
     assert_eq!(*manager.state().borrow(), StoreState::Reachable);
 }
 
+#[tokio::test]
+async fn a_report_that_a_webhook_fails_leaves_the_server_reachable() {
+    let server = server();
+    let manager = manager(&server);
+    acquire(&manager).await;
+    server.fail(|faults| {
+        faults.webhook_down = vec!["PATCH /api/v1/namespaces/kube-flannel".to_owned()];
+    });
+    let reason = manager.publish_report(&report()).await.unwrap_err();
+    assert!(reason.contains("failed calling webhook"), "{reason}");
+    let state = manager.state().borrow().clone();
+    assert!(matches!(&state, StoreState::Refuses(why) if why.contains("webhook")), "{state:?}");
+    server.fail(|faults| faults.webhook_down.clear());
+    manager.publish_report(&report()).await.unwrap();
+    assert_eq!(*manager.state().borrow(), StoreState::Reachable);
+}
+
 fn report() -> NodeReport {
     let node =
         json!({ "interface": "eth0", "mtu": 1500, "layer2": true, "on_link": [], "uplinks": [] });

@@ -151,21 +151,28 @@ impl Client {
 
     /// Sends a request on which nothing depends, if there is a connection. Its failure neither
     /// changes the server nor makes the store unreachable, and delays no other request.
-    pub(super) async fn send_unnoticed(&self, ask: &ApiRequest) -> Result<(), String> {
+    pub(super) async fn send_unnoticed(&self, ask: &ApiRequest) -> Result<(), Dropped> {
         if self.servers.quiet_until.lock().await.is_some_and(|until| until > Instant::now()) {
-            return Err("the API server requested a pause".to_owned());
+            return Err(Dropped::Failed("the API server requested a pause".to_owned()));
         }
-        let connection = self.open_connection().await.ok_or("the API server is unreachable")?;
+        let unreachable = || Dropped::Failed("the API server is unreachable".to_owned());
+        let connection = self.open_connection().await.ok_or_else(unreachable)?;
         let request = ask.clone().map(Body::from);
+        let asked = Instant::now();
         let answer = timeout(ANSWER, Box::pin(connection.send(request))).await;
-        let response = answer.map_err(|_| no_answer(ANSWER))?.map_err(|error| failure(&error))?;
+        self.report.request_ended(asked);
+        let response = answer.map_err(|_| Dropped::Failed(no_answer(ANSWER)))?;
+        let response = response.map_err(|error| Dropped::Failed(failure(&error)))?;
         let status = response.status();
-        let message = excerpt::sentence(&read_status(response).await.message);
-        match status {
+        match verdict(ask, response).await {
             _ if status.is_success() => Ok(()),
-            StatusCode::FORBIDDEN => Err(denied(ask, &message)),
-            _ if message.is_empty() => Err(status.to_string()),
-            _ => Err(message),
+            Verdict::Refused(refusal) => Err(Dropped::Refused(refusal)),
+            // As of an admission webhook that does not answer: other requests may succeed.
+            Verdict::Failed(text) if status.is_server_error() => {
+                Err(Dropped::Refused(Refusal::Invalid(text)))
+            }
+            Verdict::Failed(text) => Err(Dropped::Failed(text)),
+            Verdict::Busy => Err(Dropped::Failed(status.to_string())),
         }
     }
 
@@ -175,32 +182,54 @@ impl Client {
         ask: &ApiRequest,
         response: Response<Body>,
     ) -> Failure {
-        let status = response.status();
-        let pause = pause(status, response.headers());
-        let answer = read_status(response).await;
-        if let Some(pause) = pause {
+        if let Some(pause) = pause(response.status(), response.headers()) {
             *self.servers.quiet_until.lock().await = Some(Instant::now() + pause);
         }
-        let message = excerpt::sentence(&answer.message);
-        let text = if message.is_empty() { status.to_string() } else { message.clone() };
-        let refusal = match status {
-            StatusCode::NOT_FOUND => Refusal::Absent,
-            StatusCode::CONFLICT => Refusal::Exists,
-            StatusCode::FORBIDDEN => Refusal::Denied(denied(ask, &message)),
-            StatusCode::GONE => Refusal::NoHistory,
-            _ if is_future(&answer) => Refusal::Future,
-            // A busy server is not unreachable.
-            StatusCode::TOO_MANY_REQUESTS => return Failure::Unreachable,
-            // A retry may help, as after an expired token.
-            StatusCode::UNAUTHORIZED | StatusCode::REQUEST_TIMEOUT => {
-                return self.drop_connection(connection, &text).await;
+        match verdict(ask, response).await {
+            Verdict::Refused(refusal) => {
+                self.succeeded().await;
+                Failure::Refused(refusal)
             }
-            _ if status.is_client_error() => Refusal::Invalid(text),
-            _ => return self.drop_connection(connection, &text).await,
-        };
-        self.succeeded().await;
-        Failure::Refused(refusal)
+            // A busy server is not unreachable.
+            Verdict::Busy => Failure::Unreachable,
+            Verdict::Failed(text) => self.drop_connection(connection, &text).await,
+        }
     }
+}
+
+/// Why a request on which nothing depends had no effect.
+pub(super) enum Dropped {
+    Refused(Refusal),
+    /// A retry may succeed soon.
+    Failed(String),
+}
+
+/// What an answer other than success means.
+enum Verdict {
+    Refused(Refusal),
+    /// The server asks clients to wait.
+    Busy,
+    /// The server failed, or accepts the account of the connection no more.
+    Failed(String),
+}
+
+async fn verdict(ask: &ApiRequest, response: Response<Body>) -> Verdict {
+    let status = response.status();
+    let answer = read_status(response).await;
+    let message = excerpt::sentence(&answer.message);
+    let text = if message.is_empty() { status.to_string() } else { message.clone() };
+    Verdict::Refused(match status {
+        StatusCode::NOT_FOUND => Refusal::Absent,
+        StatusCode::CONFLICT => Refusal::Exists,
+        StatusCode::FORBIDDEN => Refusal::Denied(denied(ask, &message)),
+        StatusCode::GONE => Refusal::NoHistory,
+        _ if is_future(&answer) => Refusal::Future,
+        StatusCode::TOO_MANY_REQUESTS => return Verdict::Busy,
+        // A retry may help, as after an expired token.
+        StatusCode::UNAUTHORIZED | StatusCode::REQUEST_TIMEOUT => return Verdict::Failed(text),
+        _ if status.is_client_error() => Refusal::Invalid(text),
+        _ => return Verdict::Failed(text),
+    })
 }
 
 /// The body of an answer; empty if it cannot be read.

@@ -16,6 +16,7 @@ use tokio::sync::watch as channel;
 use tokio::time::sleep;
 use tracing::warn;
 
+use super::client::Dropped;
 use super::connect::own_namespace;
 use super::request;
 use super::{KubeSubnetManager, NetworkCondition, NodeRef, PodRef, Shared};
@@ -74,7 +75,11 @@ impl Documents for KubeSubnetManager {
         };
         let content = (text.as_str(), Timestamp::now());
         let ask = request::publish_report(&namespace, &name, owner, content);
-        shared.client.published(shared.client.once(&ask).await).map(drop)
+        shared.client.published(match shared.client.send_unnoticed(&ask).await {
+            Err(Dropped::Failed(reason)) => return Err(reason),
+            Err(Dropped::Refused(refusal)) => Err(Failure::Refused(refusal)),
+            Ok(()) => Ok(()),
+        })
     }
 
     /// The report is written with the time of the write.
@@ -89,7 +94,10 @@ impl Documents for KubeSubnetManager {
         // A kubelet uses the name if it does not know the uid, and kubectl searches for both.
         let uid = ours.node().map_or(node, |known| known.uid.as_str());
         let ask = request::create_event((node, uid), event, random());
-        shared.client.send_unnoticed(&ask).await
+        shared.client.send_unnoticed(&ask).await.map_err(|dropped| match dropped {
+            Dropped::Failed(reason) => reason,
+            Dropped::Refused(refusal) => shared.client.refused(refusal),
+        })
     }
 
     async fn probe_secret(&self) -> Result<Secret, String> {
@@ -129,13 +137,13 @@ impl Documents for KubeSubnetManager {
                 continue;
             }
             let now = Timestamp::now().strftime(request::SECONDS).to_string();
-            match shared.client.once(&request::clear_condition(&name, &now)).await {
-                Ok(_) => {
+            match shared.client.send_unnoticed(&request::clear_condition(&name, &now)).await {
+                Ok(()) => {
                     backoff.reset();
                     cleared = uid;
                 }
-                Err(failure) => {
-                    if let Failure::Refused(refusal) = failure {
+                Err(dropped) => {
+                    if let Dropped::Refused(refusal) = dropped {
                         warn!(%refusal, "the condition NetworkUnavailable is not cleared");
                     }
                     sleep(CLEAR_AGAIN + backoff.delay(random())).await;
@@ -223,15 +231,15 @@ impl Shared {
     /// If several nodes create it at once, one succeeds, and the next read returns its secret.
     async fn create_secret(&self, namespace: &str) -> Result<(), String> {
         let ask = request::create_probe_secret(namespace, &Secret::text(&random()));
-        match self.client.once(&ask).await {
-            Ok(_) | Err(Failure::Refused(Refusal::Exists) | Failure::Unreachable) => Ok(()),
-            Err(Failure::Refused(Refusal::Absent)) => {
+        match self.client.send_unnoticed(&ask).await {
+            Ok(()) | Err(Dropped::Refused(Refusal::Exists) | Dropped::Failed(_)) => Ok(()),
+            Err(Dropped::Refused(Refusal::Absent)) => {
                 Err(format!("there is no namespace {namespace}"))
             }
-            Err(Failure::Refused(Refusal::Denied(reason))) => {
+            Err(Dropped::Refused(Refusal::Denied(reason))) => {
                 Err(format!("there is no secret {namespace}/tweed-probes, and {reason}"))
             }
-            Err(Failure::Refused(refusal)) => Err(self.client.refused(refusal)),
+            Err(Dropped::Refused(refusal)) => Err(self.client.refused(refusal)),
         }
     }
 }

@@ -9,6 +9,8 @@ pub struct Faults {
     pub delay: Duration,
     /// Requests whose method and path begin like this are forbidden: `GET /api/v1/nodes`.
     pub forbidden: Vec<String>,
+    /// Requests whose method and path begin like this need an admission webhook that does not answer.
+    pub webhook_down: Vec<String>,
     /// This number of requests is throttled.
     pub throttled: u32,
     /// The seconds in the `Retry-After` header of such a response.

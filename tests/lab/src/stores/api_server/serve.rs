@@ -96,9 +96,13 @@ async fn fault(shared: &Shared, what: &str) -> Option<Response<Body>> {
         lock(&shared.faults).throttled -= 1;
         return Some(throttled(faults.retry_after));
     }
-    let is_forbidden = faults.forbidden.iter().any(|prefix| what.starts_with(prefix));
+    let is_among = |prefixes: &[String]| prefixes.iter().any(|prefix| what.starts_with(prefix));
+    if is_among(&faults.webhook_down) {
+        let message = "Internal error occurred: failed calling webhook \"policy.example.org\"";
+        return Some(refusal(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message));
+    }
     let message = "User \"system:serviceaccount:kube-flannel:flannel\" cannot do this";
-    is_forbidden.then(|| refusal(StatusCode::FORBIDDEN, "Forbidden", message))
+    is_among(&faults.forbidden).then(|| refusal(StatusCode::FORBIDDEN, "Forbidden", message))
 }
 
 fn route(
