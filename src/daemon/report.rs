@@ -20,8 +20,8 @@ use crate::model::event::{EventDigest, EventKind, NodeEvent};
 use crate::model::prefix::Prefix;
 use crate::model::report::{DaemonState, NodeReport, OtherMtu, refresh_interval};
 use crate::random::random;
-use crate::store::Documents;
 use crate::store::backoff::Backoff;
+use crate::store::{Documents, Unpublished};
 
 /// Changes of the report within this time are published together.
 const SETTLE: Duration = Duration::from_secs(1);
@@ -29,6 +29,8 @@ const SETTLE: Duration = Duration::from_secs(1);
 const SETTLE_PER_PEER: Duration = Duration::from_millis(2);
 /// The shortest time between two reports that differ only in what no migration waits for.
 const PAUSE: Duration = Duration::from_secs(5);
+/// The longest pause after a report that the store refuses: thousands of nodes may lack the right.
+const REFUSED: Duration = Duration::from_secs(600);
 /// The interval after which the report is published again: it may have been deleted.
 const REPUBLISH: Duration = Duration::from_secs(3600);
 /// The interval at which changed results of probes, and changed pods, are published.
@@ -59,7 +61,7 @@ pub(super) async fn keep_report<S: Documents>(
     let (mut published, mut held_back): (Option<Published>, Option<Instant>) = (None, None);
     // Whether the store may no longer have the published report.
     let mut is_lost = false;
-    let mut backoff = Backoff::default();
+    let mut retries = Retries::default();
     let (mut again, mut measured) = (every(REPUBLISH), every(MEASURED));
     let mut refresh = next_refresh(None);
     loop {
@@ -103,15 +105,37 @@ pub(super) async fn keep_report<S: Documents>(
         }
         match manager.publish_report(&report).await {
             Ok(()) => {
-                backoff.reset();
+                retries = Retries::default();
                 is_lost = false;
                 published = Some(Published { report, at: Instant::now() });
             }
             Err(reason) => {
                 tracing::debug!(%reason, "the node's report is not published");
-                sleep(backoff.delay(random())).await;
+                sleep(retries.pause(&reason, random())).await;
                 reported.mark_changed();
             }
+        }
+    }
+}
+
+/// The pauses between attempts to publish the report.
+struct Retries {
+    failed: Backoff,
+    refused: Backoff,
+}
+
+impl Default for Retries {
+    fn default() -> Self {
+        Self { failed: Backoff::default(), refused: Backoff::up_to(REFUSED) }
+    }
+}
+
+impl Retries {
+    /// The pause after an attempt; `random` is from 0 to 1.
+    fn pause(&mut self, unpublished: &Unpublished, random: f64) -> Duration {
+        match unpublished {
+            Unpublished::Refused(_) => self.refused.delay(random),
+            Unpublished::Failed(_) => self.failed.delay(random),
         }
     }
 }
@@ -266,6 +290,17 @@ mod tests {
         assert_eq!(due(&published, &other), published.at + PAUSE);
         other.pending = Some("staying on vxlan".to_owned());
         assert_eq!(due(&published, &other), published.at);
+    }
+
+    #[test]
+    fn a_refused_report_is_published_again_less_often_than_one_without_an_answer() {
+        let mut retries = Retries::default();
+        let mut longest = |unpublished: Unpublished| {
+            let pauses = (0..20).map(|_| retries.pause(&unpublished, 1.0));
+            pauses.max().unwrap()
+        };
+        assert_eq!(longest(Unpublished::Failed(String::new())), Backoff::LONGEST);
+        assert_eq!(longest(Unpublished::Refused(String::new())), REFUSED);
     }
 
     #[tokio::test(start_paused = true)]

@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::sleep;
 
+use super::Unpublished;
 use super::backoff::Backoff;
 use super::operator::Unavailable;
 use super::report::Report;
@@ -225,17 +226,27 @@ impl<S: Servers> Failover<S> {
         }
     }
 
-    /// Notes whether this node's report was written; the error is a sentence.
-    pub(super) fn published<T>(&self, written: Result<T, Failure>) -> Result<T, String> {
-        match &written {
-            Ok(_) => self.report.refuses_report(None),
-            Err(Failure::Refused(Refusal::Invalid(why))) => self.report.refuses_report(Some(why)),
-            Err(Failure::Refused(_) | Failure::Unreachable) => {}
+    /// Notes whether this node's report was written.
+    pub(super) fn published<T>(&self, written: Result<T, Failure>) -> Result<T, Unpublished> {
+        match written {
+            Ok(written) => {
+                self.report.refuses_report(None);
+                Ok(written)
+            }
+            Err(Failure::Refused(refusal)) => Err(self.unpublished(refusal)),
+            Err(Failure::Unreachable) => {
+                Err(Unpublished::Failed(format!("{} cannot be used", self.report.store)))
+            }
         }
-        written.map_err(|failure| match failure {
-            Failure::Unreachable => format!("{} cannot be used", self.report.store),
-            Failure::Refused(refusal) => self.refused(refusal),
-        })
+    }
+
+    fn unpublished(&self, refusal: Refusal) -> Unpublished {
+        if let Refusal::Invalid(why) | Refusal::Denied(why) = &refusal {
+            self.report.refuses_report(Some(why));
+            Unpublished::Refused(self.refused(refusal))
+        } else {
+            Unpublished::Failed(self.refused(refusal))
+        }
     }
 
     /// The effect of a failed request for all leases on their history.

@@ -99,14 +99,14 @@ pub trait Documents {
     /// nothing if the store has it already.
     ///
     /// # Errors
-    /// A sentence with the reason. Nothing depends on the report, and a retry may succeed.
-    fn publish_report(&self, report: &NodeReport) -> impl Future<Output = Result<(), String>>;
+    /// Nothing depends on the report, and a retry may succeed.
+    fn publish_report(&self, report: &NodeReport) -> impl Future<Output = Result<(), Unpublished>>;
 
     /// Records that the published `report` is still true at this time.
     ///
     /// # Errors
-    /// A sentence with the reason; the report must be published again.
-    fn refresh_report(&self, report: &NodeReport) -> impl Future<Output = Result<(), String>>;
+    /// The report must be published again.
+    fn refresh_report(&self, report: &NodeReport) -> impl Future<Output = Result<(), Unpublished>>;
 
     /// Adds changes of this node to the events that the store keeps of it, if it keeps any. Sent
     /// once; nothing depends on it.
@@ -138,6 +138,16 @@ pub trait Documents {
 
     /// How long this node holds its lease without another renewal.
     fn term(&self) -> channel::Receiver<LeaseTerm>;
+}
+
+/// Why the report of this node was not written, as a sentence.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unpublished {
+    /// The store rejects it, and will do so until an operator or another report changes that.
+    #[error("{0}")]
+    Refused(String),
+    #[error("{0}")]
+    Failed(String),
 }
 
 /// How long a lease is held without another renewal.

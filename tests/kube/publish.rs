@@ -183,7 +183,7 @@ async fn a_refused_report_leaves_the_server_reachable() {
     // Larger than one ConfigMap, and larger than one request.
     for megabytes in [2, 5] {
         let report = NodeReport { version: "9".repeat(megabytes << 20), ..report() };
-        let reason = manager.publish_report(&report).await.unwrap_err();
+        let reason = manager.publish_report(&report).await.unwrap_err().to_string();
         assert!(reason.starts_with("the API server refuses: "), "{reason}");
         let state = manager.state().borrow().clone();
         assert!(
@@ -191,6 +191,27 @@ async fn a_refused_report_leaves_the_server_reachable() {
             "{state:?}"
         );
     }
+    manager.publish_report(&report()).await.unwrap();
+    assert_eq!(*manager.state().borrow(), StoreState::Reachable);
+}
+
+/// As without the admission policies, where daemons may write no `ConfigMap`.
+#[tokio::test]
+async fn a_missing_right_to_write_the_report_is_named() {
+    let server = server();
+    let manager = manager(&server);
+    acquire(&manager).await;
+    server.fail(|faults| {
+        faults.forbidden = vec!["PATCH /api/v1/namespaces/kube-flannel/configmaps".to_owned()];
+    });
+    manager.publish_report(&report()).await.unwrap_err();
+    let state = manager.state().borrow().clone();
+    assert!(state.is_reachable(), "{state:?}");
+    let StoreState::Refuses(why) = state else { panic!("{state:?}") };
+    let start = "this node's report: the API server forbids PATCH /api/v1/namespaces/kube-flannel/\
+                 configmaps/tweed-node-n1: ";
+    assert!(why.starts_with(start) && why.contains("docs/kubernetes.md"), "{why}");
+    server.fail(|faults| faults.forbidden.clear());
     manager.publish_report(&report()).await.unwrap();
     assert_eq!(*manager.state().borrow(), StoreState::Reachable);
 }
@@ -203,7 +224,7 @@ async fn a_report_that_a_webhook_fails_leaves_the_server_reachable() {
     server.fail(|faults| {
         faults.webhook_down = vec!["PATCH /api/v1/namespaces/kube-flannel".to_owned()];
     });
-    let reason = manager.publish_report(&report()).await.unwrap_err();
+    let reason = manager.publish_report(&report()).await.unwrap_err().to_string();
     assert!(reason.contains("failed calling webhook"), "{reason}");
     let state = manager.state().borrow().clone();
     assert!(matches!(&state, StoreState::Refuses(why) if why.contains("webhook")), "{state:?}");

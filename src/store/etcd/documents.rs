@@ -21,9 +21,7 @@ use crate::random::random;
 use crate::store::backoff::Backoff;
 use crate::store::failover::{Failure, retry};
 use crate::store::watch::distinct;
-use crate::store::{Documents, LeaseTerm};
-
-const GONE: &str = "the etcd lease of this node is gone";
+use crate::store::{Documents, LeaseTerm, Unpublished};
 
 /// After about this time without an event, the key is read again.
 const READ_AGAIN: Duration = Duration::from_secs(300);
@@ -38,7 +36,7 @@ impl Documents for EtcdSubnetManager {
         }))
     }
 
-    async fn publish_report(&self, report: &NodeReport) -> Result<(), String> {
+    async fn publish_report(&self, report: &NodeReport) -> Result<(), Unpublished> {
         let store = &self.shared.store;
         let key = store.layout.report_key(&report.lease);
         let value = report.encode().into_bytes();
@@ -49,7 +47,7 @@ impl Documents for EtcdSubnetManager {
             && self.shared.keep_alive(grant).await.is_err()
         {
             self.shared.forget_grant().await;
-            return Err(GONE.to_owned());
+            return Err(gone());
         }
         // Nothing is written if the store has the same value already, for example after a restart.
         let is_there = [
@@ -59,18 +57,15 @@ impl Documents for EtcdSubnetManager {
         let put = PutOptions::new().with_lease(grant);
         let put = TxnOp::put(key.as_str(), value, Some(put));
         let transaction = Txn::new().when(is_there).or_else([put]);
-        let write = |connection: Connection| async move {
-            unless_denied(connection.kv().txn(transaction).await)
-        };
-        let written = store.client.published(store.client.once(write).await)?;
-        written.map(drop).ok_or_else(|| denied(&key))
+        let write = |connection: Connection| async move { connection.kv().txn(transaction).await };
+        store.client.published(store.client.once(write).await).map(drop)
     }
 
     /// Renews the etcd lease of the report: its remaining time shows when that was. Unlike a write,
     /// this creates no revision, and etcd stores nothing.
-    async fn refresh_report(&self, _: &NodeReport) -> Result<(), String> {
+    async fn refresh_report(&self, _: &NodeReport) -> Result<(), Unpublished> {
         let grant = self.shared.grant().await.id;
-        self.shared.keep_alive(grant).await.map_err(|_| GONE.to_owned())
+        self.shared.keep_alive(grant).await.map_err(|_| gone())
     }
 
     async fn probe_secret(&self) -> Result<Secret, String> {
@@ -180,6 +175,10 @@ impl ConfigFollower {
         let update = ConfigUpdate { config: config.map_err(Unusable), revision: written };
         Ok((update, revision(answer.header())))
     }
+}
+
+fn gone() -> Unpublished {
+    Unpublished::Failed("the etcd lease of this node is gone".to_owned())
 }
 
 fn denied(key: &str) -> String {

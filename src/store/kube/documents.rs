@@ -32,7 +32,7 @@ use crate::store::backoff::Backoff;
 use crate::store::failover::{Failure, Refusal, retry};
 use crate::store::hold::change;
 use crate::store::watch::distinct;
-use crate::store::{Documents, Identity, LeaseTerm};
+use crate::store::{Documents, Identity, LeaseTerm, Unpublished};
 
 /// The interval at which the config is read: Kubernetes replaces a symbolic link in the folder of a
 /// mounted ConfigMap, which a watch on the file would miss.
@@ -62,9 +62,10 @@ impl Documents for KubeSubnetManager {
 
     /// Writes an object that Kubernetes removes with the pod of the daemon, since flanneld may
     /// follow on the node. If the pod is not known, the object is removed with the node.
-    async fn publish_report(&self, report: &NodeReport) -> Result<(), String> {
+    async fn publish_report(&self, report: &NodeReport) -> Result<(), Unpublished> {
         let shared = &self.shared;
-        let namespace = shared.namespace().ok_or(NO_NAMESPACE)?;
+        let homeless = || Unpublished::Failed(NO_NAMESPACE.to_owned());
+        let namespace = shared.namespace().ok_or_else(homeless)?;
         let text = report.encode();
         let name = shared.node_name().await;
         let owner = if let Some(PodRef { name, uid }) = &shared.options.pod {
@@ -76,14 +77,14 @@ impl Documents for KubeSubnetManager {
         let content = (text.as_str(), Timestamp::now());
         let ask = request::publish_report(&namespace, &name, owner, content);
         shared.client.published(match shared.client.send_unnoticed(&ask).await {
-            Err(Dropped::Failed(reason)) => return Err(reason),
+            Err(Dropped::Failed(reason)) => return Err(Unpublished::Failed(reason)),
             Err(Dropped::Refused(refusal)) => Err(Failure::Refused(refusal)),
             Ok(()) => Ok(()),
         })
     }
 
     /// The report is written with the time of the write.
-    async fn refresh_report(&self, report: &NodeReport) -> Result<(), String> {
+    async fn refresh_report(&self, report: &NodeReport) -> Result<(), Unpublished> {
         self.publish_report(report).await
     }
 

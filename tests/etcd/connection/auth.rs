@@ -7,32 +7,22 @@ use futures::StreamExt;
 use tokio::time::{sleep, timeout};
 use tweed::model::status::StoreState;
 use tweed::store::claim::Previous;
-use tweed::store::etcd::{Credentials, EtcdOptions, EtcdSubnetManager};
+use tweed::store::etcd::EtcdSubnetManager;
 use tweed::store::{Documents, Leases};
 
 use crate::fixture::log::Log;
-use crate::fixture::node::{SUBNETS, V4, config, manager_of, next, options, value, vxlan};
-use crate::fixture::server::{EtcdServer, TIMEOUT};
+use crate::fixture::node::{
+    SUBNETS, V4, config, manager_of, next, options, value, vxlan, with_password,
+};
+use crate::fixture::server::{EtcdServer, PASSWORD, TIMEOUT};
 
-const PASSWORD: &str = "correct-horse-battery";
+const NETWORK: &str = "/coreos.com/network/";
 
 /// A server on which only root and, for the keys of the network, user `flannel` have rights.
 async fn server(more: &[&str]) -> EtcdServer {
     let server = EtcdServer::start_with(more).await;
-    enable_authentication(&server).await;
+    server.enable_authentication(NETWORK).await;
     server
-}
-
-async fn enable_authentication(server: &EtcdServer) {
-    let mut client = server.client().await;
-    for user in ["root", "flannel"] {
-        client.user_add(user, PASSWORD, None).await.unwrap();
-        client.role_add(user).await.unwrap();
-        client.user_grant_role(user, user).await.unwrap();
-    }
-    let network = Permission::read_write("/coreos.com/network/").with_prefix();
-    client.role_grant_permission("flannel", network).await.unwrap();
-    client.auth_enable().await.unwrap();
 }
 
 /// Waits for a server that is starting.
@@ -44,11 +34,6 @@ async fn root(server: &EtcdServer) -> Client {
         }
         sleep(Duration::from_millis(20)).await;
     }
-}
-
-fn with_password(server: &EtcdServer, password: &str) -> EtcdOptions {
-    let credentials = Credentials { user: "flannel".into(), password: password.into() };
-    EtcdOptions { credentials: Some(credentials), ..options(&[server.endpoint()]) }
 }
 
 fn manager(server: &EtcdServer) -> EtcdSubnetManager {
@@ -78,7 +63,7 @@ async fn without_authentication_the_user_is_ignored_until_it_is_enabled() {
     assert_eq!(next(&mut updates).await, "put 10.5.115.0-24@192.168.0.9");
     assert_eq!(*manager.state().borrow(), StoreState::Reachable);
 
-    enable_authentication(&server).await;
+    server.enable_authentication(NETWORK).await;
     acquire().await.expect("no new connection").unwrap();
     assert_eq!(next(&mut updates).await, "put 10.5.115.0-24@192.168.0.9");
     assert_eq!(*manager.state().borrow(), StoreState::Reachable);
@@ -167,10 +152,9 @@ async fn a_user_without_write_rights_still_sees_removed_peers() {
     let mut updates = manager.watch();
     assert_eq!(next(&mut updates).await, "snapshot [10.5.4.0-24@10.0.0.4]");
     assert_eq!(next(&mut updates).await, "put 10.5.115.0-24@192.168.0.9");
-    let network = "/coreos.com/network/";
     let below = RoleRevokePermissionOptions::new().with_prefix();
-    root.role_revoke_permission("flannel", network, Some(below)).await.unwrap();
-    let read = Permission::read(network).with_prefix();
+    root.role_revoke_permission("flannel", NETWORK, Some(below)).await.unwrap();
+    let read = Permission::read(NETWORK).with_prefix();
     root.role_grant_permission("flannel", read).await.unwrap();
 
     let log = Log::catch();
@@ -182,7 +166,7 @@ async fn a_user_without_write_rights_still_sees_removed_peers() {
         let refused = timeout(TIMEOUT, state.wait_for(is_told)).await.unwrap().unwrap().clone();
         assert!(refused.is_reachable(), "removals wait: {refused:?}");
         let why = format!("{refused:?}");
-        assert!(why.contains("user flannel") && why.contains(network), "{why}");
+        assert!(why.contains("user flannel") && why.contains(NETWORK), "{why}");
         root.delete(peer.as_str(), None).await.unwrap();
         assert_eq!(next(&mut updates).await, "remove 10.5.4.0-24");
         assert!(manager.state().borrow().is_reachable());
@@ -199,9 +183,8 @@ async fn a_user_without_write_rights_still_sees_removed_peers() {
 async fn a_user_without_rights_is_named_and_etcd_is_reachable() {
     let server = server(&[]).await;
     let mut root = root(&server).await;
-    let network = "/coreos.com/network/";
     let below = RoleRevokePermissionOptions::new().with_prefix();
-    root.role_revoke_permission("flannel", network, Some(below)).await.unwrap();
+    root.role_revoke_permission("flannel", NETWORK, Some(below)).await.unwrap();
     let log = Log::catch();
     let manager = manager(&server);
     let (mut updates, mut configs) = (manager.watch(), manager.watch_config());
@@ -214,7 +197,7 @@ async fn a_user_without_rights_is_named_and_etcd_is_reachable() {
     };
     assert!(!matches!(refused, StoreState::Waiting(_)), "{refused:?}");
     assert!(format!("{refused:?}").contains("user flannel"), "{refused:?}");
-    let all = Permission::read_write(network).with_prefix();
+    let all = Permission::read_write(NETWORK).with_prefix();
     root.role_grant_permission("flannel", all).await.unwrap();
     assert_eq!(next(&mut updates).await, "snapshot []");
     timeout(TIMEOUT, configs.next()).await.expect("no config").unwrap();

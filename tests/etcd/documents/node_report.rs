@@ -11,10 +11,13 @@ use tweed::model::node::Node;
 use tweed::model::path::Fallbacks;
 use tweed::model::report::{Exception, LARGEST, NodeReport, OtherMtu};
 use tweed::model::status::{PeerCounts, ReachabilityCounts, StoreState};
+use tweed::store::claim::Previous;
 use tweed::store::{Documents, Leases};
 
-use crate::fixture::node::{SUBNETS, V4, config, manager, next, value, vxlan};
-use crate::fixture::server::EtcdServer;
+use crate::fixture::node::{
+    SUBNETS, V4, config, manager, manager_of, next, value, vxlan, with_password,
+};
+use crate::fixture::server::{EtcdServer, PASSWORD};
 
 const REPORTS: &str = "/coreos.com/network/tweed/nodes/";
 
@@ -115,7 +118,7 @@ async fn a_refresh_renews_the_etcd_lease_and_writes_nothing() {
     assert!(left().await + 2 > fresh);
     assert_eq!(revision(&server).await, before);
     client.lease_revoke(grant).await.unwrap();
-    let reason = manager.refresh_report(&report(&lease)).await.unwrap_err();
+    let reason = manager.refresh_report(&report(&lease)).await.unwrap_err().to_string();
     assert_eq!(reason, "the etcd lease of this node is gone");
 }
 
@@ -167,7 +170,7 @@ async fn a_refused_report_leaves_the_store_reachable() {
     for megabytes in [2, 5] {
         let version = "9".repeat(megabytes * 1_000_000);
         let large = NodeReport { version, ..report(&lease) };
-        let reason = manager.publish_report(&large).await.unwrap_err();
+        let reason = manager.publish_report(&large).await.unwrap_err().to_string();
         assert!(reason.starts_with("etcd refuses: ") && reason.len() < 200, "{reason}");
         let state = manager.state().borrow().clone();
         assert!(
@@ -177,6 +180,19 @@ async fn a_refused_report_leaves_the_store_reachable() {
     }
     manager.publish_report(&report(&lease)).await.unwrap();
     assert_eq!(*manager.state().borrow(), StoreState::Reachable);
+}
+
+#[tokio::test]
+async fn a_missing_right_to_write_the_report_is_named() {
+    let server = EtcdServer::start().await;
+    server.enable_authentication(SUBNETS).await;
+    let manager = manager_of(with_password(&server, PASSWORD), Previous::default());
+    let lease = manager.acquire(&config(V4), &vxlan(&["192.168.0.7"])).await.unwrap();
+    manager.publish_report(&report(&lease)).await.unwrap_err();
+    let state = manager.state().borrow().clone();
+    assert!(state.is_reachable(), "{state:?}");
+    let StoreState::Refuses(why) = state else { panic!("{state:?}") };
+    assert!(why.starts_with("this node's report: etcd denies a request"), "{why}");
 }
 
 #[tokio::test]
@@ -206,5 +222,5 @@ async fn without_a_server_a_report_times_out_soon() {
     let lease = manager.acquire(&config(V4), &vxlan(&["192.168.0.7"])).await.unwrap();
     server.kill();
     let reason = timeout(Duration::from_secs(30), manager.publish_report(&report(&lease))).await;
-    assert_eq!(reason.unwrap().unwrap_err(), "etcd cannot be used");
+    assert_eq!(reason.unwrap().unwrap_err().to_string(), "etcd cannot be used");
 }

@@ -1,20 +1,17 @@
 //! The secret of path probes: the same for all nodes, and none for nodes without the right to read
 //! it.
 
-use etcd_client::Permission;
 use futures::future::join_all;
 use tweed::model::path::Path;
 use tweed::model::probe_secret::Secret;
 use tweed::probe::{Keyring, Packet, PacketKind};
 use tweed::store::Documents;
 use tweed::store::claim::Previous;
-use tweed::store::etcd::{Credentials, EtcdOptions};
 
-use crate::fixture::node::{manager_of, options};
-use crate::fixture::server::EtcdServer;
+use crate::fixture::node::{SUBNETS, manager_of, options, with_password};
+use crate::fixture::server::{EtcdServer, PASSWORD};
 
 const KEY: &str = "/coreos.com/network/tweed/probe-secret";
-const PASSWORD: &str = "correct-horse-battery";
 
 /// Whether both contain the same secret.
 fn agree(one: &Secret, other: &Secret) -> bool {
@@ -68,17 +65,8 @@ async fn an_invalid_secret_is_reported_and_not_shown() {
 #[tokio::test]
 async fn a_denied_secret_is_reported_at_once() {
     let server = EtcdServer::start().await;
-    let mut client = server.client().await;
-    for user in ["root", "flannel"] {
-        client.user_add(user, PASSWORD, None).await.unwrap();
-        client.role_add(user).await.unwrap();
-        client.user_grant_role(user, user).await.unwrap();
-    }
-    let subnets = Permission::read_write("/coreos.com/network/subnets/").with_prefix();
-    client.role_grant_permission("flannel", subnets).await.unwrap();
-    client.auth_enable().await.unwrap();
-    let credentials = Credentials { user: "flannel".into(), password: PASSWORD.into() };
-    let options = EtcdOptions { credentials: Some(credentials), ..options(&[server.endpoint()]) };
+    server.enable_authentication(SUBNETS).await;
+    let options = with_password(&server, PASSWORD);
     let reason = manager_of(options, Previous::default()).probe_secret().await.unwrap_err();
     assert_eq!(reason, format!("permission denied for key {KEY}: grant it to this etcd user"));
 }
