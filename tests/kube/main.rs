@@ -17,6 +17,7 @@ mod net_config;
 mod node;
 mod operator;
 mod probe_secret;
+mod proxy;
 mod publish;
 #[path = "../notation/subnets.rs"]
 mod subnets;

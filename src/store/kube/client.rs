@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use http_body_util::{BodyExt, Collected, Limited};
 use hyper::body::Bytes;
-use hyper::header::RETRY_AFTER;
+use hyper::header::{CONTENT_TYPE, RETRY_AFTER};
 use hyper::{HeaderMap, Response, StatusCode};
 use kube::client::Body;
 use kube::core::Status;
@@ -138,11 +138,16 @@ impl Client {
         let answer = timeout(ANSWER, Box::pin(connection.send(request))).await;
         self.report.request_ended(asked);
         let reason = match answer {
-            Ok(Ok(response)) if response.status().is_success() => {
-                self.succeeded().await;
-                return Ok((connection, response));
+            Ok(Ok(response)) if !response.status().is_success() => {
+                return Err(self.classify(&connection, ask, response).await);
             }
-            Ok(Ok(response)) => return Err(self.classify(&connection, ask, response).await),
+            Ok(Ok(response)) => match page(response.headers()) {
+                Some(page) => page,
+                None => {
+                    self.succeeded().await;
+                    return Ok((connection, response));
+                }
+            },
             Ok(Err(error)) => failure(&error),
             Err(_) => no_answer(ANSWER),
         };
@@ -163,9 +168,9 @@ impl Client {
         self.report.request_ended(asked);
         let response = answer.map_err(|_| Dropped::Failed(no_answer(ANSWER)))?;
         let response = response.map_err(|error| Dropped::Failed(failure(&error)))?;
-        let status = response.status();
+        let (status, page) = (response.status(), page(response.headers()));
         match verdict(ask, response).await {
-            _ if status.is_success() => Ok(()),
+            _ if status.is_success() => page.map_or(Ok(()), |page| Err(Dropped::Failed(page))),
             Verdict::Refused(refusal) => Err(Dropped::Refused(refusal)),
             // As of an admission webhook that does not answer: other requests may succeed.
             Verdict::Failed(text) if status.is_server_error() => {
@@ -238,6 +243,15 @@ async fn read_status(response: Response<Body>) -> Status {
     let body = timeout(ANSWER, body).await.ok().and_then(Result::ok);
     let body = body.map(Collected::to_bytes).unwrap_or_default();
     serde_json::from_slice(&body).unwrap_or_default()
+}
+
+/// What is wrong with a successful answer that a proxy sent instead of an API server.
+fn page(headers: &HeaderMap) -> Option<String> {
+    let content_type = headers.get(CONTENT_TYPE)?.to_str().ok()?;
+    let is_page = content_type.starts_with("text/html");
+    is_page.then(|| {
+        format!("its answer is {}, not that of an API server", excerpt::value(content_type))
+    })
 }
 
 /// The pause that the server requests, if any.

@@ -18,8 +18,8 @@ pub(super) struct Open {
     buffer: Vec<u8>,
     /// The number of bytes at the start of the buffer that `line` has returned.
     used: usize,
-    /// Whether it has sent data: a watch that ends without data is reopened only after a pause.
-    pub(super) has_data: bool,
+    /// Whether it has sent an event: a watch that ends without one is reopened only after a pause.
+    pub(super) has_events: bool,
     /// Consecutive timeouts without data.
     silences: u32,
 }
@@ -34,7 +34,7 @@ impl Shared {
     pub(super) async fn open(&self, ask: &ApiRequest) -> Result<Open, Failure> {
         let (connection, response) = self.client.open(ask).await?;
         let (body, buffer) = (response.into_body(), Vec::new());
-        Ok(Open { connection, body, buffer, used: 0, has_data: false, silences: 0 })
+        Ok(Open { connection, body, buffer, used: 0, has_events: false, silences: 0 })
     }
 }
 
@@ -61,7 +61,6 @@ impl Open {
             match timeout(SILENCE, self.more()).await {
                 Ok(Ok(more)) => {
                     self.silences = 0;
-                    self.has_data |= more;
                     return Ok(more);
                 }
                 Ok(Err(reason)) => {

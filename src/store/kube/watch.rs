@@ -138,15 +138,18 @@ impl KubeSource {
             let received = open.line(&shared.client).await;
             self.is_broken |= received.is_err();
             let Some(line) = received? else {
-                if open.has_data {
+                if open.has_events {
                     continue;
                 }
                 return Err(Failure::Unreachable);
             };
-            let update = event(line)?.and_then(|event| {
+            let event = event(line)?;
+            let is_event = event.is_some();
+            let update = event.and_then(|event| {
                 self.latest.note(&event, line);
                 self.update(&event)
             });
+            open.has_events |= is_event;
             self.open = Some(open);
             if let Some(update) = update {
                 return Ok(update);
@@ -359,7 +362,7 @@ fn restored() -> Failure {
     GAP
 }
 
-/// None if the line is no event; the watch continues.
+/// None if the line is empty, or an event of an object that cannot be read; the watch continues.
 fn event(line: &[u8]) -> Result<Option<Event<'_>>, Failure> {
     if line.is_empty() {
         return Ok(None);
@@ -370,9 +373,14 @@ fn event(line: &[u8]) -> Result<Option<Event<'_>>, Failure> {
         Err(error) => {
             let error = excerpt::sentence(&error.to_string());
             warn!(%error, "an event of the API server cannot be read");
-            Ok(None)
+            // Another line is not of an API server, but of a proxy in between.
+            if is_event(line) { Ok(None) } else { Err(Failure::Unreachable) }
         }
     }
+}
+
+fn is_event(line: &[u8]) -> bool {
+    serde_json::from_slice::<Value>(line).is_ok_and(|event| event.get("type").is_some())
 }
 
 /// The interruption that an event of type ERROR causes.

@@ -11,6 +11,7 @@ pub struct Faults {
     pub forbidden: Vec<String>,
     /// Requests whose method and path begin like this need an admission webhook that does not answer.
     pub webhook_down: Vec<String>,
+    pub page: Option<Page>,
     /// This number of requests is throttled.
     pub throttled: u32,
     /// The seconds in the `Retry-After` header of such a response.
@@ -19,6 +20,14 @@ pub struct Faults {
     pub gone: Gone,
     /// Every request is accepted, but never answered.
     pub hangs: bool,
+}
+
+/// What a proxy in front of the server answers, with success.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Page {
+    /// In the query of each request that the proxy answers.
+    pub query: &'static str,
+    pub content_type: &'static str,
 }
 
 /// Whether lists are streamed.

@@ -19,7 +19,7 @@ use anyhow::{Context, Result, anyhow};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
-pub use fault::{Faults, Gone, Lists};
+pub use fault::{Faults, Gone, Lists, Page};
 use hyper::body::Body as HttpBody;
 use hyper::{Request, Response, StatusCode};
 pub use reply::Body as ApiBody;

@@ -49,6 +49,16 @@ pub(super) fn entity_too_large(limit: usize) -> Response<Body> {
     refusal(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", &message)
 }
 
+/// As of a proxy.
+pub(super) fn page(kind: &'static str) -> Response<Body> {
+    let words = Bytes::from_static(b"<html>\n<body>Please log in.</body>\n</html>\n");
+    let mut response =
+        Response::new(Full::new(words).map_err(|never| match never {}).boxed_unsync());
+    let kind = hyper::header::HeaderValue::from_static(kind);
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
+}
+
 /// Plain text, as a real server's priority and fairness sends it.
 pub(super) fn throttled(retry_after: Option<u64>) -> Response<Body> {
     let words = Bytes::from_static(b"Too many requests, please try again later.");

@@ -19,7 +19,8 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use super::Asked;
-use super::reply::{self, Body, json, refusal, throttled};
+use super::fault::Page;
+use super::reply::{self, Body, json, page, refusal, throttled};
 use super::state::{Query, Shared};
 use super::store::{Place, Store};
 use super::watch;
@@ -77,7 +78,7 @@ pub(super) async fn answer<B: HttpBody>(
         content_type: header.unwrap_or_default().to_owned(),
         body: String::from_utf8_lossy(&body).into_owned(),
     });
-    if let Some(refused) = fault(shared, &what).await {
+    if let Some(refused) = fault(shared, &what, query).await {
         return refused;
     }
     if body.len() > LARGEST_REQUEST {
@@ -86,11 +87,14 @@ pub(super) async fn answer<B: HttpBody>(
     route(shared, &method, &path, &Query::parse(query), &body)
 }
 
-async fn fault(shared: &Shared, what: &str) -> Option<Response<Body>> {
+async fn fault(shared: &Shared, what: &str, query: &str) -> Option<Response<Body>> {
     let faults = lock(&shared.faults).clone();
     tokio::time::sleep(faults.delay).await;
     if faults.hangs {
         tokio::time::sleep(Duration::from_secs(3600)).await;
+    }
+    if let Some(Page { content_type, .. }) = faults.page.filter(|it| query.contains(it.query)) {
+        return Some(page(content_type));
     }
     if faults.throttled > 0 {
         lock(&shared.faults).throttled -= 1;
