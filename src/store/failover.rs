@@ -152,6 +152,26 @@ impl<S: Servers> Failover<S> {
         self.current.lock().await.connection.clone()
     }
 
+    /// The index of the server in use.
+    pub(super) async fn server(&self) -> usize {
+        self.current.lock().await.server
+    }
+
+    /// The same, if `connection` is still in use.
+    pub(super) async fn server_of(&self, connection: &Arc<S::Client>) -> Option<usize> {
+        let current = self.current.lock().await;
+        current.uses(connection).then_some(current.server)
+    }
+
+    /// The next request goes to the server at `index`, although that of `used` is reachable.
+    pub(super) async fn move_to(&self, index: usize, used: &Arc<S::Client>) {
+        let mut current = self.current.lock().await;
+        if current.uses(used) {
+            (current.connection, current.server) = (None, index);
+            current.changes += 1;
+        }
+    }
+
     /// The number of changes of the server in use.
     pub(super) async fn changes(&self) -> u64 {
         self.current.lock().await.changes

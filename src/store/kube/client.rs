@@ -1,5 +1,6 @@
 //! Sends requests to an API server, waits if it requests a pause, and classifies its answers.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,8 +27,8 @@ pub(in crate::store) struct ApiServers {
     options: ApiOptions,
     /// In the order in which they are used; `None` is the server of the kubeconfig or the cluster.
     urls: Vec<Option<String>>,
-    /// The end of the pause that the server in use requested.
-    quiet_until: Mutex<Option<Instant>>,
+    /// The ends of the pauses that servers requested, by their indices.
+    quiet_until: Mutex<BTreeMap<usize, Instant>>,
 }
 
 pub(super) type Connection = Arc<kube::Client>;
@@ -66,6 +67,12 @@ impl ApiServers {
     fn url(&self, index: usize) -> Option<&str> {
         self.urls.get(index).and_then(Option::as_deref)
     }
+
+    /// The end of the pause that the server at `index` requested, if it is not over.
+    async fn quiet_until(&self, index: usize) -> Option<Instant> {
+        let until = self.quiet_until.lock().await.get(&index).copied();
+        until.filter(|until| *until > Instant::now())
+    }
 }
 
 impl Client {
@@ -76,7 +83,7 @@ impl Client {
         }
         // Nodes distribute over all servers.
         shuffle(&mut urls);
-        let servers = ApiServers { options, urls, quiet_until: Mutex::new(None) };
+        let servers = ApiServers { options, urls, quiet_until: Mutex::default() };
         Self::starting_at(0, servers, Report::of("the API server"))
     }
 
@@ -128,8 +135,7 @@ impl Client {
         &self,
         ask: &ApiRequest,
     ) -> Result<(Connection, Response<Body>), Failure> {
-        let quiet_until = *self.servers.quiet_until.lock().await;
-        if let Some(until) = quiet_until.filter(|until| *until > Instant::now()) {
+        if let Some(until) = self.servers.quiet_until(self.server().await).await {
             sleep_until(until + JITTER.mul_f64(random())).await;
         }
         let connection = self.connection().await?;
@@ -157,7 +163,7 @@ impl Client {
     /// Sends a request on which nothing depends, if there is a connection. Its failure neither
     /// changes the server nor makes the store unreachable, and delays no other request.
     pub(super) async fn send_unnoticed(&self, ask: &ApiRequest) -> Result<(), Dropped> {
-        if self.servers.quiet_until.lock().await.is_some_and(|until| until > Instant::now()) {
+        if self.servers.quiet_until(self.server().await).await.is_some() {
             return Err(Dropped::Failed("the API server requested a pause".to_owned()));
         }
         let unreachable = || Dropped::Failed("the API server is unreachable".to_owned());
@@ -188,7 +194,7 @@ impl Client {
         response: Response<Body>,
     ) -> Failure {
         if let Some(pause) = pause(response.status(), response.headers()) {
-            *self.servers.quiet_until.lock().await = Some(Instant::now() + pause);
+            self.note_pause(connection, pause).await;
         }
         match verdict(ask, response).await {
             Verdict::Refused(refusal) => {
@@ -196,8 +202,29 @@ impl Client {
                 Failure::Refused(refusal)
             }
             // A busy server is not unreachable.
-            Verdict::Busy => Failure::Unreachable,
+            Verdict::Busy => {
+                self.leave_busy(connection).await;
+                Failure::Unreachable
+            }
             Verdict::Failed(text) => self.drop_connection(connection, &text).await,
+        }
+    }
+
+    /// Of several requests on one connection, the first one that is refused notes the pause.
+    async fn note_pause(&self, connection: &Connection, pause: Duration) {
+        if let Some(server) = self.server_of(connection).await {
+            self.servers.quiet_until.lock().await.insert(server, Instant::now() + pause);
+        }
+    }
+
+    /// Uses another server instead of that of `connection`, if one has requested no pause.
+    async fn leave_busy(&self, connection: &Connection) {
+        let Some(server) = self.server_of(connection).await else { return };
+        let count = self.servers.count();
+        for next in (1..count).map(|step| (server + step) % count) {
+            if self.servers.quiet_until(next).await.is_none() {
+                return self.move_to(next, connection).await;
+            }
         }
     }
 }
