@@ -424,12 +424,7 @@ fn a_gc_keeps_pods_added_after_the_runtime_made_its_list() {
     config["cni.dev/valid-attachments"] = json!([]);
     let gc = node.call("GC", &stale, &config).start();
     while time(&path) == before {}
-    // Timestamps of files advance in steps: wait for the next one.
-    let probe = node.home.path().join("probe");
-    fs::write(&probe, "").unwrap();
-    while time(&probe) <= time(&path) {
-        fs::write(&probe, "again").unwrap();
-    }
+    while node.write_time() <= time(&path) {}
     assert_eq!(node.add(&late, &node.config("1.1.0")).address(), "10.244.7.3/24");
     drop(adding);
     let output = gc.wait_with_output().unwrap();

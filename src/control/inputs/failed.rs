@@ -9,7 +9,7 @@ use crate::model::path::{Cause, Fallback, Fallbacks};
 
 /// By the first address of the peer's subnet: its public IP then, and how the direct path failed.
 #[derive(Clone, Debug, Default)]
-pub(in crate::control) struct FailedBefore(BTreeMap<IpAddr, (IpAddr, Cause)>);
+pub struct FailedBefore(BTreeMap<IpAddr, (IpAddr, Cause)>);
 
 impl FailedBefore {
     /// Those among `fallbacks`, which are about the peers with these leases.

@@ -70,7 +70,7 @@ pub struct Inputs {
     pub rival: Option<AddressConflict>,
     pub fallbacks: Fallbacks,
     /// The direct paths that failed before the daemon started, each until this process has a verdict.
-    pub(super) failed_before: FailedBefore,
+    pub failed_before: FailedBefore,
     /// The remembered node, if the daemon started from a checkpoint.
     pub remembered: Option<NodeInputs>,
     /// Whether pods of the remembered node may still run.

@@ -185,10 +185,11 @@ impl Client {
         let refusal = match fault(error) {
             Fault::Answer(refusal) => refusal,
             Fault::NoToken(refusal) if self.servers.options.credentials.is_none() => refusal,
-            // Authentication was enabled meanwhile: a new connection gets a token.
-            Fault::NoToken(_) => return self.drop_connection(connection, &describe(error)).await,
             Fault::Server => return self.avoid_server(connection, &describe(error)).await,
-            Fault::Connection => return self.drop_connection(connection, &describe(error)).await,
+            // If authentication was enabled meanwhile, a new connection gets a token.
+            Fault::NoToken(_) | Fault::Connection => {
+                return self.drop_connection(connection, &describe(error)).await;
+            }
         };
         self.answered().await;
         Failure::Refused(match refusal {

@@ -147,13 +147,13 @@ impl Client {
             Ok(Ok(response)) if !response.status().is_success() => {
                 return Err(self.classify(&connection, ask, response).await);
             }
-            Ok(Ok(response)) => match page(response.headers()) {
-                Some(page) => page,
-                None => {
+            Ok(Ok(response)) => {
+                let Some(page) = page(response.headers()) else {
                     self.succeeded().await;
                     return Ok((connection, response));
-                }
-            },
+                };
+                page
+            }
             Ok(Err(error)) => failure(&error),
             Err(_) => no_answer(ANSWER),
         };

@@ -44,6 +44,12 @@ pub const SHORT: Duration = Duration::from_millis(1);
 /// After this time without an answer to a ping, the client closes the connection.
 const PINGS: Duration = Duration::from_secs(15);
 
+impl Default for Link {
+    fn default() -> Self {
+        Self::new(SHORT)
+    }
+}
+
 impl Link {
     /// A link with this latency.
     pub fn new(latency: Duration) -> Self {

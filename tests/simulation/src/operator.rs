@@ -14,7 +14,7 @@ use tweed::store::etcd::{EtcdClusterStore, EtcdOptions};
 use tweed::store::kube::{AnnotationPrefix, ApiOptions, KubeClusterOptions, KubeClusterStore};
 
 use crate::act::Order;
-use crate::network::{Link, SHORT};
+use crate::network::Link;
 use crate::store::kubernetes::{CONFIG_MAP, NAMESPACE};
 use crate::store::{Store, etcd, kubernetes};
 
@@ -32,7 +32,7 @@ impl Operators {
         let ended = Rc::clone(&self.ended);
         let store = store.clone();
         let running = self.commands.spawn_local(async move {
-            let link = Link::new(SHORT);
+            let link = Link::default();
             let result = match store {
                 Store::Etcd(etcd) => {
                     let transport = etcd.transport(&link);

@@ -151,11 +151,7 @@ impl Judge {
                     self.note_address(node, cluster.nodes[node].address);
                 }
             }
-            Act::Copy(node, MachineId::Kept) => self.copy(*node, cluster),
-            // An older daemon has not saved of which machine its checkpoint is.
-            Act::Copy(node, MachineId::New) if !cluster.nodes[*node].names_its_machine() => {
-                self.copy(*node, cluster);
-            }
+            Act::Copy(node, id) => self.copy(*node, *id, cluster),
             Act::Leave(node) => self.free(*node),
             Act::DeleteLease(node) => {
                 self.need_store(*node);
@@ -197,7 +193,6 @@ impl Judge {
             | Act::StoreLink(..)
             | Act::Etcd(_)
             | Act::Segment(_)
-            | Act::Copy(_, MachineId::New)
             | Act::Kernel(..)
             | Act::Join => {}
         }
@@ -260,8 +255,12 @@ impl Judge {
         }
     }
 
-    fn copy(&mut self, node: usize, cluster: &Cluster) {
+    fn copy(&mut self, node: usize, id: MachineId, cluster: &Cluster) {
         let (copy, original) = (self.debts.len() - 1, &cluster.nodes[node]);
+        // An older daemon has not saved of which machine its checkpoint is.
+        if id == MachineId::New && original.names_its_machine() {
+            return;
+        }
         // A node whose new address is not in its lease yet looks like its copy.
         let is_known = original.remembers() && cluster.holds_lease(original);
         if is_running(original) && is_known && !self.moved.contains(&node) {
