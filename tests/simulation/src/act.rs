@@ -112,6 +112,9 @@ pub enum SegmentAct {
     /// Nothing arrives from the first node at the second one.
     Cut(usize, usize),
     Join(usize, usize),
+    /// Nothing that the first node sends to the second one outside of a tunnel arrives, or it does again.
+    CutDirect(usize, usize),
+    JoinDirect(usize, usize),
     /// It drops packets with addresses of pods, or no longer does.
     DropPods,
     PassPods,
@@ -302,6 +305,8 @@ impl fmt::Display for SegmentAct {
         match self {
             Self::Cut(from, to) => write!(f, "cut-segment {} {}", name(*from), name(*to)),
             Self::Join(from, to) => write!(f, "join-segment {} {}", name(*from), name(*to)),
+            Self::CutDirect(from, to) => write!(f, "cut-direct {} {}", name(*from), name(*to)),
+            Self::JoinDirect(from, to) => write!(f, "join-direct {} {}", name(*from), name(*to)),
             Self::DropPods => f.write_str("underlay drops pods"),
             Self::PassPods => f.write_str("underlay passes pods"),
         }

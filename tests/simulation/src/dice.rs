@@ -96,6 +96,8 @@ pub enum Fault {
     StrictFilters,
     /// Nothing arrives from one node at another one
     CutSegment,
+    /// The segment drops packets with addresses of pods from one node to another one
+    CutDirect,
     /// The segment drops packets with addresses of pods
     DropPods,
 }
@@ -331,16 +333,22 @@ impl Throw<'_> {
             | Fault::BreakKernel
             | Fault::RefuseRoutes
             | Fault::StrictFilters => self.fail_kernel(node, at, end, fault),
-            Fault::CutSegment => {
-                let other = self.other(node);
-                let [cut, join] = [SegmentAct::Cut, SegmentAct::Join].map(|act| act(node, other));
-                self.pair((at, Act::Segment(cut)), (end, Act::Segment(join)));
+            Fault::CutSegment | Fault::CutDirect | Fault::DropPods => {
+                self.fail_segment(node, at, end, fault);
             }
-            Fault::DropPods => self.pair(
-                (at, Act::Segment(SegmentAct::DropPods)),
-                (end, Act::Segment(SegmentAct::PassPods)),
-            ),
         }
+    }
+
+    fn fail_segment(&mut self, node: usize, at: Duration, end: Duration, fault: Fault) {
+        let other = self.other(node);
+        let [begun, over] = match fault {
+            Fault::CutSegment => [SegmentAct::Cut(node, other), SegmentAct::Join(node, other)],
+            Fault::CutDirect => {
+                [SegmentAct::CutDirect(node, other), SegmentAct::JoinDirect(node, other)]
+            }
+            _ => [SegmentAct::DropPods, SegmentAct::PassPods],
+        };
+        self.pair((at, Act::Segment(begun)), (end, Act::Segment(over)));
     }
 
     /// Mostly, while faults happen; else after them.

@@ -340,6 +340,12 @@ impl History {
             SegmentAct::Join(from, to) => {
                 segment.cut.remove(&(from, to));
             }
+            SegmentAct::CutDirect(from, to) => {
+                segment.cut_direct.insert((from, to));
+            }
+            SegmentAct::JoinDirect(from, to) => {
+                segment.cut_direct.remove(&(from, to));
+            }
             SegmentAct::DropPods => segment.drops_pods = true,
             SegmentAct::PassPods => segment.drops_pods = false,
         }

@@ -144,13 +144,7 @@ impl Judge {
             | Act::Readdress(node, _)
             | Act::BackUpDisk(node)
             | Act::RestoreDisk(node) => self.take_machine(act, *node, cluster),
-            // They have no pods any more, and may get each the subnet of the other one.
-            Act::SwapAddresses(one, other) => {
-                for node in [*one, *other] {
-                    self.forget(node);
-                    self.note_address(node, cluster.nodes[node].address);
-                }
-            }
+            Act::SwapAddresses(one, other) => self.swap([*one, *other], cluster),
             Act::Copy(node, id) => self.copy(*node, *id, cluster),
             Act::Leave(node) => self.free(*node),
             Act::DeleteLease(node) => {
@@ -162,6 +156,11 @@ impl Judge {
             }
             Act::Etcd(EtcdAct::Restore(_)) => self.restore_etcd(cluster),
             Act::Segment(SegmentAct::DropPods) => self.all_need_store(),
+            // Probes show it to daemons that have their secret from the store.
+            Act::Segment(SegmentAct::CutDirect(from, to)) => {
+                self.need_store(*from);
+                self.need_store(*to);
+            }
             Act::Configure(_) | Act::Migrate(_) => self.configure(cluster),
             Act::Kernel(node, KernelAct::RefuseRoutes) => {
                 self.refused.insert(*node);
@@ -252,6 +251,14 @@ impl Judge {
                     self.alone.insert(index);
                 }
             }
+        }
+    }
+
+    /// They have no pods any more, and may get each the subnet of the other one.
+    fn swap(&mut self, nodes: [usize; 2], cluster: &Cluster) {
+        for node in nodes {
+            self.forget(node);
+            self.note_address(node, cluster.nodes[node].address);
         }
     }
 
@@ -432,7 +439,11 @@ impl Judge {
         let segment = cluster.network.segment.borrow();
         self.arrivals.check(segment.outline(), &judged);
         let pairs = judged.iter().flat_map(|from| judged.iter().map(move |to| (*from, *to)));
-        let mut pairs = pairs.filter(|pair| pair.0 != pair.1 && !segment.cut.contains(pair));
+        // Without `Mixed`, a node has only one path to another.
+        let is_cut = |pair: &(usize, usize)| {
+            segment.cut.contains(pair) || !self.is_mixed && segment.cut_direct.contains(pair)
+        };
+        let mut pairs = pairs.filter(|pair| pair.0 != pair.1 && !is_cut(pair));
         let mut found = |pair: (usize, usize), family| {
             if let Err(lost) = self.arrivals.send(cluster, pair, family) {
                 return Some((PATHS, format!("{lost:?}")));
@@ -440,7 +451,7 @@ impl Judge {
             // A node that has read an edit with `Mixed` sends through the tunnel to the address that the
             // host of another one used before, while the filters of that one may still be strict.
             let is_mixed_again = !self.is_mixed && cluster.is_mixed() == Some(true);
-            if is_mixed_again || segment.cut.contains(&(pair.1, pair.0)) {
+            if is_mixed_again || is_cut(&(pair.1, pair.0)) {
                 return None;
             }
             let failed = self.arrivals.exchange(cluster, pair, family).err()?;

@@ -38,6 +38,8 @@ pub struct Segment {
     pub hosts: Vec<Host>,
     /// From which host nothing arrives at which other one.
     pub cut: BTreeSet<(usize, usize)>,
+    /// From which host nothing with addresses of pods arrives at which other one.
+    pub cut_direct: BTreeSet<(usize, usize)>,
     /// Whether it drops packets with addresses of pods, as clouds do.
     pub drops_pods: bool,
 }
@@ -110,19 +112,22 @@ const POD: u128 = 2;
 pub struct Outline {
     hosts: Vec<(u8, bool, Option<Pods>)>,
     cut: BTreeSet<(usize, usize)>,
+    cut_direct: BTreeSet<(usize, usize)>,
     drops_pods: bool,
 }
 
 impl Segment {
     pub fn outline(&self) -> Outline {
-        let Self { hosts, cut, drops_pods } = self;
+        let Self { hosts, cut, cut_direct, drops_pods } = self;
         let hosts = hosts.iter().map(|host| (host.address, host.is_up, host.pods)).collect();
-        Outline { hosts, cut: cut.clone(), drops_pods: *drops_pods }
+        let (cut, cut_direct) = (cut.clone(), cut_direct.clone());
+        Outline { hosts, cut, cut_direct, drops_pods: *drops_pods }
     }
 
     /// Ends all faults.
     pub fn heal(&mut self) {
         self.cut.clear();
+        self.cut_direct.clear();
         self.drops_pods = false;
         self.hosts.iter_mut().for_each(|host| host.is_up = true);
     }
@@ -197,7 +202,9 @@ impl Segment {
             return Err(Lost::Segment);
         }
         match exit {
-            Exit::Direct(_) if self.drops_pods => Err(Lost::Underlay),
+            Exit::Direct(_) if self.drops_pods || self.cut_direct.contains(&(from, at)) => {
+                Err(Lost::Underlay)
+            }
             Exit::Direct(_) => Ok((at, exit.link())),
             Exit::Tunnel { source, .. } if *source != self.host(from)?.address(family) => {
                 Err(Lost::OtherSource)
