@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -264,5 +265,46 @@ fn a_refusal_does_not_stop_other_ops() {
             refused.iter().map(|refused| refused.op.entry().key()).collect();
         assert_eq!(refused, [Key::Table(bad.name)].into());
         assert_eq!(missing(&mut kernel, &guarding(5)).await, [""; 0]);
+    });
+}
+
+/// Virtual machines may run a cluster of their own, with the same VNI and port.
+#[test]
+fn packets_that_stay_on_a_bridge_of_the_host_are_not_dropped() {
+    on_a_host(async || {
+        std::fs::write("/proc/sys/net/bridge/bridge-nf-call-iptables", "1").unwrap();
+        let mut kernel = NetlinkKernel::open().unwrap();
+        establish(&mut kernel, &guarding(2)).await;
+        let mut machine = Command::new("unshare").args(["-n", "sleep", "60"]).spawn().unwrap();
+        let netns = |of: &str| std::fs::read_link(format!("/proc/{of}/ns/net")).unwrap();
+        let pid = machine.id().to_string();
+        eventually(
+            async || netns(&pid) != netns("thread-self"),
+            || netns(&pid).display().to_string(),
+        )
+        .await;
+        for line in [
+            "ip link add vms up type bridge",
+            "ip link add port1 up master vms type veth peer name vm1",
+            "ip link add port2 up master vms type veth peer name vm2",
+            "ip link set vm2 up",
+            &format!("ip link set vm1 netns {pid}"),
+            // Behind the chains of the guard.
+            "nft add table ip after",
+            "nft add chain ip after forward { type filter hook forward priority 10 ; }",
+            "nft add rule ip after forward udp dport 8472 counter",
+        ] {
+            run(line);
+        }
+        // A VXLAN header with the VNI 1.
+        let script = "ip link set vm1 up; ip addr add 192.168.50.1/24 dev vm1; \
+            ip neigh add 192.168.50.2 lladdr 02:00:00:00:00:02 dev vm1; \
+            for _ in 1 2 3; do printf '\\x08\\0\\0\\0\\0\\0\\x01\\0' >/dev/udp/192.168.50.2/8472; done";
+        let inside = ["-t", &pid, "-n", "bash", "-c", script];
+        assert!(Command::new("nsenter").args(inside).status().unwrap().success());
+        let passed = || run("nft list chain ip after forward");
+        eventually(async || passed().contains("packets 3 "), passed).await;
+        machine.kill().unwrap();
+        machine.wait().unwrap();
     });
 }
