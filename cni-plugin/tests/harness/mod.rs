@@ -130,18 +130,10 @@ impl Node {
     /// its own tick of the clock, so it begins in the next one.
     pub(crate) fn call(&self, command: &str, pod: &Pod, config: &Value) -> Call<'_> {
         if command == "GC" {
-            let before = self.write_time();
-            while self.write_time() == before {}
+            let before = write_time();
+            while write_time() == before {}
         }
         Call::new(self, command, pod, config)
-    }
-
-    /// The time of a file that is written now. Such times advance in steps.
-    pub(crate) fn write_time(&self) -> (i64, i64) {
-        let path = self.home.path().join("now");
-        fs::write(&path, "now").unwrap();
-        let metadata = fs::metadata(path).unwrap();
-        (metadata.ctime(), metadata.ctime_nsec())
     }
 
     pub(crate) fn add(&self, pod: &Pod, config: &Value) -> Answer {
@@ -151,6 +143,13 @@ impl Node {
     pub(crate) fn del(&self, pod: &Pod, config: &Value) -> Answer {
         self.call("DEL", pod, config).run()
     }
+}
+
+/// The time of a file that is written now. Such times advance in steps.
+pub(crate) fn write_time() -> (i64, i64) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let metadata = file.path().metadata().unwrap();
+    (metadata.ctime(), metadata.ctime_nsec())
 }
 
 impl Drop for Node {

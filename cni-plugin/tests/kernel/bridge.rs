@@ -8,7 +8,7 @@ use nix::fcntl::{Flock, FlockArg};
 use serde_json::{Value, json};
 
 use crate::harness::kernel::{Place, run};
-use crate::harness::{DUAL, Disk, IPV4, Node, Pod};
+use crate::harness::{DUAL, Disk, IPV4, Node, Pod, write_time};
 
 fn masquerading(env: &str) -> String {
     env.replace("FLANNEL_IPMASQ=true", "FLANNEL_IPMASQ=false")
@@ -424,7 +424,7 @@ fn a_gc_keeps_pods_added_after_the_runtime_made_its_list() {
     config["cni.dev/valid-attachments"] = json!([]);
     let gc = node.call("GC", &stale, &config).start();
     while time(&path) == before {}
-    while node.write_time() <= time(&path) {}
+    while write_time() <= time(&path) {}
     assert_eq!(node.add(&late, &node.config("1.1.0")).address(), "10.244.7.3/24");
     drop(adding);
     let output = gc.wait_with_output().unwrap();
