@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use super::{Shared, files};
 use crate::control::{Event, Progress};
 use crate::model::config::NetworkConfig;
-use crate::model::lease::{Lease, LeaseAttributes};
+use crate::model::lease::{Lease, LeaseAttributes, LeaseId};
 use crate::model::status::StoreState;
 use crate::store::{Documents, Identity, Leases, Lost};
 
@@ -22,19 +22,37 @@ const FIRST_ANSWER: Duration = Duration::from_secs(3);
 /// Longer than a rival waits before it acquires our lease again.
 const UNDISPUTED: Duration = Duration::from_secs(600);
 
+/// What is known of the lease of this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum OwnLease {
+    Unknown,
+    /// The loop can distinguish it from those of peers.
+    Recognized,
+    Acquired,
+}
+
 /// Acquires and holds a lease, again after each loss, and publishes this node's changes in it.
+/// `remembered` is the lease in the checkpoint.
 ///
 /// # Errors
 /// A lease cannot be acquired, and waiting would not change that.
 pub(super) async fn keep_lease<S: Leases + Documents>(
     manager: Rc<S>,
     shared: Shared,
-    acquired: watch::Sender<bool>,
+    remembered: Option<LeaseId>,
+    own: watch::Sender<OwnLease>,
 ) -> Result<()> {
     let mut progress = shared.progress.clone();
     let mut identities = manager.watch_identity();
     let identity = identities.next().await;
+    let name = identity.as_ref().and_then(|identity| identity.name.clone());
     let (mut config, mut attributes) = identify(identity, &shared, &mut progress).await?;
+    // If the store names nodes, each lease ID is the name of its node.
+    let is_recognized =
+        name.is_some() && name.as_deref() == remembered.as_ref().map(LeaseId::as_str);
+    if is_recognized && manager.prepare_watch(&config) {
+        own.send_replace(OwnLease::Recognized);
+    }
     loop {
         manager.avoid(progress.borrow().occupied.clone());
         let lease = match manager.acquire(&config, &attributes).await {
@@ -49,7 +67,7 @@ pub(super) async fn keep_lease<S: Leases + Documents>(
         tracing::info!(?subnets, "holding a lease");
         // The loop must be able to distinguish our lease from others before it sees all leases.
         shared.send(Event::LeaseAcquired(lease.clone())).await?;
-        acquired.send_replace(true);
+        own.send_replace(OwnLease::Acquired);
         tokio::select! {
             biased;
             lost = hold(&*manager, &shared, &lease) => {
@@ -85,16 +103,15 @@ pub(super) async fn forward_config<S: Documents>(manager: Rc<S>, shared: Shared)
     }
 }
 
-/// Forwards each change to any lease; restarts with a snapshot when the loop requests one.
+/// Forwards each change to any lease, once ours is recognized; restarts with a snapshot when the loop
+/// requests one.
 pub(super) async fn forward_leases<S: Leases>(
     manager: Rc<S>,
     shared: Shared,
-    mut acquired: watch::Receiver<bool>,
+    mut own: watch::Receiver<OwnLease>,
     mut read_again: watch::Receiver<u64>,
 ) -> Result<()> {
-    // The read that found our subnet is the first snapshot: an earlier watch would read twice.
-    acquired
-        .wait_for(|acquired| *acquired)
+    own.wait_for(|own| *own >= OwnLease::Recognized)
         .await
         .context("the task that keeps the lease has ended")?;
     loop {

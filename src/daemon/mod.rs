@@ -16,6 +16,7 @@ mod systemd;
 
 use files::{Turns, Withdrawal};
 pub use files::{load_checkpoint, previous};
+use keep::OwnLease;
 pub use log::{LogFormat, log_to_stderr};
 pub use serve::trace_path;
 
@@ -196,7 +197,9 @@ impl<S: Leases + Documents + 'static> Daemon<S> {
         };
         let manager = Rc::new(manager);
         let reconciler = Reconciler::new(kernel, shared.options.control.clone(), inbox, outputs);
-        let acquired = watch::Sender::new(false);
+        let own = watch::Sender::new(OwnLease::Unknown);
+        let lease =
+            remembered.as_ref().and_then(|it| it.local.own.as_ref()).map(|own| own.id.clone());
         if let Some(checkpoint) = remembered {
             // The loop must have it before the first event of the store.
             shared.send(Event::Remembered(Box::new(checkpoint))).await?;
@@ -204,16 +207,16 @@ impl<S: Leases + Documents + 'static> Daemon<S> {
 
         let mut tasks = JoinSet::new();
         let leases =
-            keep::forward_leases(manager.clone(), shared.clone(), acquired.subscribe(), read_again);
+            keep::forward_leases(manager.clone(), shared.clone(), own.subscribe(), read_again);
         tasks.spawn_local(leases);
         let noted = reported.clone();
         tasks.spawn_local(report::forward_events(manager.clone(), shared.clone(), noted));
-        let triggers = (reported, acquired.subscribe());
+        let triggers = (reported, own.subscribe());
         tasks.spawn_local(report::keep_report(manager.clone(), shared.clone(), triggers));
         tasks.spawn_local(keep::forward_state(manager.clone(), shared.clone()));
         tasks.spawn_local(keep::forward_config(manager.clone(), shared.clone()));
         tasks.spawn_local(keep::announce_when_ready(manager.clone(), shared.clone()));
-        tasks.spawn_local(keep::keep_lease(manager.clone(), shared.clone(), acquired));
+        tasks.spawn_local(keep::keep_lease(manager.clone(), shared.clone(), lease, own));
         tasks.spawn_local(files::keep_subnet_file(shared.clone()));
         tasks.spawn_local(files::keep_checkpoint(shared.clone(), changed));
         tasks.spawn_local(async {

@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, Interval, interval_at, sleep, sleep_until};
 use tweed_cni::bridge::pods;
 
+use super::keep::OwnLease;
 use super::{Blocking, Shared};
 use crate::control::Query;
 use crate::model::event::{EventDigest, EventKind, NodeEvent};
@@ -55,7 +56,7 @@ struct Published {
 pub(super) async fn keep_report<S: Documents>(
     manager: Rc<S>,
     shared: Shared,
-    (mut reported, mut acquired): (watch::Receiver<()>, watch::Receiver<bool>),
+    (mut reported, mut own): (watch::Receiver<()>, watch::Receiver<OwnLease>),
 ) -> Result<()> {
     let started = whole_seconds(shared.now());
     let (mut published, mut held_back): (Option<Published>, Option<Instant>) = (None, None);
@@ -69,7 +70,7 @@ pub(super) async fn keep_report<S: Documents>(
             biased;
             changed = reported.changed() => changed.context("the loop has ended")?,
             // The report is removed with the previous lease.
-            held = acquired.changed() => {
+            held = own.changed() => {
                 held.context("the task that keeps the lease has ended")?;
                 is_lost = true;
             }

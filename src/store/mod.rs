@@ -57,6 +57,12 @@ pub trait Leases {
     /// caller should then `acquire` it again.
     fn hold(&self, lease: &Lease) -> impl Future<Output = Lost>;
 
+    /// Prepares to watch all leases before our own is acquired under `config`. Returns whether that is
+    /// possible: in a store whose first read of all leases acquires ours, it would be a second read.
+    fn prepare_watch(&self, _config: &NetworkConfig) -> bool {
+        false
+    }
+
     /// All changes to all leases, including our own. Never ends, and reconnects by itself. Sends a
     /// snapshot first, and again after each gap in the history.
     fn watch(&self) -> BoxStream<'static, LeaseUpdate>;

@@ -2,12 +2,16 @@
 
 use std::time::Duration;
 
+use futures::StreamExt;
 use serde_json::json;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
+use tweed::model::lease::LeaseUpdate;
 use tweed::store::Leases;
 use tweed_lab::{ApiServer, Asked, Gone, Lists};
 
-use crate::node::{Updates, acquire, add_peer, manager, next, nothing, server};
+use crate::node::{
+    TIMEOUT, Updates, V4, acquire, add_peer, config, manager, next, nothing, server, subnets,
+};
 
 /// The watch of node n1, after its first snapshot.
 async fn watch(server: &ApiServer) -> Updates {
@@ -44,6 +48,23 @@ async fn a_watch_starts_with_all_nodes_that_have_a_lease() {
     assert_eq!(first(&server).await, "snapshot [n1@172.18.0.1 n3@172.18.0.3]");
     let asked = server.take_asked();
     assert!(!asked.iter().any(|asked| asked.query.contains("limit=")), "the list is streamed");
+}
+
+#[tokio::test]
+async fn peers_are_read_before_the_node_has_a_subnet() {
+    let server = ApiServer::start().unwrap();
+    server.add_node("n1", &[]);
+    add_peer(&server, 3);
+    // The network has no IPv6.
+    server.annotate("n3", "public-ipv6", Some("fd18::3"));
+    let pod_cidrs = ["10.244.3.0/24", "fd00:0:0:3::/64"];
+    server.patch_node("n3", &json!({ "spec": { "podCIDRs": pod_cidrs } }));
+    let manager = manager(&server);
+    assert!(manager.prepare_watch(&config(V4)));
+    let snapshot = timeout(TIMEOUT, manager.watch().next()).await.unwrap().unwrap();
+    let LeaseUpdate::Snapshot(records) = snapshot else { panic!("{snapshot:?}") };
+    let [record] = records.as_slice() else { panic!("{records:?}") };
+    assert_eq!(subnets(record.lease.as_ref().unwrap()), ["10.244.3.0/24"]);
 }
 
 #[tokio::test]

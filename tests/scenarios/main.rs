@@ -256,6 +256,7 @@ scenarios! {
         an_adopted_device_keeps_its_mac_after_a_reboot
         flannels_routes_are_adopted
         nothing_is_removed_before_the_first_snapshot
+        peers_that_join_are_routed_before_our_lease_is_granted
         rules_of_flanneld_are_removed_after_ours_exist
         the_address_of_the_tunnel_outlives_a_restart_without_mixed
         the_first_snapshot_programs_every_peer

@@ -36,18 +36,24 @@ impl Inputs {
 
     pub fn lease_acquired(&mut self, lease: Lease) -> Changes {
         let was_running = self.follows_config();
-        self.acquired = true;
+        let is_first = !std::mem::replace(&mut self.acquired, true);
         let mut changes = Changes::default();
         if self.follows_config() != was_running {
             // What waited until the config counts.
             changes.differences = Differences::Anywhere;
         }
-        if self.own.as_ref() == Some(&lease) {
-            return changes;
+        if self.own.as_ref() != Some(&lease) {
+            self.own = Some(lease);
+            // Pods may still use a bridge of the former subnet.
+            changes = Changes { facts: true, plan: true, save: true, ..changes };
         }
-        self.own = Some(lease);
-        // Pods may still use a bridge of the former subnet.
-        Changes { facts: true, plan: true, save: true, ..changes }
+        if is_first && self.peers.is_complete() {
+            // Removals have waited for the lease.
+            self.check_checkpoint();
+            changes.differences = Differences::Anywhere;
+            changes.losses = self.losses();
+        }
+        changes
     }
 
     pub fn lease_changed(&mut self, update: LeaseUpdate) -> Changes {
@@ -67,7 +73,9 @@ impl Inputs {
         if after == 0 {
             self.held_back = None;
         }
-        self.note_missing();
+        if self.acquired {
+            self.note_missing();
+        }
         changes
     }
 
@@ -78,9 +86,13 @@ impl Inputs {
         if !self.store.is_reachable() {
             return Changes::default();
         }
-        let losses = MissingLeases { before: 0, after: self.peers.missing().len(), may_grow: true };
-        let losses = Some(losses).filter(|losses| losses.after > 0);
-        Changes { differences: Differences::Anywhere, losses, ..Changes::default() }
+        Changes { differences: Differences::Anywhere, losses: self.losses(), ..Changes::default() }
+    }
+
+    /// The missing leases that may be withdrawn from now on, if there are any.
+    fn losses(&self) -> Option<MissingLeases> {
+        let after = self.peers.missing().len();
+        (after > 0).then_some(MissingLeases { before: 0, after, may_grow: true })
     }
 
     /// Ignores the checkpoint if the store has already reported, because that is newer.

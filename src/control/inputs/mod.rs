@@ -329,7 +329,7 @@ impl Inputs {
 
     /// Whether nothing indicates that the store lost data or is unreachable.
     pub fn trusts_store(&self) -> bool {
-        self.acquired && self.is_listed() && self.may_remove()
+        self.is_listed() && self.may_remove()
     }
 
     /// Withdraws the missing peers. If this node's own lease was missing too, the store lost data:
@@ -383,8 +383,8 @@ impl Inputs {
     }
 
     /// Whether undesired entries may be removed: only with a complete snapshot from a reachable
-    /// store.
+    /// store that has granted our lease.
     pub fn may_remove(&self) -> bool {
-        self.peers.is_complete() && self.store.is_reachable()
+        self.acquired && self.peers.is_complete() && self.store.is_reachable()
     }
 }

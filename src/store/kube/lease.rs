@@ -13,6 +13,7 @@ use super::watch::KubeSource;
 use super::{KubeSubnetManager, Shared, request};
 use crate::model::config::NetworkConfig;
 use crate::model::lease::{Lease, LeaseAttributes, LeaseId, LeaseUpdate};
+use crate::model::prefix::{Family, Prefix};
 use crate::random::random;
 use crate::store::failover::Refusal;
 use crate::store::hold::{pause_after, until_lost};
@@ -54,7 +55,10 @@ impl Leases for KubeSubnetManager {
                 grant: NODE_GRANT,
             };
             let published = Published { attributes: attributes.clone(), subnets };
-            shared.ours.send_modify(|ours| ours.published = Some(published));
+            shared.ours.send_modify(|ours| {
+                ours.families = Some(families(config));
+                ours.published = Some(published);
+            });
             shared.client.report.leased(LeaseTerm::Unlimited);
             return Ok(lease);
         }
@@ -65,9 +69,21 @@ impl Leases for KubeSubnetManager {
         until_lost(&self.shared.ours, Ours::loss).await
     }
 
+    fn prepare_watch(&self, config: &NetworkConfig) -> bool {
+        self.shared.ours.send_if_modified(|ours| {
+            ours.families = Some(families(config));
+            false
+        });
+        true
+    }
+
     fn watch(&self) -> BoxStream<'static, LeaseUpdate> {
         updates(KubeSource::new(Arc::clone(&self.shared)))
     }
+}
+
+fn families(config: &NetworkConfig) -> Vec<Family> {
+    config.networks().map(Prefix::family).collect()
 }
 
 impl Shared {
@@ -122,7 +138,7 @@ impl Shared {
     }
 
     pub(super) fn reader(&self) -> Reader {
-        let families = self.ours.borrow().families();
+        let families = self.ours.borrow().families.clone();
         Reader::new(self.options.annotation_prefix.clone(), families)
     }
 

@@ -12,6 +12,8 @@ use crate::store::{Error, Lost};
 pub(super) struct Ours {
     /// Known after the first lookup.
     pub(super) name: Option<String>,
+    /// The address families of the network, if known.
+    pub(super) families: Option<Vec<Family>>,
     pub(super) published: Option<Published>,
     seen: Option<Seen>,
 }
@@ -49,11 +51,6 @@ impl Ours {
     /// Our node, if it has what we published.
     pub(super) fn held(&self) -> Option<&OwnNode> {
         self.node().filter(|_| self.published.is_some() && self.loss().is_none())
-    }
-
-    pub(super) fn families(&self) -> Option<Vec<Family>> {
-        let subnets = self.published.as_ref()?.subnets.iter();
-        Some(subnets.map(|subnet| subnet.family()).collect())
     }
 
     /// Notes a version of our node from the watch, unless a request has returned a later one.

@@ -361,6 +361,38 @@ fn a_cluster_outlives_its_api_server_without_a_lost_packet() {
 }
 
 #[test]
+fn a_restarted_daemon_that_may_not_publish_routes_to_peers_that_join() {
+    let mut cluster = Kubernetes::start(2, Stack::V4, &VXLAN_MIXED.config()).unwrap();
+    eventually(PATIENCE, || has_saved(&cluster.nodes[0], "10.244.2.0")).unwrap();
+    cluster.daemons[0].stop().unwrap();
+    cluster.server.fail(|faults| faults.forbidden = vec!["PATCH /api/v1/nodes/n1".to_owned()]);
+    // The daemon has to publish it again.
+    cluster.server.annotate("n1", "backend-type", None);
+    let annotations = [
+        ("kube-subnet-manager", "true"),
+        ("backend-type", "vxlan"),
+        ("backend-data", r#"{"VNI":1,"VtepMAC":"12:c6:65:89:b4:e3"}"#),
+        ("public-ip", "10.99.1.9"),
+    ];
+    cluster.server.add_peer("n9", "10.244.9.0/24", &annotations);
+    cluster.daemons[0].start().unwrap();
+    eventually(PATIENCE, || {
+        is_ready_with(&cluster.daemons[0], "forbids PATCH /api/v1/nodes/n1/status")?;
+        let routes = cluster.nodes[0].routes_to("10.244.9.0/24")?;
+        ensure!(!routes.is_empty(), "no route to the new peer");
+        Ok(())
+    })
+    .unwrap();
+    cluster.server.fail(|faults| faults.forbidden.clear());
+    eventually(PATIENCE, || {
+        let published = cluster.server.annotation("n1", "backend-type");
+        ensure!(published.as_deref() == Some("vxlan"), "{published:?}");
+        ask::is_ready(&cluster.daemons[0])
+    })
+    .unwrap();
+}
+
+#[test]
 fn packets_of_a_node_with_an_overwritten_public_ip_are_allowed() {
     let mut cluster = Kubernetes::build(3, Stack::V4, r#""Backend":{"Type":"vxlan"}"#).unwrap();
     // As with address translation: the address that peers send to is not the source of packets.
