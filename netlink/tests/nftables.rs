@@ -229,7 +229,8 @@ fn rules_of_another_form_are_not_taken_for_ours() {
         "low ip saddr 10.0.0.0-10.0.0.9 return",
         "low ip protocol tcp return",
         "low ip saddr . ip daddr @pair return",
-        "low iifname eth0 oifname eth1 return",
+        "low iifname != eth0 return",
+        "low oifname != eth1 return",
         "closed meta length 20 drop",
         "free accept",
     ];
