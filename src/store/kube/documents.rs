@@ -126,7 +126,7 @@ impl Documents for KubeSubnetManager {
         }
         let name = shared.node_name().await;
         let mut ours = shared.ours.subscribe();
-        let (mut cleared, mut backoff) = (None, Backoff::default());
+        let (mut cleared, mut refused, mut backoff) = (None, None, Backoff::default());
         loop {
             let uid = ours.borrow_and_update().held().map(|node| node.uid.clone());
             if uid.is_none() || uid == cleared {
@@ -141,11 +141,14 @@ impl Documents for KubeSubnetManager {
             match shared.client.send_unnoticed(&request::clear_condition(&name, &now)).await {
                 Ok(()) => {
                     backoff.reset();
-                    cleared = uid;
+                    (cleared, refused) = (uid, None);
                 }
                 Err(dropped) => {
-                    if let Dropped::Refused(refusal) = dropped {
+                    if let Dropped::Refused(refusal) = dropped
+                        && refused.as_ref() != Some(&refusal)
+                    {
                         warn!(%refusal, "the condition NetworkUnavailable is not cleared");
+                        refused = Some(refusal);
                     }
                     sleep(CLEAR_AGAIN + backoff.delay(random())).await;
                 }

@@ -82,10 +82,6 @@ impl Leases for KubeSubnetManager {
     }
 }
 
-fn families(config: &NetworkConfig) -> Vec<Family> {
-    config.networks().map(Prefix::family).collect()
-}
-
 impl Shared {
     /// The present version of our node; waits until it exists.
     pub(super) async fn own_node(&self, name: &str) -> OwnNode {
@@ -155,4 +151,8 @@ impl Shared {
 
 async fn pause() {
     sleep(RETRY.mul_f64(0.5 + random::<f64>())).await;
+}
+
+fn families(config: &NetworkConfig) -> Vec<Family> {
+    config.networks().map(Prefix::family).collect()
 }
