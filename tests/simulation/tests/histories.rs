@@ -72,19 +72,15 @@ fn rejected_by_copies_and_backups() -> Vec<Rejected> {
         ),
         // A store that is restored with its id has an older version of a lease.
         (
-            9_112_316,
-            Setup { stack: Stack::Dual, is_wide: true, ..ETCD },
+            9_401_702,
+            Setup { stack: Stack::V6, ..ETCD },
             vec![
-                step(0, Act::Configure(HOST_GW)),
-                step(15_934, Act::Configure(HOST_GW)),
-                step(19_339, Act::SwapAddresses(2, 1)),
-                step(20_053, Act::PowerOn(2)),
-                step(20_616, Act::Configure(Config::Mixed(Backend::Vxlan))),
-                step(21_979, Act::SwapAddresses(4, 2)),
-                step(23_995, Act::SwapAddresses(2, 1)),
-                step(25_381, Act::Etcd(EtcdAct::BackUp)),
-                step(26_694, Act::PowerOn(1)),
-                step(27_623, Act::Etcd(EtcdAct::Restore(ClusterId::Kept))),
+                step(15_000, Act::PowerOff(1)),
+                step(15_063, Act::Readdress(1, 6)),
+                step(15_656, Act::Etcd(EtcdAct::BackUp)),
+                step(16_321, Act::PowerOn(1)),
+                step(16_453, Act::Configure(HOST_GW)),
+                step(31_354, Act::Etcd(EtcdAct::Restore(ClusterId::Kept))),
             ],
         ),
     ]
