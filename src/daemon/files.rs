@@ -12,7 +12,7 @@ use tokio::sync::{Mutex, OwnedMutexGuard, watch};
 use tokio::time::{Instant, sleep, timeout};
 use tweed_cni::subnet_env::{self, SubnetEnv};
 
-use super::{Blocking, Shared, checkpoint};
+use super::{Blocking, CHECK, Shared, checkpoint};
 use crate::control::{Progress, Query, Usable};
 use crate::daemon::options::{Options, StoreOptions};
 use crate::model::checkpoint::{Checkpoint, HostId};
@@ -30,8 +30,6 @@ const SETTLE: Duration = Duration::from_millis(300);
 /// frequent changes must not keep processor and disk busy.
 const PAUSE_FACTOR: u32 = 200;
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// How often the subnet file is compared with what it must have.
-const CHECK: Duration = Duration::from_secs(10);
 /// The timeout of the last save when the daemon stops.
 const LAST_SAVE: Duration = Duration::from_millis(500);
 /// The timeout of giving up the subnet, which must not be left undone: the next start would take it
@@ -112,26 +110,30 @@ pub(super) async fn keep_subnet_file(shared: Shared) -> Result<()> {
         // A disk that hangs must not block the other tasks.
         let turn = Arc::clone(&shared.turns.subnet_file).lock_owned().await;
         let (wanted, place) = (content.clone(), path.clone());
-        let put = move || (!wanted.is_in(&place)).then(|| wanted.put(&place)).transpose();
-        let result =
-            in_turn(shared.blocking, turn, put).await.context("writing the subnet file")?;
-        if let Err(error) = result {
-            let reason = error.to_string();
-            tracing::error!(%reason, "the subnet file is not written");
-            shared.subnet_file.send_replace(Some(reason));
-            sleep(RETRY).await;
-            continue;
-        }
+        let put = move || {
+            if wanted.is_in(&place) { Ok(false) } else { wanted.put(&place).map(|()| true) }
+        };
+        let was_put =
+            match in_turn(shared.blocking, turn, put).await.context("writing the subnet file")? {
+                Ok(was_put) => was_put,
+                Err(error) => {
+                    let reason = error.to_string();
+                    tracing::error!(%reason, "the subnet file is not written");
+                    shared.subnet_file.send_replace(Some(reason));
+                    sleep(RETRY).await;
+                    continue;
+                }
+            };
         let path = path.display();
-        match (&content, result.ok().flatten()) {
-            (_, None) => {}
-            (Content::Nothing, Some(())) => {
+        match &content {
+            _ if !was_put => {}
+            Content::Nothing => {
                 tracing::warn!(%path, "removed the subnet file: this node has no subnet, and no new pod can start");
             }
-            (Content::Subnets(_), Some(())) if last.as_ref() == Some(&content) => {
+            Content::Subnets(_) if last.as_ref() == Some(&content) => {
                 tracing::warn!(%path, "wrote the subnet file again: another program had removed or changed it");
             }
-            (Content::Subnets(_), Some(())) => tracing::info!(%path, "wrote the subnet file"),
+            Content::Subnets(_) => tracing::info!(%path, "wrote the subnet file"),
         }
         shared.subnet_file.send_replace(None);
         last = Some(content);

@@ -48,6 +48,9 @@ const EVENTS: usize = 1024;
 /// The timeout for an answer of the loop: a later one means that it is stuck.
 const ANSWER: Duration = Duration::from_secs(5);
 
+/// How often the subnet file and the control socket are looked for: another program may remove them.
+const CHECK: Duration = Duration::from_secs(10);
+
 /// What the tasks around the loop share.
 #[derive(Clone)]
 struct Shared {

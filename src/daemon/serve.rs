@@ -11,7 +11,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::Shared;
+use super::{CHECK, Shared};
 use crate::control::{HEARTBEAT, Query};
 use crate::daemon::http::{self, Response};
 use crate::daemon::metrics::{self, Figures};
@@ -25,9 +25,6 @@ use crate::store::LeaseTerm;
 
 /// A loop without a heartbeat for this time is stuck.
 const STUCK: Duration = HEARTBEAT.saturating_mul(6);
-
-/// How often the file of the control socket is looked for.
-const CHECK: Duration = Duration::from_secs(10);
 
 const METRICS: &str = "/metrics";
 const TRACE: &str = "/trace/";

@@ -293,8 +293,7 @@ impl Owned {
 
 /// The daemon's files that exist.
 fn present_files(files: &Files) -> Vec<PathBuf> {
-    let (usual, lasting) = files.state_files();
-    existing([files.subnet_file.clone(), files.socket(), usual].into_iter().chain(lasting))
+    existing([files.subnet_file.clone(), files.socket()].into_iter().chain(files.state_files()))
 }
 
 pub(super) fn existing(files: impl IntoIterator<Item = PathBuf>) -> Vec<PathBuf> {

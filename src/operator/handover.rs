@@ -63,8 +63,7 @@ pub(super) async fn answer(
     let owned = owned.without_flannels();
     let actual = node::dump(&mut kernel, &owned.scope).await?;
     let ops = handover_ops(&owned.remaining, &actual, &owned.scope);
-    let (usual, lasting) = files.state_files();
-    let unused = cleanup::existing([files.socket(), usual].into_iter().chain(lasting));
+    let unused = cleanup::existing([files.socket()].into_iter().chain(files.state_files()));
     let mut removal = Removal::new(owned.source, &ops, unused);
     let mut report = None;
     if !options.dry_run {

@@ -40,20 +40,18 @@ impl Files {
     /// unit and the manifests on the same host.
     pub(super) fn state_file(&self) -> PathBuf {
         let saved = |path: &PathBuf| path.metadata().and_then(|file| file.modified()).ok();
-        let (usual, lasting) = self.state_files();
-        lasting.filter(|lasting| saved(lasting) > saved(&usual)).unwrap_or(usual)
+        // Of equal ones, the last: that of the default.
+        self.state_files().rev().max_by_key(saved).unwrap_or_default()
     }
 
-    /// All places where the daemon of the subnet file may have saved checkpoints; an older one may be
-    /// left of a daemon with other flags.
-    pub(super) fn state_files(&self) -> (PathBuf, Option<PathBuf>) {
-        if let Some(named) = &self.state_file {
-            return (named.clone(), None);
-        }
-        let usual = self.subnet_file.with_extension("state.json");
+    /// All places where the daemon of the subnet file may have saved checkpoints, its default first; an
+    /// older one may be left of a daemon with other flags.
+    pub(super) fn state_files(&self) -> impl DoubleEndedIterator<Item = PathBuf> {
         let is_usual = self.subnet_file.ends_with("run/flannel/subnet.env");
         let root = self.subnet_file.ancestors().nth(3).filter(|_| is_usual);
-        (usual, root.map(|root| root.join(LASTING)))
+        let lasting = root.map(|root| root.join(LASTING)).filter(|_| self.state_file.is_none());
+        let usual = || self.subnet_file.with_extension("state.json");
+        [self.state_file.clone().unwrap_or_else(usual)].into_iter().chain(lasting)
     }
 }
 

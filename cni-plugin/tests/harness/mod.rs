@@ -147,8 +147,12 @@ impl Node {
 
 /// The time of a file that is written now. Such times advance in steps.
 pub(crate) fn write_time() -> (i64, i64) {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    let metadata = file.path().metadata().unwrap();
+    change_time(tempfile::NamedTempFile::new().unwrap().path())
+}
+
+/// The time of the last change of a file.
+pub(crate) fn change_time(path: &Path) -> (i64, i64) {
+    let metadata = path.metadata().unwrap();
     (metadata.ctime(), metadata.ctime_nsec())
 }
 

@@ -1,14 +1,13 @@
 //! The native path: ADD creates, CHECK compares, DEL removes.
 
 use std::fs::{self, File};
-use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 
 use nix::fcntl::{Flock, FlockArg};
 use serde_json::{Value, json};
 
 use crate::harness::kernel::{Place, run};
-use crate::harness::{DUAL, Disk, IPV4, Node, Pod, write_time};
+use crate::harness::{DUAL, Disk, IPV4, Node, Pod, change_time, write_time};
 
 fn masquerading(env: &str) -> String {
     env.replace("FLANNEL_IPMASQ=true", "FLANNEL_IPMASQ=false")
@@ -414,17 +413,13 @@ fn a_gc_keeps_pods_added_after_the_runtime_made_its_list() {
     let (stale, late) = (node.pod(), node.pod());
     let _ = node.add(&stale, &config).result();
     let path = node.state_dir().join(".lock");
-    let time = |path: &std::path::Path| {
-        let metadata = fs::metadata(path).unwrap();
-        (metadata.ctime(), metadata.ctime_nsec())
-    };
-    let before = time(&path);
+    let before = change_time(&path);
     // A running ADD delays the GC.
     let adding = Flock::lock(File::open(&path).unwrap(), FlockArg::LockShared).unwrap();
     config["cni.dev/valid-attachments"] = json!([]);
     let gc = node.call("GC", &stale, &config).start();
-    while time(&path) == before {}
-    while write_time() <= time(&path) {}
+    while change_time(&path) == before {}
+    while write_time() <= change_time(&path) {}
     assert_eq!(node.add(&late, &node.config("1.1.0")).address(), "10.244.7.3/24");
     drop(adding);
     let output = gc.wait_with_output().unwrap();
