@@ -54,15 +54,16 @@ fn ask(subnet_file: &Path, path: &str) -> io::Result<(u16, Vec<u8>)> {
     parse(&answer).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// With a time limit: a socket whose queue of connections is full, because the daemon is stopped, lets
-/// `UnixStream::connect` wait forever.
+/// `UnixStream::connect` waits forever if the queue of connections is full, because the daemon is
+/// stopped. A wait with a time limit ends at any signal, so this one does not wait at all.
 fn connect(path: &Path) -> io::Result<UnixStream> {
-    let socket =
-        socket::socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
-    let stream = UnixStream::from(socket);
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let stream =
+        UnixStream::from(socket::socket(AddressFamily::Unix, SockType::Stream, flags, None)?);
+    socket::connect(stream.as_raw_fd(), &UnixAddr::new(path)?)?;
+    stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(TIMEOUT))?;
     stream.set_write_timeout(Some(TIMEOUT))?;
-    socket::connect(stream.as_raw_fd(), &UnixAddr::new(path)?)?;
     Ok(stream)
 }
 
