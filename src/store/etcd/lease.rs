@@ -172,6 +172,7 @@ impl Shared {
             grant: self.grant_for(stored).await,
             created: stored.origin.created,
             mod_revision: stored.mod_revision,
+            is_restored: false,
             disputed: Dispute::over(stored, claimant),
         };
         // To write the same value at each restart would notify all nodes without a change.
@@ -233,9 +234,10 @@ impl Shared {
             false
         });
         // In a wiped or restored store, the key may be another one, or none.
-        let mut condition = match own.mod_revision {
-            0 => Precondition::Absent(own.subnets.clone()),
-            revision => Precondition::Unchanged(revision),
+        let mut condition = if own.is_restored {
+            Precondition::Absent(own.subnets.clone())
+        } else {
+            Precondition::Unchanged(own.mod_revision)
         };
         let mut dispute = None;
         loop {
@@ -285,6 +287,7 @@ impl Shared {
         let since = match written {
             Ok(revision) => {
                 own.mod_revision = revision;
+                own.is_restored = false;
                 own.created = if is_new { revision.unsigned_abs() } else { own.created };
                 Since::Now
             }
@@ -292,6 +295,7 @@ impl Shared {
             Err(found) => match found.iter().find(|stored| own.has_written(stored)) {
                 Some(stored) => {
                     own.mod_revision = stored.mod_revision;
+                    own.is_restored = false;
                     own.created = stored.origin.created;
                     Since::Before
                 }
@@ -333,6 +337,7 @@ impl Shared {
             grant: Some(self.grant().await.id),
             created: 0,
             mod_revision: 0,
+            is_restored: false,
             disputed: None,
         }
     }
@@ -465,17 +470,18 @@ impl Shared {
 
 /// The error if another node holds our subnet, under our key or another one. A copy of this machine
 /// publishes under the same etcd lease: it is overwritten once; the one that the other overwrites
-/// again ends.
+/// again ends. What we overwrote before a backup restored it, we overwrite again.
 fn rival(claimant: &Claimant<'_>, own: &Own, rivals: &[Stored]) -> Option<Error> {
-    let is_ours = |held: &HeldLease| {
+    let is_ours = |stored: &Stored, held: &HeldLease| {
         let same_grant = held.grant.is_some() && held.grant == own.grant;
         // A lease without a public IP was edited by mistake, and is still ours.
         let is_ours = !claimant.is_of_other_node(held)
-            || (same_grant && !own.is_disputed_with(&held.public_ips));
+            || (same_grant && !own.is_disputed_with(&held.public_ips))
+            || own.overwrote(stored);
         held.id == own.id && is_ours
     };
-    let mut holdings = rivals.iter().filter_map(Stored::holding);
-    let rival = holdings.find(|held| !is_ours(held))?;
+    let held = |stored: &Stored| stored.holding().filter(|held| !is_ours(stored, held));
+    let rival = rivals.iter().find_map(held)?;
     Some(claimant.taken(*own.subnets.first()?, &rival))
 }
 

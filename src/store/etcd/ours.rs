@@ -29,7 +29,10 @@ pub(super) struct Own {
     /// None for a reservation.
     pub(super) grant: Option<i64>,
     pub(super) created: u64,
+    /// The revision of our last write.
     pub(super) mod_revision: i64,
+    /// Whether the store was restored from a backup since then, so that lower revisions are newer.
+    pub(super) is_restored: bool,
     /// The last time that we overwrote a lease of another machine under our own etcd lease.
     pub(super) disputed: Option<Dispute>,
 }
@@ -73,7 +76,7 @@ impl Ours {
             || listing.revision < known.max(own.mod_revision)
             || (listing.revision == own.mod_revision && !shows_our_write)
         {
-            own.mod_revision = 0;
+            own.is_restored = true;
             own.disputed = None;
         }
         self.see(&id, stored, listing.revision)
@@ -82,7 +85,7 @@ impl Ours {
     /// Why the lease is lost, if it is.
     pub(super) fn loss(&self) -> Option<Lost> {
         let (own, seen) = self.own.as_ref().zip(self.seen.as_ref())?;
-        let is_news = seen.revision > own.mod_revision;
+        let is_news = own.is_restored || seen.revision > own.mod_revision;
         match &seen.stored {
             Some(stored) if is_news && !own.wrote(stored) => {
                 Some(Lost { reason: overwritten(stored), rival: own.rival(stored) })
@@ -105,6 +108,12 @@ impl Own {
     pub(super) fn wrote(&self, stored: &Stored) -> bool {
         let value = stored.value == self.value || stored.value == self.intended;
         value && (stored.origin.grant == self.grant || stored.origin.grant.is_none())
+    }
+
+    /// Whether we overwrote `stored` before a backup restored it.
+    pub(super) fn overwrote(&self, stored: &Stored) -> bool {
+        let is_older = stored.mod_revision < self.mod_revision;
+        is_older && stored.record.id == self.id && stored.origin.created == self.created
     }
 
     /// The other node with our public IP that published `stored`, if any.
@@ -164,6 +173,7 @@ mod tests {
             grant: Some(7),
             created: 5,
             mod_revision: 9,
+            is_restored: false,
             disputed: None,
         };
         Ours { own: Some(own), seen: None }
@@ -239,6 +249,18 @@ mod tests {
         };
         // The revisions of the restored store may have reached ours.
         assert_eq!([(10, 10), (3, 3), (3, 12)].map(is_disputed), [true, false, false]);
+    }
+
+    #[test]
+    fn a_restored_lease_below_our_write_was_overwritten_by_us() {
+        let own = ours().own.unwrap();
+        let restored = stored(OTHER, Some(8), 8);
+        let newer = Stored { mod_revision: 10, ..restored.clone() };
+        let origin = Origin { created: 6, ..restored.origin };
+        let created_again = Stored { origin, ..restored.clone() };
+        let other_key = Stored::new(LeaseId::new("10.5.4.0-24"), OTHER, restored.origin, 8);
+        let found = [&restored, &newer, &created_again, &other_key];
+        assert_eq!(found.map(|it| own.overwrote(it)), [true, false, false, false]);
     }
 
     #[test]

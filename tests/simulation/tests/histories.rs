@@ -70,6 +70,19 @@ fn rejected_by_copies_and_backups() -> Vec<Rejected> {
                 step(59_703, Act::Etcd(EtcdAct::Restore(ClusterId::New))),
             ],
         ),
+        // The same after a power cut, so that its etcd lease is another one than that of before.
+        (
+            9_401_702,
+            Setup { stack: Stack::V6, ..ETCD },
+            vec![
+                step(15_000, Act::PowerOff(1)),
+                step(15_063, Act::Readdress(1, 6)),
+                step(15_656, Act::Etcd(EtcdAct::BackUp)),
+                step(16_321, Act::PowerOn(1)),
+                step(16_453, Act::Configure(HOST_GW)),
+                step(31_354, Act::Etcd(EtcdAct::Restore(ClusterId::Kept))),
+            ],
+        ),
     ]
 }
 

@@ -170,6 +170,7 @@ mod tests {
             grant: Some(7),
             created: 1,
             mod_revision: 50,
+            is_restored: false,
             disputed: None,
         }
     }

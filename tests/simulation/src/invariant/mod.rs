@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use self::arrivals::Arrivals;
 use self::load::Load;
-use crate::act::{Act, ClusterId, EtcdAct, KernelAct, MachineId, SegmentAct};
+use crate::act::{Act, EtcdAct, KernelAct, MachineId, SegmentAct};
 use crate::cluster::Cluster;
 use crate::network::LinkState;
 use crate::node::Node;
@@ -154,7 +154,7 @@ impl Judge {
             Act::Etcd(EtcdAct::BackUp) => {
                 self.copied_store = cluster.nodes.iter().map(|node| node.address).collect();
             }
-            Act::Etcd(EtcdAct::Restore(id)) => self.restore_etcd(*id, cluster),
+            Act::Etcd(EtcdAct::Restore(_)) => self.restore_etcd(cluster),
             Act::Segment(SegmentAct::DropPods) => self.all_need_store(),
             // Probes show it to daemons that have their secret from the store.
             Act::Segment(SegmentAct::CutDirect(from, to)) => {
@@ -280,16 +280,10 @@ impl Judge {
         }
     }
 
-    fn restore_etcd(&mut self, id: ClusterId, cluster: &Cluster) {
+    fn restore_etcd(&mut self, cluster: &Cluster) {
         self.all_need_store();
         if self.is_named {
             return;
-        }
-        if id == ClusterId::Kept {
-            // Not solved yet: a node whose lease has its former address in such a store may take that
-            // for another machine's.
-            let has_none = |node: &&Node| cluster.leases_of(node).next().is_none();
-            self.moved.extend(cluster.nodes.iter().filter(has_none).map(|node| node.index));
         }
         // The id of their lease in the backup is unknown to them.
         self.unproved.extend(&self.forgotten);
