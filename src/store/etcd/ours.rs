@@ -70,14 +70,12 @@ impl Ours {
         let shows_our_write = stored.is_some_and(|stored| stored.mod_revision == own.mod_revision);
         let is_older = stored.is_some_and(|stored| stored.mod_revision < own.mod_revision);
         // Changes before our write are ignored, unless revisions have restarted: then they are
-        // lower, or the same without our write, or our lease is older than our write. A lease that a
-        // backup restored was written before ours, so no other machine has overwritten ours with it.
+        // lower, or the same without our write, or our lease is older than our write.
         if is_older
             || listing.revision < known.max(own.mod_revision)
             || (listing.revision == own.mod_revision && !shows_our_write)
         {
             own.is_restored = true;
-            own.disputed = None;
         }
         self.see(&id, stored, listing.revision)
     }
@@ -234,21 +232,6 @@ mod tests {
         let low = || vec![stored(OTHER, Some(8), 3)];
         assert_eq!(loss_by_listing(low(), 4, 2).as_deref(), Some(TAKEN));
         assert_eq!(loss_by_listing(low(), 600, 500).as_deref(), Some(TAKEN));
-    }
-
-    #[test]
-    fn a_restored_store_ends_a_dispute() {
-        let public_ips = ["10.0.0.2".parse().unwrap()];
-        let is_disputed = |(written, revision)| {
-            let mut ours = ours();
-            let dispute = Dispute { since: Instant::now(), with: public_ips.to_vec() };
-            ours.own = ours.own.map(|own| Own { disputed: Some(dispute), ..own });
-            let stored = vec![stored(OTHER, Some(7), written)];
-            ours.see_all(&Listing { stored, revision }, revision);
-            ours.own.unwrap().is_disputed_with(&public_ips)
-        };
-        // The revisions of the restored store may have reached ours.
-        assert_eq!([(10, 10), (3, 3), (3, 12)].map(is_disputed), [true, false, false]);
     }
 
     #[test]

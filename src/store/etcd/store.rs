@@ -141,11 +141,17 @@ impl Store {
         .await
     }
 
-    pub(super) async fn read_once(&self, id: &LeaseId) -> Result<(Option<Stored>, i64), Failure> {
+    /// The lease at the revision `at`, or now if that is 0, and the revision of the answer.
+    pub(super) async fn read_once(
+        &self,
+        id: &LeaseId,
+        at: i64,
+    ) -> Result<(Option<Stored>, i64), Failure> {
         let key = self.layout.lease_key(id);
+        let options = Some(GetOptions::new().with_revision(at));
         let answer = self
             .client
-            .once(|connection| async move { connection.kv().get(key, None).await })
+            .once(|connection| async move { connection.kv().get(key, options).await })
             .await?;
         Ok((answer.kvs().first().and_then(|kv| self.stored(kv)), revision(answer.header())))
     }

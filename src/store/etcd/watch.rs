@@ -48,6 +48,8 @@ pub(super) struct EtcdSource {
     shared: Arc<Shared>,
     /// The revision up to which all changes are known.
     revision: i64,
+    /// The newest change of a lease that is known.
+    newest: Option<Change>,
     /// The cluster and the raft term in which that revision was read.
     era: Option<Era>,
     open: Option<Open>,
@@ -55,6 +57,14 @@ pub(super) struct EtcdSource {
     reopened: bool,
     /// The keys whose values are too long for a lease.
     oversized: BTreeSet<LeaseId>,
+}
+
+/// What a key of a lease became at a revision.
+struct Change {
+    id: LeaseId,
+    revision: i64,
+    /// None if it was deleted.
+    value: Option<Vec<u8>>,
 }
 
 /// A period in which the revisions of a store only grow. A restored backup starts a new one, as
@@ -122,6 +132,12 @@ impl Source for EtcdSource {
             None => self.list_again().await?,
         };
         self.revision = listing.revision;
+        let newest = listing.stored.iter().max_by_key(|stored| stored.mod_revision);
+        self.newest = newest.map(|stored| Change {
+            id: stored.record.id.clone(),
+            revision: stored.mod_revision,
+            value: Some(stored.value.clone()),
+        });
         let oversized = listing.stored.iter().filter(|stored| stored.is_oversized);
         self.oversized = oversized.map(|stored| stored.record.id.clone()).collect();
         self.report_oversized();
@@ -149,6 +165,7 @@ impl EtcdSource {
         Self {
             shared,
             revision: 0,
+            newest: None,
             era: None,
             open: None,
             reopened: false,
@@ -219,16 +236,27 @@ impl EtcdSource {
         self.era.replace(now).map_or(Ok(()), |before| before.wait(now))
     }
 
-    /// Checks that our own lease was created at the same revision, and has what we wrote last. This
-    /// detects a store that was wiped or restored, even if its revisions have reached ours.
+    /// Checks that our own lease was created at the same revision, and has what we wrote last, and
+    /// that the newest change is in the history. This detects a store that was wiped or restored,
+    /// even if its revisions have reached ours.
     async fn check_history(&self) -> Result<(), Interrupted> {
+        let store = &self.shared.store;
         let own = self.shared.ours.borrow().own.clone();
-        let Some(own) = own else { return Ok(()) };
-        let read = self.shared.store.read_once(&own.id).await;
-        let (stored, revision) = read.map_err(|failure| self.interrupted(failure))?;
-        let is_same = |it: &Stored| it.origin.created == own.created && own.wrote(it);
-        let continues = revision >= self.revision && stored.as_ref().is_some_and(is_same);
-        continues.then_some(()).ok_or(Interrupted::Gap)
+        if let Some(own) = own {
+            let read = store.read_once(&own.id, 0).await;
+            let (stored, revision) = read.map_err(|failure| self.interrupted(failure))?;
+            let is_same = |it: &Stored| it.origin.created == own.created && own.wrote(it);
+            let continues = revision >= self.revision && stored.as_ref().is_some_and(is_same);
+            continues.then_some(()).ok_or(Interrupted::Gap)?;
+        }
+        let Some(Change { id, revision, value }) = &self.newest else { return Ok(()) };
+        let (stored, _) = match store.read_once(id, *revision).await {
+            // Old history is compacted.
+            Err(Failure::Refused(Refusal::NoHistory)) => return Ok(()),
+            read => read.map_err(|failure| self.interrupted(failure))?,
+        };
+        let written = stored.filter(|it| it.mod_revision == *revision).map(|it| it.value);
+        (written == *value).then_some(()).ok_or(Interrupted::Gap)
     }
 
     /// A watch that the server cancelled stays open without messages.
@@ -297,6 +325,8 @@ impl EtcdSource {
         }
         let see = |ours: &mut Ours| ours.see(&id, stored.as_ref(), kv.mod_revision());
         self.shared.ours.send_if_modified(see);
+        let value = stored.as_ref().map(|stored| stored.value.clone());
+        self.newest = Some(Change { id: id.clone(), revision: kv.mod_revision(), value });
         Some(stored.map_or(LeaseUpdate::Remove(id), |stored| LeaseUpdate::Put(stored.record)))
     }
 

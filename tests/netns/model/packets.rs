@@ -202,7 +202,7 @@ impl Side {
         let peer = 3 - number;
         shows("link show eth0", "state UP").await;
         ip(&format!("addr add 172.16.0.{number}/24 dev eth0"));
-        ip(&format!("addr add fd00:16::{number}/64 dev eth0"));
+        ip(&format!("addr add fd00:16::{number}/64 dev eth0 nodad"));
         ip("link add cni0 type bridge");
         ip("link set cni0 up");
         for (family, router) in [(Family::V4, "172.16.0.254"), (Family::V6, "fd00:16::254")] {
@@ -213,7 +213,7 @@ impl Side {
             // A pod; no connection of the host may have its address.
             let (pod, is_no_source) = match family {
                 Family::V4 => (pod(family, number), "scope host"),
-                Family::V6 => (pod(family, number), "preferred_lft 0"),
+                Family::V6 => (pod(family, number), "preferred_lft 0 nodad"),
             };
             ip(&format!("addr add {pod} dev cni0 {is_no_source}"));
         }

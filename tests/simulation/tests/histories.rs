@@ -83,6 +83,18 @@ fn rejected_by_copies_and_backups() -> Vec<Rejected> {
                 step(31_354, Act::Etcd(EtcdAct::Restore(ClusterId::Kept))),
             ],
         ),
+        // A lease is created in a restored store, whose revisions have reached those of before.
+        (
+            9_600_586,
+            ETCD,
+            vec![
+                step(0, Act::Configure(Config::Rollout(39))),
+                step(58_781, Act::Etcd(EtcdAct::BackUp)),
+                step(61_156, Act::Configure(HOST_GW)),
+                step(61_872, Act::Etcd(EtcdAct::Restore(ClusterId::Kept))),
+                step(61_950, Act::Copy(0, MachineId::New)),
+            ],
+        ),
     ]
 }
 
