@@ -141,6 +141,12 @@ impl Timers {
         until <= now
     }
 
+    /// The undesired entry `key` is still in use: its delay starts again.
+    pub(super) fn linger_again(&mut self, key: &Key) {
+        self.forget(key);
+        self.has_lingered(key);
+    }
+
     /// `key` is desired again, or gone.
     pub(super) fn forget(&mut self, key: &Key) {
         self.lingering.remove(key);

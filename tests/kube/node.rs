@@ -24,7 +24,7 @@ pub(crate) const DUAL: &str =
     r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00::/48"}"#;
 
 /// Longer than any step takes.
-pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(180);
 pub(crate) const A_WHILE: Duration = Duration::from_secs(1);
 
 /// A vxlan node with these public IPs.

@@ -34,7 +34,7 @@ fn check(name: &str) {
     }
 }
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn play(script: &str) -> String {
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
