@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use tokio::time::{Instant, sleep_until};
 use tweed::model::prefix::Family;
 
-use crate::act::{Backend, Config, Order};
+use crate::act::{Backend, Config, Order, name};
 use crate::flannel::Flanneld;
 use crate::network::{Link, LinkState, SHORT};
 use crate::node::Node;
@@ -332,6 +332,7 @@ impl Cluster {
     fn run_one(&mut self, index: usize, context: &mut Context<'_>) -> bool {
         let Some(node) = self.nodes.get_mut(index) else { return false };
         let before = node.kernel.changes();
+        let _logged = tracing::error_span!("node", name = name(index)).entered();
         if let Some(run) = node.run.as_mut().filter(|run| !run.is_stopped) {
             let _ = Pin::new(&mut run.tasks).poll(context);
         }

@@ -1,5 +1,6 @@
 //! `tweed-simulate`: plays histories of whole clusters, and prints those that an invariant rejects.
 
+use std::fmt;
 use std::io::{self, Write};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,10 +9,11 @@ use std::time::Duration;
 
 use clap::Parser;
 use tokio::time::Instant;
-use tweed::daemon::{LogFormat, log_to_stderr};
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::FormatTime;
 use tweed_simulation::coverage::Coverage;
 use tweed_simulation::dice::{Dice, Fault};
-use tweed_simulation::history::{Finding, play, shrink};
+use tweed_simulation::history::{Finding, play, replay, shrink};
 use tweed_simulation::packets::stack::Stack;
 use tweed_simulation::store::StoreKind;
 
@@ -47,16 +49,13 @@ struct Options {
     /// Stop at the first history that is rejected
     #[arg(long)]
     first: bool,
-    /// Show what the daemons log; for one history
+    /// Show what the daemons log in the history, or in what is left of it if it is rejected
     #[arg(long)]
     log: bool,
 }
 
 fn main() -> anyhow::Result<()> {
     let options = Options::parse();
-    if options.log {
-        log_to_stderr(tracing::Level::DEBUG, LogFormat::Text);
-    }
     let begun = Instant::now();
     let end = begun + Duration::from_secs(options.minutes * 60);
     let next = AtomicU64::new(options.seed);
@@ -78,7 +77,7 @@ fn main() -> anyhow::Result<()> {
                     }
                     played.fetch_add(1, Ordering::Relaxed);
                     lock(&coverage).add(&dice.throw(seed));
-                    match one(seed, &dice) {
+                    match one(seed, &dice, options.log) {
                         Ok(None) => {}
                         Ok(Some(finding)) => {
                             let _ = writeln!(io::stdout(), "{finding}");
@@ -106,9 +105,36 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn one(seed: u64, dice: &Dice) -> io::Result<Option<Finding>> {
+fn one(seed: u64, dice: &Dice, is_logged: bool) -> io::Result<Option<Finding>> {
     let outcome = play(seed, dice)?;
-    outcome.violation.map(|violation| shrink(seed, dice, violation)).transpose()
+    let finding = outcome.violation.map(|it| shrink(seed, dice, it)).transpose()?;
+    if is_logged {
+        let _logged = tracing::subscriber::set_default(log());
+        match &finding {
+            Some(finding) => replay(seed, finding.setup, &finding.steps)?,
+            None => play(seed, dice)?,
+        };
+    }
+    Ok(finding)
+}
+
+fn log() -> impl tracing::Subscriber {
+    tracing_subscriber::fmt()
+        .with_env_filter("warn,kube_client=off,tweed=debug")
+        .with_writer(io::stderr)
+        .with_timer(Seconds(Instant::now()))
+        .with_target(false)
+        .with_ansi(false)
+        .finish()
+}
+
+/// Virtual time; before it begins, it is that of this machine.
+struct Seconds(Instant);
+
+impl FormatTime for Seconds {
+    fn format_time(&self, writer: &mut Writer<'_>) -> fmt::Result {
+        write!(writer, "{:8.3}", (Instant::now() - self.0).as_secs_f64())
+    }
 }
 
 fn lock<T>(shared: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

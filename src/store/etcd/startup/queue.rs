@@ -25,6 +25,8 @@ struct Queue {
     /// The revision at which it began to wait; unknown before the first poll if it has not written.
     began: Option<i64>,
     seen: i64,
+    /// The shortest and the longest time that etcd took to answer a poll.
+    answered: Option<(Duration, Duration)>,
 }
 
 impl Store {
@@ -75,7 +77,7 @@ impl Store {
 
 impl Queue {
     const fn begin(began: Option<i64>) -> Self {
-        Self { looks: 0, began, seen: 0 }
+        Self { looks: 0, began, seen: 0, answered: None }
     }
 
     /// The number of known writes since this node began to wait.
@@ -90,7 +92,12 @@ impl Queue {
         let is_first = self.looks == 0;
         let before = if is_first { self.began } else { Some(self.seen) };
         let few_writes = before.is_some_and(|before| revision.saturating_sub(before) <= FEW);
-        let no_node_reads = self.looks >= LOOKS_FOR_OTHERS && took < BRISK;
+        let (shortest, longest) = self.answered.unwrap_or((took, took));
+        let (shortest, longest) = (shortest.min(took), longest.max(took));
+        self.answered = Some((shortest, longest));
+        // A distant server always takes long, and a busy one never equally long.
+        let is_idle = took < BRISK || longest.saturating_sub(shortest) < BRISK;
+        let no_node_reads = self.looks >= LOOKS_FOR_OTHERS && is_idle;
         self.looks += 1;
         self.seen = revision;
         self.began = self.began.or(Some(revision));
@@ -125,7 +132,17 @@ mod tests {
     fn if_no_other_node_reads_this_one_does() {
         assert_eq!(reads(&[4000, 4900, 4900, 4900], QUICK), [false, false, false, true]);
         assert_eq!(reads(&[1000, 2000, 3000, 4000, 4001], QUICK)[3..], [false, true]);
-        assert_eq!(reads(&[4000, 4900, 4900, 4900], BRISK), [false; 4]);
+    }
+
+    #[test]
+    fn a_busy_etcd_answers_irregularly_and_a_distant_one_does_not() {
+        let reads = |took: [u64; 4]| {
+            let mut queue = Queue::begin(None);
+            took.map(|took| queue.is_over(100, Duration::from_millis(took)))
+        };
+        assert_eq!(reads([300, 320, 290, 310]), [false, false, false, true]);
+        assert_eq!(reads([3000, 300, 320, 290]), [false; 4]);
+        assert_eq!(reads([3000, 300, 320, 90]), [false, false, false, true]);
     }
 
     #[test]
