@@ -128,7 +128,7 @@ simulate: packages ## Play HISTORIES of whole clusters of NODES in virtual time,
 # The tests that use the pure code, but no kernel and no etcd.
 mutants: packages target/tools/bin/cargo-mutants ## Break the pure code in small ways, SHARD of all, and list what no test notices; an hour or so
 	$(CURDIR)/target/tools/bin/cargo-mutants mutants --package tweed --file 'src/model/**/*.rs' \
-	    --file 'src/plan/**/*.rs' --shard $(SHARD) --output target/mutants --cap-lints true \
+	    --file 'src/plan/**/*.rs' --shard $(SHARD) --output target/mutants \
 	    -- --lib --test plan --test properties --test scenarios
 
 fmt: ## Format the code

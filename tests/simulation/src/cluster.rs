@@ -365,17 +365,18 @@ impl Cluster {
         etcd.delete(&key);
     }
 
-    /// A machine, which is switched off, leaves the cluster: its operator deletes what the store has of
-    /// it.
-    pub fn leave(&mut self, index: usize) {
+    /// A machine leaves the cluster: its operator deletes what the store has of it. Returns whether the
+    /// store allows that.
+    pub fn leave(&mut self, index: usize) -> bool {
+        if !self.store.health().is_writable() {
+            return false;
+        }
         match &self.store {
-            Store::Kubernetes(kubernetes) if self.store.health().is_writable() => {
-                kubernetes.delete_node(index);
-            }
-            Store::Kubernetes(_) => {}
+            Store::Kubernetes(kubernetes) => kubernetes.delete_node(index),
             Store::Etcd(_) => self.delete_lease(index),
         }
         self.nodes[index].has_left = true;
+        true
     }
 
     /// The machines that belong to the cluster.

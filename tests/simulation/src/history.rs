@@ -255,8 +255,9 @@ impl History {
                 self.cluster.start(last);
             }
             Act::Leave(index) => {
-                self.power_off(*index);
-                self.cluster.leave(*index);
+                if self.cluster.leave(*index) {
+                    self.power_off(*index);
+                }
             }
             Act::Join => {
                 let last = self.add()?;
