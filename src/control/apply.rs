@@ -11,7 +11,7 @@ use super::changes::{Changes, Differences};
 use super::iptables::is_chain;
 use super::{AccessFailure, Control, Reconciler};
 use crate::kernel::{Kernel, Refused};
-use crate::model::entry::{Entry, KernelState, Key};
+use crate::model::entry::{Entry, KernelState, Key, Route};
 use crate::model::lease::Lease;
 use crate::model::node::{Facts, Node, former_bridges};
 use crate::model::status::Statistics;
@@ -245,6 +245,13 @@ impl Control {
                 state.timers.dump_soon();
                 if matches!(op, Op::Remove(_)) {
                     state.actual.retain(|entry| entry.link() != Some(link));
+                }
+            }
+            // The removal of its nexthop object has waited for it.
+            Key::Route(..) => {
+                if let Some(Entry::Route(Route { nexthop: Some(id), .. })) = state.actual.get(&key)
+                {
+                    state.timers.check_unused(Key::Nexthop(*id));
                 }
             }
             Key::Table(name) => state.actual.retain(|entry| !entry.is_element_of(name)),

@@ -21,9 +21,7 @@ impl Control {
         };
         let remade = self.remade(&ops);
         let mut due: Vec<Op> = ops.into_iter().filter(|op| self.is_due(op, &remade)).collect();
-        for nexthop in keep_used_nexthops(&mut due, &self.state.actual) {
-            self.state.timers.linger_again(&Key::Nexthop(nexthop));
-        }
+        keep_used_nexthops(&mut due, &self.state.actual);
         due.into_iter().inspect(|op| tracing::debug!("{op}")).collect()
     }
 
@@ -154,18 +152,16 @@ fn is_on(entry: &Entry, remade: &BTreeSet<Key>) -> bool {
     device.into_iter().chain(table).any(|key| remade.contains(&key))
 }
 
-/// Drops from `ops` the removal of nexthop objects that a route still uses, and returns them: the
-/// kernel would remove the route too. One pass over the routes, because thousands of objects may be
-/// removed together.
-fn keep_used_nexthops(ops: &mut Vec<Op>, actual: &KernelState) -> BTreeSet<NexthopId> {
+/// Drops from `ops` the removal of nexthop objects that a route still uses: the kernel would remove
+/// the route too. One pass over the routes, because thousands of objects may be removed together.
+fn keep_used_nexthops(ops: &mut Vec<Op>, actual: &KernelState) {
     let leaving: BTreeSet<NexthopId> = ops.iter().filter_map(removed_nexthop).collect();
     if leaving.is_empty() {
-        return leaving;
+        return;
     }
     let used = actual.routes().filter_map(|route| route.nexthop);
     let used: BTreeSet<NexthopId> = used.filter(|id| leaving.contains(id)).collect();
     ops.retain(|op| removed_nexthop(op).is_none_or(|id| !used.contains(&id)));
-    used
 }
 
 fn removed_nexthop(op: &Op) -> Option<NexthopId> {

@@ -141,10 +141,12 @@ impl Timers {
         until <= now
     }
 
-    /// The undesired entry `key` is still in use: its delay starts again.
-    pub(super) fn linger_again(&mut self, key: &Key) {
-        self.forget(key);
-        self.has_lingered(key);
+    /// The undesired entry `key` is no longer in use: checks it again, if its delay is over.
+    pub(super) fn check_unused(&mut self, key: Key) {
+        let now = Instant::now();
+        if self.lingering.get(&key).is_some_and(|until| *until <= now) {
+            self.check_again(key, now);
+        }
     }
 
     /// `key` is desired again, or gone.

@@ -470,7 +470,7 @@ impl Shared {
 
 /// The error if another node holds our subnet, under our key or another one. A copy of this machine
 /// publishes under the same etcd lease: it is overwritten once; the one that the other overwrites
-/// again ends. What we overwrote before a backup restored it, we overwrite again.
+/// again ends. What a backup restored below our write is overwritten.
 fn rival(claimant: &Claimant<'_>, own: &Own, rivals: &[Stored]) -> Option<Error> {
     let is_ours = |stored: &Stored, held: &HeldLease| {
         let same_grant = held.grant.is_some() && held.grant == own.grant;

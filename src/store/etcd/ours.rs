@@ -67,16 +67,15 @@ impl Ours {
         let Some(own) = &mut self.own else { return false };
         let id = own.id.clone();
         let stored = listing.stored.iter().find(|stored| stored.record.id == id);
-        let shows_our_write = stored.is_some_and(|stored| stored.mod_revision == own.mod_revision);
+        let shows_our_write =
+            stored.is_some_and(|it| it.mod_revision == own.mod_revision && own.wrote(it));
         let is_older = stored.is_some_and(|stored| stored.mod_revision < own.mod_revision);
         // Changes before our write are ignored, unless revisions have restarted: then they are
         // lower, or the same without our write, or our lease is older than our write.
-        if is_older
-            || listing.revision < known.max(own.mod_revision)
-            || (listing.revision == own.mod_revision && !shows_our_write)
-        {
-            own.is_restored = true;
-        }
+        own.is_restored |= !shows_our_write
+            && (is_older
+                || listing.revision < known.max(own.mod_revision)
+                || listing.revision == own.mod_revision);
         self.see(&id, stored, listing.revision)
     }
 
@@ -86,7 +85,7 @@ impl Ours {
         let is_news = own.is_restored || seen.revision > own.mod_revision;
         match &seen.stored {
             Some(stored) if is_news && !own.wrote(stored) => {
-                Some(Lost { reason: overwritten(stored), rival: own.rival(stored) })
+                Some(Lost { reason: own.loss_to(stored), rival: own.rival(stored) })
             }
             None if is_news => Some(Lost::because(format!("key {} is gone", own.id))),
             Some(_) | None => None,
@@ -108,14 +107,25 @@ impl Own {
         value && (stored.origin.grant == self.grant || stored.origin.grant.is_none())
     }
 
-    /// Whether we overwrote `stored` before a backup restored it.
+    /// Whether a backup restored `stored`, and we wrote the same key after that backup.
     pub(super) fn overwrote(&self, stored: &Stored) -> bool {
         let is_older = stored.mod_revision < self.mod_revision;
         is_older && stored.record.id == self.id && stored.origin.created == self.created
     }
 
+    fn loss_to(&self, stored: &Stored) -> String {
+        if self.overwrote(stored) {
+            return format!("a backup has restored key {}", self.id);
+        }
+        let holder = stored.holding().map_or_else(String::new, |held| held.holder());
+        format!("key {} was overwritten by {holder}", self.id)
+    }
+
     /// The other node with our public IP that published `stored`, if any.
     fn rival(&self, stored: &Stored) -> Option<AddressConflict> {
+        if self.overwrote(stored) {
+            return None;
+        }
         let origin = Origin { created: self.created, grant: self.grant };
         let ours = value::decode(self.id.clone(), &self.value, origin).lease.ok()?;
         let theirs = stored.record.lease.as_ref().ok().filter(|lease| lease.grant.is_some())?;
@@ -139,11 +149,6 @@ impl Dispute {
         let held = stored.holding().filter(|held| claimant.is_of_other_node(held))?;
         Some(Self { since: Instant::now(), with: held.public_ips })
     }
-}
-
-fn overwritten(stored: &Stored) -> String {
-    let holder = stored.holding().map_or_else(String::new, |held| held.holder());
-    format!("key {} was overwritten by {holder}", stored.record.id)
 }
 
 #[cfg(test)]
@@ -192,6 +197,7 @@ mod tests {
 
     const GONE: &str = "key 10.5.3.0-24 is gone";
     const OTHER: &[u8] = br#"{"PublicIP":"10.0.0.2"}"#;
+    const RESTORED: &str = "a backup has restored key 10.5.3.0-24";
     const TAKEN: &str = "key 10.5.3.0-24 was overwritten by the node with public IP 10.0.0.2";
 
     #[test]
@@ -230,8 +236,24 @@ mod tests {
         assert_eq!(loss_by_listing(vec![], 9, 9).as_deref(), Some(GONE));
         assert_eq!(loss_by_listing(vec![stored(VALUE, Some(7), 9)], 9, 9), None);
         let low = || vec![stored(OTHER, Some(8), 3)];
-        assert_eq!(loss_by_listing(low(), 4, 2).as_deref(), Some(TAKEN));
-        assert_eq!(loss_by_listing(low(), 600, 500).as_deref(), Some(TAKEN));
+        assert_eq!(loss_by_listing(low(), 4, 2).as_deref(), Some(RESTORED));
+        assert_eq!(loss_by_listing(low(), 600, 500).as_deref(), Some(RESTORED));
+        let same = vec![stored(OTHER, Some(8), 9)];
+        assert_eq!(loss_by_listing(same, 9, 9).as_deref(), Some(TAKEN));
+    }
+
+    #[test]
+    fn our_write_in_a_restored_store_is_no_loss() {
+        assert_eq!(loss_by_listing(vec![stored(VALUE, Some(7), 9)], 12, 500), None);
+    }
+
+    #[test]
+    fn our_former_lease_that_a_backup_restored_is_no_rival() {
+        let rival = |mod_revision| {
+            let own = ours().own.unwrap();
+            own.rival(&stored(VALUE, Some(8), mod_revision)).is_some()
+        };
+        assert_eq!([rival(8), rival(10)], [false, true]);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The latency of any idle server is lower, also at a distance.
+/// The latency of an idle server is lower, unless it is far away.
 pub(super) const BRISK: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(20);
 const SHORTEST_WAIT: Duration = Duration::from_secs(1);

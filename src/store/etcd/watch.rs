@@ -10,11 +10,11 @@ use etcd_client::{
 };
 use tokio::time::timeout;
 
-use super::Shared;
 use super::client::{Client, Connection, revision};
 use super::ours::Ours;
 use super::startup::Proof;
 use super::store::{Listing, Stored};
+use super::{Shared, key};
 use crate::model::lease::{LeaseId, LeaseUpdate, Record};
 use crate::store::failover::{Failure, Refusal};
 use crate::store::watch::{Interrupted, Source};
@@ -63,8 +63,24 @@ pub(super) struct EtcdSource {
 struct Change {
     id: LeaseId,
     revision: i64,
-    /// None if it was deleted.
+    /// Empty if it is malformed; none if it was deleted.
     value: Option<Vec<u8>>,
+}
+
+impl Change {
+    /// None for a key that may not be read again: one that reserves nothing, or has a large value.
+    fn of(id: &LeaseId, revision: i64, stored: Option<&Stored>) -> Option<Self> {
+        let is_large = stored.is_some_and(|stored| stored.is_oversized);
+        let value = stored.map(|stored| stored.value.clone());
+        let is_lease = !key::claimed(id).is_empty() && !is_large;
+        is_lease.then(|| Self { id: id.clone(), revision, value })
+    }
+
+    /// Whether the history in which `stored` is this key at this revision has this change.
+    fn is_in_history_of(&self, stored: Option<Stored>) -> bool {
+        let written = stored.map(|stored| (stored.mod_revision, stored.value));
+        written == self.value.clone().map(|value| (self.revision, value))
+    }
 }
 
 /// A period in which the revisions of a store only grow. A restored backup starts a new one, as
@@ -133,11 +149,7 @@ impl Source for EtcdSource {
         };
         self.revision = listing.revision;
         let newest = listing.stored.iter().max_by_key(|stored| stored.mod_revision);
-        self.newest = newest.map(|stored| Change {
-            id: stored.record.id.clone(),
-            revision: stored.mod_revision,
-            value: Some(stored.value.clone()),
-        });
+        self.newest = newest.and_then(|it| Change::of(&it.record.id, it.mod_revision, Some(it)));
         let oversized = listing.stored.iter().filter(|stored| stored.is_oversized);
         self.oversized = oversized.map(|stored| stored.record.id.clone()).collect();
         self.report_oversized();
@@ -179,20 +191,22 @@ impl EtcdSource {
 
     async fn list_again(&self) -> Result<Listing, Interrupted> {
         let Shared { store, ours, .. } = &*self.shared;
-        let mut listing = None;
-        if store.client.is_busy().await {
+        let mut may_wait = store.client.is_busy().await;
+        loop {
             let own = ours.borrow().own.clone();
-            let proof = own.as_ref().map(|own| Proof { own, known: self.revision });
-            let queued = store.list_queued(proof).await;
-            // Another node's listing may lack what this node has published meanwhile.
-            listing = Some(queued).filter(|_| ours.borrow().own == own);
+            let listing = if mem::take(&mut may_wait) {
+                let known = self.revision;
+                let written = own.as_ref().filter(|own| !own.is_restored);
+                store.list_queued(written.map(|own| Proof { own, known })).await
+            } else {
+                store.read_all().await.map_err(|failure| self.interrupted(failure))?
+            };
+            // The listing may lack what this node has published meanwhile.
+            if ours.borrow().own == own {
+                ours.send_if_modified(|ours| ours.see_all(&listing, self.revision));
+                return Ok(listing);
+            }
         }
-        let listing = match listing {
-            Some(listing) => listing,
-            None => store.read_all().await.map_err(|failure| self.interrupted(failure))?,
-        };
-        ours.send_if_modified(|ours| ours.see_all(&listing, self.revision));
-        Ok(listing)
     }
 
     fn interrupted(&self, failure: Failure) -> Interrupted {
@@ -249,14 +263,18 @@ impl EtcdSource {
             let continues = revision >= self.revision && stored.as_ref().is_some_and(is_same);
             continues.then_some(()).ok_or(Interrupted::Gap)?;
         }
-        let Some(Change { id, revision, value }) = &self.newest else { return Ok(()) };
-        let (stored, _) = match store.read_once(id, *revision).await {
-            // Old history is compacted.
-            Err(Failure::Refused(Refusal::NoHistory)) => return Ok(()),
-            read => read.map_err(|failure| self.interrupted(failure))?,
+        let Some(newest) = &self.newest else { return Ok(()) };
+        let continues = match store.read_once(&newest.id, newest.revision).await {
+            Ok((stored, _)) => newest.is_in_history_of(stored),
+            // It is compacted, or not written yet.
+            Err(Failure::Refused(Refusal::NoHistory)) => {
+                let read = store.read_once(&newest.id, 0).await;
+                let (stored, _) = read.map_err(|failure| self.interrupted(failure))?;
+                stored.is_none_or(|stored| stored.mod_revision >= newest.revision)
+            }
+            Err(failure) => return Err(self.interrupted(failure)),
         };
-        let written = stored.filter(|it| it.mod_revision == *revision).map(|it| it.value);
-        (written == *value).then_some(()).ok_or(Interrupted::Gap)
+        continues.then_some(()).ok_or(Interrupted::Gap)
     }
 
     /// A watch that the server cancelled stays open without messages.
@@ -325,8 +343,9 @@ impl EtcdSource {
         }
         let see = |ours: &mut Ours| ours.see(&id, stored.as_ref(), kv.mod_revision());
         self.shared.ours.send_if_modified(see);
-        let value = stored.as_ref().map(|stored| stored.value.clone());
-        self.newest = Some(Change { id: id.clone(), revision: kv.mod_revision(), value });
+        if let Some(change) = Change::of(&id, kv.mod_revision(), stored.as_ref()) {
+            self.newest = Some(change);
+        }
         Some(stored.map_or(LeaseUpdate::Remove(id), |stored| LeaseUpdate::Put(stored.record)))
     }
 
@@ -373,6 +392,24 @@ impl Watch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::etcd::value::Origin;
+
+    #[test]
+    fn a_change_is_in_the_history_that_has_it_at_its_revision() {
+        let id = LeaseId::new("10.5.3.0-24");
+        let stored = |node: u8, revision| {
+            let value = format!(r#"{{"PublicIP":"10.0.0.{node}"}}"#);
+            Stored::new(id.clone(), value.as_bytes(), Origin { created: 5, grant: None }, revision)
+        };
+        let (put, other) = (stored(1, 9), stored(2, 9));
+        let written = Change::of(&id, 9, Some(&put)).unwrap();
+        let found = [Some(put), Some(other), Some(stored(1, 8)), None];
+        assert_eq!(found.map(|it| written.is_in_history_of(it)), [true, false, false, false]);
+        let deleted = Change::of(&id, 9, None).unwrap();
+        let found = [None, Some(stored(1, 8))];
+        assert_eq!(found.map(|it| deleted.is_in_history_of(it)), [true, false]);
+        assert!(Change::of(&LeaseId::new("\u{fffd}"), 9, None).is_none());
+    }
 
     #[test]
     fn revisions_of_another_cluster_or_an_earlier_term_are_a_gap() {

@@ -16,6 +16,10 @@ const LOOKS: u32 = 8;
 /// The number of polls for which a node leaves the read to nodes that registered later.
 const LOOKS_FOR_OTHERS: u32 = 3;
 
+/// This number of answers, with latencies that differ by less than `JITTER`, show a distant server.
+const ALIKE: usize = 4;
+const JITTER: Duration = Duration::from_millis(50);
+
 /// A node with at most this number of writes after its own is among the last to register.
 const FEW: i64 = 10;
 
@@ -25,8 +29,8 @@ struct Queue {
     /// The revision at which it began to wait; unknown before the first poll if it has not written.
     began: Option<i64>,
     seen: i64,
-    /// The shortest and the longest time that etcd took to answer a poll.
-    answered: Option<(Duration, Duration)>,
+    /// The times that etcd took to answer each poll.
+    took: Vec<Duration>,
 }
 
 impl Store {
@@ -77,7 +81,7 @@ impl Store {
 
 impl Queue {
     const fn begin(began: Option<i64>) -> Self {
-        Self { looks: 0, began, seen: 0, answered: None }
+        Self { looks: 0, began, seen: 0, took: Vec::new() }
     }
 
     /// The number of known writes since this node began to wait.
@@ -92,16 +96,19 @@ impl Queue {
         let is_first = self.looks == 0;
         let before = if is_first { self.began } else { Some(self.seen) };
         let few_writes = before.is_some_and(|before| revision.saturating_sub(before) <= FEW);
-        let (shortest, longest) = self.answered.unwrap_or((took, took));
-        let (shortest, longest) = (shortest.min(took), longest.max(took));
-        self.answered = Some((shortest, longest));
-        // A distant server always takes long, and a busy one never equally long.
-        let is_idle = took < BRISK || longest.saturating_sub(shortest) < BRISK;
-        let no_node_reads = self.looks >= LOOKS_FOR_OTHERS && is_idle;
+        self.took.push(took);
+        let no_node_reads = self.looks >= LOOKS_FOR_OTHERS && self.is_idle(took);
         self.looks += 1;
         self.seen = revision;
         self.began = self.began.or(Some(revision));
         few_writes && (is_first || no_node_reads)
+    }
+
+    /// A distant server always takes long, and a busy one seldom equally long.
+    fn is_idle(&self, took: Duration) -> bool {
+        let last = || self.took.iter().rev().take(ALIKE);
+        let is_alike = |it: &Duration| it.abs_diff(took) < JITTER;
+        took < BRISK || (last().count() == ALIKE && last().all(is_alike))
     }
 }
 
@@ -136,13 +143,14 @@ mod tests {
 
     #[test]
     fn a_busy_etcd_answers_irregularly_and_a_distant_one_does_not() {
-        let reads = |took: [u64; 4]| {
+        let reads = |took: [u64; 5]| {
             let mut queue = Queue::begin(None);
             took.map(|took| queue.is_over(100, Duration::from_millis(took)))
         };
-        assert_eq!(reads([300, 320, 290, 310]), [false, false, false, true]);
-        assert_eq!(reads([3000, 300, 320, 290]), [false; 4]);
-        assert_eq!(reads([3000, 300, 320, 90]), [false, false, false, true]);
+        assert_eq!(reads([300, 320, 290, 310, 310]), [false, false, false, true, true]);
+        assert_eq!(reads([3000, 300, 320, 290, 310]), [false, false, false, false, true]);
+        assert_eq!(reads([130, 190, 160, 180, 120]), [false; 5]);
+        assert_eq!(reads([3000, 300, 320, 90, 300]), [false, false, false, true, false]);
     }
 
     #[test]
