@@ -81,6 +81,8 @@ pub struct Inputs {
     /// This node's own lease is missing from the store too, although the node still runs: the store
     /// lost data, and other nodes may still run as well.
     pub lost_own_lease: bool,
+    /// Whether the store has listed a lease of this node, now or before the daemon started.
+    pub had_lease: bool,
 }
 
 /// Whether the kernel accepts the tables of the tunnel guard.
@@ -302,9 +304,10 @@ impl Inputs {
 
     /// Records whether this node's own lease is missing from the store along with the peers.
     pub fn note_missing(&mut self) {
+        self.had_lease |= self.own.is_some() && self.is_listed();
         if self.peers.missing().is_empty() {
             self.lost_own_lease = false;
-        } else if !self.is_listed() {
+        } else if self.had_lease && !self.is_listed() {
             self.lost_own_lease = true;
             self.peers.mark_all_unlisted();
         }
@@ -315,8 +318,9 @@ impl Inputs {
     pub fn check_checkpoint(&mut self) {
         let identity = |own: &Lease| (own.id.clone(), own.created, own.grant);
         let remembered = self.remembered.as_ref().and_then(|local| local.own.as_ref());
+        self.had_lease |= remembered.is_some();
         let is_same = remembered.map(identity) == self.own.as_ref().map(identity);
-        if !is_same && !self.peers.missing().is_empty() {
+        if self.had_lease && !is_same && !self.peers.missing().is_empty() {
             self.lost_own_lease = true;
             self.peers.mark_all_unlisted();
         }

@@ -83,6 +83,16 @@ fn rejected_by_copies_and_backups() -> Vec<Rejected> {
                 step(31_354, Act::Etcd(EtcdAct::Restore(ClusterId::Kept))),
             ],
         ),
+        // A copy, which holds no lease yet, remembers a node that has left.
+        (
+            10_043_272,
+            Setup { is_wide: true, ..ETCD },
+            vec![
+                step(55_760, Act::Leave(1)),
+                step(57_489, Act::Copy(3, MachineId::New)),
+                step(58_946, Act::Etcd(EtcdAct::Down)),
+            ],
+        ),
         // A lease is created in a restored store, whose revisions have reached those of before.
         (
             9_600_586,
