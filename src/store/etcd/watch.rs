@@ -214,8 +214,9 @@ impl EtcdSource {
     }
 
     async fn reopen(&mut self) -> Result<Open, Interrupted> {
-        if mem::replace(&mut self.reopened, true) {
-            self.check_history().await?;
+        let reopened = mem::replace(&mut self.reopened, true);
+        if reopened {
+            self.check_own().await?;
         }
         let key = self.shared.store.layout.subnets.clone();
         let options = WatchOptions::new()
@@ -240,7 +241,11 @@ impl EtcdSource {
             self.open = Some(open);
             return Err(Interrupted::PossibleGap);
         }
-        entered.map(|()| open)
+        entered?;
+        if reopened {
+            self.check_newest().await?;
+        }
+        Ok(open)
     }
 
     /// Compares the era, since the revisions of a store that was restored from a backup may have
@@ -250,19 +255,22 @@ impl EtcdSource {
         self.era.replace(now).map_or(Ok(()), |before| before.wait(now))
     }
 
-    /// Checks that our own lease was created at the same revision, and has what we wrote last, and
-    /// that the newest change is in the history. This detects a store that was wiped or restored,
-    /// even if its revisions have reached ours.
-    async fn check_history(&self) -> Result<(), Interrupted> {
-        let store = &self.shared.store;
+    /// Checks that our own lease was created at the same revision, and has what we wrote last. This
+    /// detects a store that was wiped or restored, even if its revisions have reached ours.
+    async fn check_own(&self) -> Result<(), Interrupted> {
         let own = self.shared.ours.borrow().own.clone();
-        if let Some(own) = own {
-            let read = store.read_once(&own.id, 0).await;
-            let (stored, revision) = read.map_err(|failure| self.interrupted(failure))?;
-            let is_same = |it: &Stored| it.origin.created == own.created && own.wrote(it);
-            let continues = revision >= self.revision && stored.as_ref().is_some_and(is_same);
-            continues.then_some(()).ok_or(Interrupted::Gap)?;
-        }
+        let Some(own) = own else { return Ok(()) };
+        let read = self.shared.store.read_once(&own.id, 0).await;
+        let (stored, revision) = read.map_err(|failure| self.interrupted(failure))?;
+        let is_same = |it: &Stored| it.origin.created == own.created && own.wrote(it);
+        let continues = revision >= self.revision && stored.as_ref().is_some_and(is_same);
+        continues.then_some(()).ok_or(Interrupted::Gap)
+    }
+
+    /// Checks that the newest change is in the history: our own lease may be the same in a backup. After
+    /// an election all leases are listed anyway.
+    async fn check_newest(&self) -> Result<(), Interrupted> {
+        let store = &self.shared.store;
         let Some(newest) = &self.newest else { return Ok(()) };
         let continues = match store.read_once(&newest.id, newest.revision).await {
             Ok((stored, _)) => newest.is_in_history_of(stored),
