@@ -307,7 +307,14 @@ impl Inputs {
         self.had_lease |= self.own.is_some() && self.is_listed();
         if self.peers.missing().is_empty() {
             self.lost_own_lease = false;
-        } else if self.had_lease && !self.is_listed() {
+        } else if !self.is_listed() {
+            self.note_lost();
+        }
+    }
+
+    /// If the store had a lease of this node, it has lost that, and possibly those of the missing peers.
+    fn note_lost(&mut self) {
+        if self.had_lease {
             self.lost_own_lease = true;
             self.peers.mark_all_unlisted();
         }
@@ -320,9 +327,8 @@ impl Inputs {
         let remembered = self.remembered.as_ref().and_then(|local| local.own.as_ref());
         self.had_lease |= remembered.is_some();
         let is_same = remembered.map(identity) == self.own.as_ref().map(identity);
-        if self.had_lease && !is_same && !self.peers.missing().is_empty() {
-            self.lost_own_lease = true;
-            self.peers.mark_all_unlisted();
+        if !is_same && !self.peers.missing().is_empty() {
+            self.note_lost();
         }
     }
 

@@ -77,9 +77,9 @@ impl Change {
     }
 
     /// Whether the history in which `stored` is this key at this revision has this change.
-    fn is_in_history_of(&self, stored: Option<Stored>) -> bool {
-        let written = stored.map(|stored| (stored.mod_revision, stored.value));
-        written == self.value.clone().map(|value| (self.revision, value))
+    fn is_in_history_of(&self, stored: Option<&Stored>) -> bool {
+        let written = stored.map(|stored| (stored.mod_revision, &stored.value));
+        written == self.value.as_ref().map(|value| (self.revision, value))
     }
 }
 
@@ -273,7 +273,7 @@ impl EtcdSource {
         let store = &self.shared.store;
         let Some(newest) = &self.newest else { return Ok(()) };
         let continues = match store.read_once(&newest.id, newest.revision).await {
-            Ok((stored, _)) => newest.is_in_history_of(stored),
+            Ok((stored, _)) => newest.is_in_history_of(stored.as_ref()),
             // It is compacted, or not written yet.
             Err(Failure::Refused(Refusal::NoHistory)) => {
                 let read = store.read_once(&newest.id, 0).await;
@@ -412,10 +412,13 @@ mod tests {
         let (put, other) = (stored(1, 9), stored(2, 9));
         let written = Change::of(&id, 9, Some(&put)).unwrap();
         let found = [Some(put), Some(other), Some(stored(1, 8)), None];
-        assert_eq!(found.map(|it| written.is_in_history_of(it)), [true, false, false, false]);
+        assert_eq!(
+            found.map(|it| written.is_in_history_of(it.as_ref())),
+            [true, false, false, false]
+        );
         let deleted = Change::of(&id, 9, None).unwrap();
         let found = [None, Some(stored(1, 8))];
-        assert_eq!(found.map(|it| deleted.is_in_history_of(it)), [true, false]);
+        assert_eq!(found.map(|it| deleted.is_in_history_of(it.as_ref())), [true, false]);
         assert!(Change::of(&LeaseId::new("\u{fffd}"), 9, None).is_none());
     }
 

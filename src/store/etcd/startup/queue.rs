@@ -14,10 +14,10 @@ use crate::store::failover::retry;
 const LOOKS: u32 = 8;
 
 /// The number of polls for which a node leaves the read to nodes that registered later.
-const LOOKS_FOR_OTHERS: u32 = 3;
+const LOOKS_FOR_OTHERS: usize = 3;
 
 /// This number of answers, with latencies that differ by less than `JITTER`, show a distant server.
-const ALIKE: usize = 4;
+const ALIKE: usize = LOOKS_FOR_OTHERS + 1;
 const JITTER: Duration = Duration::from_millis(50);
 
 /// A node with at most this number of writes after its own is among the last to register.
@@ -25,7 +25,6 @@ const FEW: i64 = 10;
 
 /// The changes in etcd while a node waits.
 struct Queue {
-    looks: u32,
     /// The revision at which it began to wait; unknown before the first poll if it has not written.
     began: Option<i64>,
     seen: i64,
@@ -81,7 +80,7 @@ impl Store {
 
 impl Queue {
     const fn begin(began: Option<i64>) -> Self {
-        Self { looks: 0, began, seen: 0, took: Vec::new() }
+        Self { began, seen: 0, took: Vec::new() }
     }
 
     /// The number of known writes since this node began to wait.
@@ -93,12 +92,12 @@ impl Queue {
     /// Whether this node should read all leases, if etcd is at `revision` and `took` this long to
     /// answer. The last node to register reads; earlier ones use its snapshot.
     fn is_over(&mut self, revision: i64, took: Duration) -> bool {
-        let is_first = self.looks == 0;
+        let looks = self.took.len();
+        let is_first = looks == 0;
         let before = if is_first { self.began } else { Some(self.seen) };
         let few_writes = before.is_some_and(|before| revision.saturating_sub(before) <= FEW);
         self.took.push(took);
-        let no_node_reads = self.looks >= LOOKS_FOR_OTHERS && self.is_idle(took);
-        self.looks += 1;
+        let no_node_reads = looks >= LOOKS_FOR_OTHERS && self.is_idle(took);
         self.seen = revision;
         self.began = self.began.or(Some(revision));
         few_writes && (is_first || no_node_reads)
@@ -106,9 +105,8 @@ impl Queue {
 
     /// A distant server always takes long, and a busy one seldom equally long.
     fn is_idle(&self, took: Duration) -> bool {
-        let last = || self.took.iter().rev().take(ALIKE);
-        let is_alike = |it: &Duration| it.abs_diff(took) < JITTER;
-        took < BRISK || (last().count() == ALIKE && last().all(is_alike))
+        let mut last = self.took.iter().rev().take(ALIKE);
+        took < BRISK || last.all(|it| it.abs_diff(took) < JITTER)
     }
 }
 
