@@ -258,13 +258,19 @@ impl EtcdSource {
     /// Checks that our own lease was created at the same revision, and has what we wrote last. This
     /// detects a store that was wiped or restored, even if its revisions have reached ours.
     async fn check_own(&self) -> Result<(), Interrupted> {
-        let own = self.shared.ours.borrow().own.clone();
-        let Some(own) = own else { return Ok(()) };
-        let read = self.shared.store.read_once(&own.id, 0).await;
-        let (stored, revision) = read.map_err(|failure| self.interrupted(failure))?;
-        let is_same = |it: &Stored| it.origin.created == own.created && own.wrote(it);
-        let continues = revision >= self.revision && stored.as_ref().is_some_and(is_same);
-        continues.then_some(()).ok_or(Interrupted::Gap)
+        let Shared { store, ours, .. } = &*self.shared;
+        loop {
+            let own = ours.borrow().own.clone();
+            let Some(known) = &own else { return Ok(()) };
+            let read = store.read_once(&known.id, 0).await;
+            let (stored, revision) = read.map_err(|failure| self.interrupted(failure))?;
+            // Otherwise, this node may have published what was read.
+            if ours.borrow().own == own {
+                let is_same = |it: &Stored| it.origin.created == known.created && known.wrote(it);
+                let continues = revision >= self.revision && stored.as_ref().is_some_and(is_same);
+                return continues.then_some(()).ok_or(Interrupted::Gap);
+            }
+        }
     }
 
     /// Checks that the newest change is in the history: our own lease may be the same in a backup. After
