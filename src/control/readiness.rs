@@ -246,7 +246,8 @@ impl Control {
                 "{rival} and overwrites the lease of this node: give each node its own public IP"
             )
         });
-        let conflicts = self.derived.desired.conflicts();
+        let conflicts = self.derived.desired.conflicts().iter();
+        let conflicts: Vec<_> = conflicts.filter(|id| !self.inputs.peers.is_gone(id)).collect();
         let shown = conflicts.iter().take(SHOWN).filter_map(|id| self.conflict_warning(id));
         let more = conflicts.len().saturating_sub(SHOWN);
         let more = (more > 0).then(|| format!("and {more} more leases conflict with this node"));

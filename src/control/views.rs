@@ -178,8 +178,9 @@ impl Control {
 
     /// The number of leases that conflict with another lease or with this node, by subject.
     fn conflicts(&self) -> BTreeMap<String, usize> {
-        let lease_plans = self.derived.desired.peers().values();
-        let abouts = lease_plans.filter_map(|lease_plan| lease_plan.as_ref().err()?.conflict());
+        let lease_plans = self.derived.desired.peers().iter();
+        let lease_plans = lease_plans.filter(|(id, _)| !self.inputs.peers.is_gone(id));
+        let abouts = lease_plans.filter_map(|(_, it)| it.as_ref().err()?.conflict());
         let rival = self.inputs.rival.map(|rival| Rejected::OurAddress(rival.public_ip));
         let rival = rival.as_ref().and_then(Rejected::conflict);
         let mut conflicts = BTreeMap::new();

@@ -71,6 +71,28 @@ async fn compare_with_a_server() {
     assert!(real.len() > REQUESTS / 10, "{}", real.len());
 }
 
+#[tokio::test]
+async fn events_that_a_watch_has_missed_come_before_later_ones() {
+    let server = EtcdServer::start().await;
+    let etcd = Etcd::new();
+    let channel = etcd.connect(&Link::default()).unwrap();
+    let model = Client::from_channel(channel, None).await.unwrap();
+    let mut found = Vec::new();
+    for mut client in [server.client().await, model] {
+        let put = client.put("/t/a", "missed", None).await.unwrap();
+        let missed = put.header().unwrap().revision();
+        let options = WatchOptions::new().with_prefix().with_start_revision(missed);
+        let mut stream = client.watch("/t/", Some(options)).await.unwrap();
+        let created = timeout(TIMEOUT, stream.message()).await.unwrap().unwrap().unwrap();
+        assert!(created.created());
+        client.put("/t/a", "later", None).await.unwrap();
+        client.put(END, "", None).await.unwrap();
+        found.push(events(&mut stream).await);
+    }
+    assert_eq!(found[0], found[1]);
+    assert_eq!(found[0].len(), 3);
+}
+
 async fn watch(client: &mut Client) -> WatchStream {
     let options = WatchOptions::new().with_prefix().with_prev_key();
     client.watch("/t/", Some(options)).await.unwrap()

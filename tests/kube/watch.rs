@@ -253,6 +253,23 @@ async fn a_restored_cluster_is_read_again_although_our_node_is_as_in_the_backup(
     assert_eq!(next(&mut updates).await, "snapshot [n1@172.18.0.1 n3@172.18.0.3]");
 }
 
+/// The last event that leaves something to compare is as in the backup.
+#[tokio::test]
+async fn a_restored_cluster_is_read_again_after_the_deletion_of_a_node() {
+    let mut server = server();
+    add_peer(&server, 3);
+    let mut updates = watch(&server).await;
+    server.annotate("n3", "public-ip", Some("172.18.0.33"));
+    assert_eq!(next(&mut updates).await, "put n3@172.18.0.33");
+    let backup = server.back_up();
+    server.delete_node("n3");
+    assert_eq!(next(&mut updates).await, "delete node n3");
+    server.stop().unwrap();
+    server.restore(backup);
+    server.start_again().unwrap();
+    assert_eq!(next(&mut updates).await, "snapshot [n1@172.18.0.1 n3@172.18.0.33]");
+}
+
 /// The restored server has not reached the version of the last known event when the daemon asks for
 /// it, and has passed it a moment later.
 #[tokio::test]

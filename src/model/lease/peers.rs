@@ -194,6 +194,11 @@ impl Peers {
         self.records.contains_key(id) && !self.missing.contains_key(id)
     }
 
+    /// Whether the store has no lease `id`, and has reported all that it has.
+    pub fn is_gone(&self, id: &LeaseId) -> bool {
+        self.complete && !self.is_listed(id)
+    }
+
     /// The leases that the store no longer has and that are not withdrawn yet.
     pub const fn missing(&self) -> &BTreeMap<LeaseId, Absence> {
         &self.missing

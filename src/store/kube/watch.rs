@@ -60,6 +60,8 @@ struct Event<'a> {
 struct Latest {
     version: u64,
     line: Vec<u8>,
+    /// Whether a node was deleted after it.
+    is_followed_by_deletion: bool,
 }
 
 #[derive(Deserialize)]
@@ -160,7 +162,12 @@ impl KubeSource {
     async fn reopen(&mut self) -> Result<Open, Failure> {
         if self.is_broken {
             // Bookmarks after that event may be of a history that a backup has replaced.
-            if let History::Has(version) = self.shared.check_history(&self.latest).await? {
+            let history = self.shared.check_history(&self.latest).await?;
+            // A deletion leaves nothing to compare: a backup may have undone it.
+            if self.latest.is_followed_by_deletion {
+                return Err(GAP);
+            }
+            if let History::Has(version) = history {
                 self.version = version.to_string();
             }
         }
@@ -321,9 +328,13 @@ enum History {
 impl Latest {
     fn note(&mut self, event: &Event<'_>, line: &[u8]) {
         let version = event.object.metadata.resource_version.parse().unwrap_or_default();
-        if matches!(event.kind.as_ref(), "ADDED" | "MODIFIED") && version > self.version {
-            self.version = version;
-            line.clone_into(&mut self.line);
+        match event.kind.as_ref() {
+            "ADDED" | "MODIFIED" if version > self.version => {
+                (self.version, self.is_followed_by_deletion) = (version, false);
+                line.clone_into(&mut self.line);
+            }
+            "DELETED" if version > self.version => self.is_followed_by_deletion = true,
+            _ => {}
         }
     }
 

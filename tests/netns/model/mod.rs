@@ -22,7 +22,7 @@ use tweed_model::ModelKernel;
 use crate::firewall::guard::guarding;
 use crate::host::{
     add_uplink, address, device, direct, dump, ip, name, notifications_until, on_a_host, prefix,
-    run, scope, tunnel, tunnel_v6, tunnelled,
+    run, scope, shows, tunnel, tunnel_v6, tunnelled,
 };
 use crate::nexthop::by_nexthop;
 use crate::roundtrip::is_created_by_the_kernel;
@@ -265,6 +265,9 @@ async fn change_both(change: &Change, model: &ModelKernel) {
         }
         Change::Up(link) => {
             ip(&format!("link set {link} up"));
+            if *link == "eth0" {
+                uplink_is_up().await;
+            }
             model.link_up(&name(link));
         }
         Change::Down(link) => {
@@ -276,6 +279,7 @@ async fn change_both(change: &Change, model: &ModelKernel) {
         Change::Recreate => {
             ip("link del eth0");
             add_uplink();
+            uplink_is_up().await;
             model.remove_interface(&name("eth0"));
             let addresses = Family::ALL.map(uplink_address).to_vec();
             let eth0 =
@@ -291,6 +295,11 @@ async fn change_both(change: &Change, model: &ModelKernel) {
             lose_all(model, |key| matches!(key, Key::Nexthop(_)));
         }
     }
+}
+
+/// The kernel detects the carrier after the link is set up.
+async fn uplink_is_up() {
+    shows("link show eth0", "state UP").await;
 }
 
 fn lose_all(model: &ModelKernel, is_lost: impl Fn(&Key) -> bool) {

@@ -398,10 +398,15 @@ impl Cluster {
         self.leases().into_iter().chain(config).collect()
     }
 
-    /// The leases with the address of a node.
+    /// The leases with the address of a node. In Kubernetes, only its own Node: a backup may restore
+    /// that of a machine that has left, with the address that this one has now.
     pub fn leases_of(&self, node: &Node) -> impl Iterator<Item = (String, String)> + use<> {
         let address = format!("\"{}\"", node.first_address());
-        self.leases().into_iter().filter(move |(_, value)| value.contains(&address))
+        let leases = match &self.store {
+            Store::Etcd(_) => self.leases(),
+            Store::Kubernetes(kubernetes) => kubernetes.lease(node.index).into_iter().collect(),
+        };
+        leases.into_iter().filter(move |(_, value)| value.contains(&address))
     }
 
     /// Whether the subnet of a node is leased to its address.

@@ -37,6 +37,8 @@ pub struct Finding {
 
 /// When all nodes have read the last edit.
 const AGAIN: Duration = Duration::from_secs(85);
+/// Longer than a daemon keeps leases that vanished together with its own.
+const KEPT: Duration = Duration::from_secs(65);
 /// The beginning of the texts of all routes.
 const ROUTES: &str = "route ";
 /// How often pairs are looked at while nothing changes.
@@ -134,6 +136,11 @@ impl History {
         // Some edits are applied when the config is written a second time.
         self.cluster.write_again();
         if let Some(violation) = self.pass_until(LENGTH).await {
+            return Ok(Some(violation));
+        }
+        if self.judge.waits(&mut self.cluster).await
+            && let Some(violation) = self.pass_until(LENGTH + KEPT).await
+        {
             return Ok(Some(violation));
         }
         Ok(self.judge.end(&mut self.cluster).await)

@@ -73,11 +73,9 @@ impl Judge {
     /// left.
     fn peers(&self, cluster: &Cluster) -> RangeInclusive<usize> {
         let (leases, running) = (cluster.leases(), self.lasting(cluster).count().saturating_sub(1));
-        let has_address = |value: &str| {
-            cluster.members().any(|node| value.contains(&format!("\"{}\"", node.first_address())))
-        };
+        let own: Vec<_> = cluster.members().flat_map(|node| cluster.leases_of(node)).collect();
         let may_stay = !self.forgotten.is_empty() || cluster.nodes.iter().any(|node| node.has_left);
-        let is_left = may_stay && leases.iter().any(|(_, value)| !has_address(value));
+        let is_left = may_stay && leases.iter().any(|lease| !own.contains(lease));
         let is_known = self.moved.is_empty() && !is_left;
         running..=if is_known { running } else { running.max(leases.len() - 1) }
     }
@@ -103,6 +101,19 @@ impl Judge {
             (!is_right).then(|| format!("n{} with {name:?} has {own:?}", node.index + 1))
         });
         wrong.map(|detail| violation(LEASES, cluster, detail))
+    }
+
+    /// Whether a daemon still keeps leases that vanished, because the store may have lost its data.
+    pub async fn waits(&self, cluster: &mut Cluster) -> bool {
+        let indices: Vec<usize> = self.lasting(cluster).map(|node| node.index).collect();
+        for index in indices {
+            let Some(run) = cluster.nodes[index].run.as_ref() else { continue };
+            let status = run.status();
+            if cluster.answer(status).await.is_some_and(|status| status.peers.missing > 0) {
+                return true;
+            }
+        }
+        false
     }
 
     async fn views(&self, cluster: &mut Cluster) -> Option<Violation> {

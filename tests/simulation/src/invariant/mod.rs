@@ -44,6 +44,8 @@ pub struct Judge {
     calm: Duration,
     /// Whether nodes of different backends reach each other: all have read that they should.
     is_mixed: bool,
+    /// When the network config was edited last.
+    edited: Option<Duration>,
     /// All leases, and the config.
     store: Option<Vec<(String, String)>>,
     /// The nodes that lost power when their checkpoint was up to date: they reach all others
@@ -118,6 +120,7 @@ impl Judge {
             moved: BTreeSet::new(),
             calm: Duration::ZERO,
             is_mixed: true,
+            edited: None,
             store: None,
             alone: BTreeSet::new(),
             refused: BTreeSet::new(),
@@ -202,9 +205,16 @@ impl Judge {
     /// it, over restarts too, and an edit of the backend waits at nodes without `Mixed` until their next
     /// start.
     fn configure(&mut self, cluster: &Cluster) {
+        let edited = self.edited.replace(cluster.age());
+        let is_soon = edited.is_some_and(|edited| cluster.age() < edited + READ);
+        let was_mixed = self.is_mixed;
         self.is_mixed &= cluster.is_mixed() != Some(false);
         if self.is_mixed {
             return;
+        }
+        // A node may have applied the edit before this one, and not published it yet.
+        if was_mixed && is_soon {
+            self.all_need_store();
         }
         // Some have applied what their checkpoints have not yet.
         let changes = cluster.is_mixed() == Some(true) && !cluster.follows_config();

@@ -145,6 +145,11 @@ impl Kubernetes {
         nodes.iter().filter_map(published).collect()
     }
 
+    /// What the daemon of one node has published, with its subnet.
+    pub fn lease(&self, index: usize) -> Option<(String, String)> {
+        published(&self.node(index)?)
+    }
+
     /// All Nodes.
     pub fn nodes(&self) -> Vec<Value> {
         self.server.nodes()

@@ -365,19 +365,19 @@ impl Etcd {
         let from = create.start_revision;
         let (key, range_end, previous) = (create.key, create.range_end, create.prev_kv);
         let wish = Wish { key, range_end, from, previous };
-        let mut responses = vec![created];
         if create.start_revision > 0 {
             let missed = shared.state.since(create.start_revision).filter_map(|it| wish.of(it));
             let missed: Vec<Change> = missed.collect();
-            responses.extend(missed.chunks(MISSED).map(|changes| {
+            for changes in missed.chunks(MISSED) {
                 let events = changes.iter().flat_map(|(_, events)| events.clone()).collect();
-                response(&shared.state, shared.state.revision(), events)
-            }));
+                // In the queue of later ones, so that those do not overtake them.
+                let _ = observer.try_send((shared.state.revision(), events));
+            }
         }
         if shared.health != Health::Down {
             shared.observers.push((wish, observer.clone()));
         }
-        responses
+        vec![created]
     }
 }
 
