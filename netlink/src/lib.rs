@@ -13,6 +13,7 @@ mod conversation;
 mod socket;
 
 // The protocols.
+pub mod conntrack;
 mod ethtool;
 pub mod nftables;
 pub mod rtnl;

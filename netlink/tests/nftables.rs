@@ -5,7 +5,8 @@ use std::process::Command;
 
 use ipnetwork::IpNetwork;
 use tweed_netlink::nftables::{
-    Batch, Chain, Condition, Contents, Hook, Match, Ports, Rule, Side, Table, TableFamily, Verdict,
+    Batch, Chain, Condition, Contents, Element, Field, Hook, Key, ListedElement, Match, Ports,
+    Rule, Side, Table, TableFamily, Tracking, Verdict,
 };
 use tweed_netlink::{Family, Protocol, Socket};
 
@@ -214,24 +215,29 @@ fn rules_of_another_form_are_not_taken_for_ours() {
     nft("add chain ip other low { type nat hook postrouting priority 50; }");
     nft("add chain ip other closed { type filter hook forward priority 0; policy drop; }");
     nft("add chain ip other free");
-    nft("add set ip other pair { type ipv4_addr . ipv4_addr; }");
+    nft("add set ip other pair { type ipv4_addr . inet_service; }");
     let rules = [
         "low counter",
         "low masquerade random",
         "low meta l4proto tcp masquerade to :1024-2048",
         "low meta mark 0x4000 return",
         "low meta mark & 0x4000 != 0 return",
-        "low meta mark set meta mark | 0x4000",
+        "low meta mark set meta mark ^ 0x4000",
         "low meta mark set 0",
         "low snat to 10.0.0.1 random",
         "low snat to 10.0.0.1-10.0.0.9",
         "low meta l4proto tcp snat to 10.0.0.1:1024-2048",
         "low ip saddr 10.0.0.0-10.0.0.9 return",
         "low ip protocol tcp return",
-        "low ip saddr . ip daddr @pair return",
+        "low ip saddr . tcp sport @pair return",
         "low iifname != eth0 return",
         "low oifname != eth1 return",
         "closed meta length 20 drop",
+        "closed ct state established drop",
+        "closed ct status snat drop",
+        "closed fib daddr type local drop",
+        "closed fib saddr type broadcast drop",
+        "closed reject with icmp type admin-prohibited",
         "free accept",
     ];
     for rule in rules {
@@ -256,5 +262,112 @@ fn a_table_is_replaced_as_a_whole_whether_it_exists_or_not() {
         let batch = batch.chain(chain).rule("out", &rule, None);
         assert_eq!(commit(batch), 0);
         assert_eq!(contents(Family::V4, "whole").chains[0].rules, [Some(rule)]);
+    }
+}
+
+/// A table with sets and a map, by keys of several fields.
+struct Keyed {
+    table: Table<'static>,
+    /// Address, protocol and port of the destination.
+    key: Key,
+    /// And a random number.
+    choice: Key,
+    value: Key,
+    elements: [(&'static str, Element); 3],
+    rules: [(&'static str, Rule); 3],
+}
+
+const HOOKS: [(&str, Hook); 2] =
+    [("output", Hook::EarlyOutputNat), ("translated", Hook::Translated)];
+
+impl Keyed {
+    fn new(family: Family, address: &[u8]) -> Self {
+        let fields = [Field::Address(Side::Destination), Field::Protocol, Field::DestinationPort];
+        let key = Key::of(family, fields);
+        let choice = Key::of(family, fields.into_iter().chain([Field::Random(3)]));
+        let value = Key::of(family, [fields[0], fields[2]]);
+        let port: &[u8] = &[0, 80, 0, 0];
+        let http = [address, &[6, 0, 0, 0], port].concat();
+        let second = [&http[..], &1_u32.to_ne_bytes()].concat();
+        let to = Some([address, port].concat());
+        let elements = [
+            ("known", Element { key: http.clone(), end: None, value: None }),
+            ("choices", Element { key: second, end: None, value: to }),
+            ("ranges", Element { key: http.clone(), end: Some(http), value: None }),
+        ];
+        let is_known = Condition::KeyIn(key.clone(), Match::Is, "known".to_owned());
+        let is_new = Condition::Connection(Tracking::New);
+        let chosen = Verdict::DestinationNat(choice.clone(), "choices".to_owned());
+        let rules = [
+            ("output", Rule::of([is_known], chosen)),
+            (
+                "translated",
+                Rule::of([is_new, Condition::LocalSource(Match::IsNot)], Verdict::Reject),
+            ),
+            ("translated", Rule::of([], Verdict::Mark(0x4000))),
+        ];
+        let table = of_family(family, "keys");
+        Self { table, key, choice, value, elements, rules }
+    }
+
+    fn batch(&self) -> Batch {
+        let batch = Batch::of(self.table)
+            .table(None)
+            .set("known", &self.key, None)
+            .set("choices", &self.choice, Some(&self.value))
+            .interval_set("ranges", &self.key);
+        let batch = HOOKS.into_iter().fold(batch, |batch, (name, hook)| {
+            batch.chain(Chain { name, hook: Some(hook), comment: None })
+        });
+        let rules = self.rules.iter();
+        let batch = rules.fold(batch, |batch, (chain, rule)| batch.rule(chain, rule, None));
+        self.elements.iter().fold(batch, |batch, (set, element)| batch.put(set, [element]))
+    }
+
+    /// What the kernel has of it is what was put there.
+    fn is_listed(&self) {
+        let mut socket = Socket::open(Protocol::Netfilter).unwrap();
+        for (set, element) in &self.elements {
+            let read = |ListedElement { key, end, value }: ListedElement<'_>| {
+                let (end, value) = (end.map(<[u8]>::to_vec), value.map(<[u8]>::to_vec));
+                Some(Element { key: key.to_vec(), end, value })
+            };
+            let found = self.table.elements(&mut socket, set, read).unwrap();
+            assert_eq!(found.as_slice(), std::slice::from_ref(element));
+        }
+        let mut found = self.table.read(&mut socket).unwrap().unwrap().chains;
+        found.sort_by(|one, other| one.chain.cmp(&other.chain));
+        for ((name, hook), chain) in HOOKS.into_iter().zip(found) {
+            let wanted = self.rules.iter().filter(|(chain, _)| *chain == name);
+            let wanted: Vec<_> = wanted.map(|(_, rule)| Some(rule.clone())).collect();
+            assert_eq!((chain.chain.as_str(), chain.hook, chain.rules), (name, Some(hook), wanted));
+        }
+    }
+}
+
+#[test]
+fn keys_of_several_fields_are_searched_in_sets_and_maps() {
+    for (family, address, shown) in [
+        (Family::V4, vec![10, 0, 0, 1], "10.0.0.1"),
+        (Family::V6, [&[0xfd][..], &[0; 14], &[1]].concat(), "fd00::1"),
+    ] {
+        let keyed = Keyed::new(family, &address);
+        assert_eq!(commit(keyed.batch()), 0);
+        keyed.is_listed();
+        let Keyed { table, key, choice, value, elements, .. } = &keyed;
+        let text = run(Command::new("nft").args(["list", "table", family.keyword(), "keys"]));
+        for line in [
+            format!("typeof {key}"),
+            format!("typeof {choice} : {value}"),
+            format!("elements = {{ {shown} . tcp . 80 }}"),
+            format!("elements = {{ {shown} . tcp . 80 . 1 : {shown} . 80 }}"),
+            format!("{key} @known dnat {} to {choice} map @choices", family.keyword()),
+        ] {
+            assert!(text.contains(&line), "{line} is not in {text}");
+        }
+        let removed = elements
+            .iter()
+            .fold(Batch::of(*table), |batch, (set, element)| batch.remove(set, [element]));
+        assert_eq!(commit(removed.delete_table()), 0);
     }
 }

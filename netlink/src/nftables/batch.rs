@@ -4,9 +4,10 @@ use std::io;
 
 use nix::libc::{
     NF_INET_FORWARD, NF_INET_LOCAL_IN, NF_INET_LOCAL_OUT, NF_INET_POST_ROUTING,
-    NF_INET_PRE_ROUTING, NF_IP_PRI_FILTER, NF_IP_PRI_NAT_SRC, NF_IP_PRI_RAW, NFNL_MSG_BATCH_BEGIN,
-    NFNL_MSG_BATCH_END, NFNL_SUBSYS_NFTABLES, NFT_MSG_DELCHAIN, NFT_MSG_DELRULE, NFT_MSG_DELTABLE,
-    NFT_MSG_NEWCHAIN, NFT_MSG_NEWRULE, NFT_MSG_NEWTABLE, NLM_F_APPEND, NLM_F_CREATE,
+    NF_INET_PRE_ROUTING, NF_IP_PRI_FILTER, NF_IP_PRI_NAT_DST, NF_IP_PRI_NAT_SRC, NF_IP_PRI_RAW,
+    NFNL_MSG_BATCH_BEGIN, NFNL_MSG_BATCH_END, NFNL_SUBSYS_NFTABLES, NFT_MSG_DELCHAIN,
+    NFT_MSG_DELRULE, NFT_MSG_DELTABLE, NFT_MSG_NEWCHAIN, NFT_MSG_NEWRULE, NFT_MSG_NEWTABLE,
+    NLM_F_APPEND, NLM_F_CREATE,
 };
 
 use super::family::{Table, TableFamily};
@@ -40,6 +41,18 @@ pub enum Hook {
     RawPrerouting,
     /// Where the host's own packets leave, before connections are tracked.
     RawOutput,
+    /// In front of the translation of destinations of incoming packets.
+    Untranslated,
+    /// In front of that of the host's own packets.
+    OutputUntranslated,
+    /// Where the destinations of incoming packets are translated.
+    EarlyDestinationNat,
+    /// Where the destinations of the host's own packets are translated.
+    EarlyOutputNat,
+    /// Behind the translation of destinations of incoming packets.
+    Translated,
+    /// Behind that of the host's own packets.
+    OutputTranslated,
     /// Where packets for the host itself are let in or not.
     Input,
     /// Where sources are translated first: only the first translation of a connection counts.
@@ -52,6 +65,9 @@ pub enum Hook {
 
 /// Of the netfilter header in front of the attributes, in bytes.
 pub(super) const HEADER: usize = 4;
+
+/// In front of other programs that translate destinations: only the first translation counts.
+const EARLY_NAT_DST: i32 = NF_IP_PRI_NAT_DST - 1;
 
 /// The longest comment that `nft(8)` accepts, in bytes.
 const LONGEST_COMMENT: usize = 128;
@@ -161,9 +177,15 @@ impl Batch {
 }
 
 impl Hook {
-    pub(super) const ALL: [Self; 6] = [
+    pub(super) const ALL: [Self; 12] = [
         Self::RawPrerouting,
         Self::RawOutput,
+        Self::Untranslated,
+        Self::OutputUntranslated,
+        Self::EarlyDestinationNat,
+        Self::EarlyOutputNat,
+        Self::Translated,
+        Self::OutputTranslated,
         Self::Input,
         Self::EarlySourceNat,
         Self::SourceNat,
@@ -175,6 +197,12 @@ impl Hook {
         let (number, priority, kind_of_chain) = match self {
             Self::RawPrerouting => (NF_INET_PRE_ROUTING, NF_IP_PRI_RAW, "filter"),
             Self::RawOutput => (NF_INET_LOCAL_OUT, NF_IP_PRI_RAW, "filter"),
+            Self::Untranslated => (NF_INET_PRE_ROUTING, EARLY_NAT_DST - 10, "filter"),
+            Self::OutputUntranslated => (NF_INET_LOCAL_OUT, EARLY_NAT_DST - 10, "filter"),
+            Self::EarlyDestinationNat => (NF_INET_PRE_ROUTING, EARLY_NAT_DST, "nat"),
+            Self::EarlyOutputNat => (NF_INET_LOCAL_OUT, EARLY_NAT_DST, "nat"),
+            Self::Translated => (NF_INET_PRE_ROUTING, NF_IP_PRI_NAT_DST + 10, "filter"),
+            Self::OutputTranslated => (NF_INET_LOCAL_OUT, NF_IP_PRI_NAT_DST + 10, "filter"),
             Self::Input => (NF_INET_LOCAL_IN, NF_IP_PRI_FILTER, "filter"),
             Self::EarlySourceNat => (NF_INET_POST_ROUTING, NF_IP_PRI_NAT_SRC - 1, "nat"),
             Self::SourceNat => (NF_INET_POST_ROUTING, NF_IP_PRI_NAT_SRC, "nat"),

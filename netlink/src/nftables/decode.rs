@@ -8,16 +8,19 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 use nix::libc::{
     NF_ACCEPT, NF_DROP, NFT_CMP_EQ, NFT_CMP_NEQ, NFT_GOTO, NFT_JUMP, NFT_LOOKUP_F_INV,
-    NFT_META_IIFNAME, NFT_META_L4PROTO, NFT_META_MARK, NFT_META_OIFNAME, NFT_NAT_SNAT,
-    NFT_PAYLOAD_NETWORK_HEADER, NFT_PAYLOAD_TRANSPORT_HEADER, NFT_REG_1, NFT_RETURN,
+    NFT_META_IIFNAME, NFT_META_L4PROTO, NFT_META_MARK, NFT_META_OIFNAME, NFT_NAT_DNAT,
+    NFT_NAT_SNAT, NFT_NG_RANDOM, NFT_PAYLOAD_NETWORK_HEADER, NFT_PAYLOAD_TRANSPORT_HEADER,
+    NFT_REG_1, NFT_RETURN,
 };
 
 use super::expression::{
-    BACK_BY_INPUT, MAP_ADDRESSES, MISSING, PORT, PRESENT, ROUTE_DEVICE, UDP, VNI, register,
+    BACK_BY_INPUT, KIND_OF_SOURCE, LOCAL, MAP_ADDRESSES, MAP_PORTS, MISSING, PORT, PRESENT,
+    ROUTE_DEVICE, UDP, VNI, port_register, port_unreachable, register, register_at,
 };
 use super::family::TableFamily;
+use super::key::{Field, Key, Side};
 use super::nfta;
-use super::rule::{Condition, Match, Ports, Rule, Side, Verdict};
+use super::rule::{Condition, Match, Ports, Rule, Tracking, Verdict};
 use crate::Family;
 use crate::attributes::{Attributes, ip};
 use crate::message::octets;
@@ -38,10 +41,20 @@ enum Step<'a> {
     /// The first bytes of the address: this many.
     LoadAddress(Side, usize),
     LoadValue(IpAddr),
+    /// A field of a key, and the register behind the first one that it is loaded into.
+    LoadField(Field, u32),
+    LoadTracking(u32),
+    LoadKindOfSource,
     Mask(&'a [u8]),
+    /// Only the bits of the first stay; then those of the second change.
+    Combine(&'a [u8], &'a [u8]),
     Compare(Match, &'a [u8]),
     /// In the set of this name.
     LookUp(Match, &'a str),
+    /// Loads what the map of this name has for the key.
+    Map(&'a str),
+    /// The destination becomes what a map has.
+    DestinationNat,
     /// The source becomes the value that was loaded.
     SourceNat(Ports),
     End(Verdict),
@@ -61,6 +74,15 @@ pub(super) fn rule<'a>(
     let (conditions, rest) = leading_conditions(&steps, family);
     let verdict = match rest {
         [Step::LoadMark, Step::Mask(kept), Step::StoreMark] => Verdict::Unmark(!mark(kept)?),
+        [Step::LoadMark, Step::Combine(kept, set), Step::StoreMark] => {
+            Verdict::Mark(mark(set).filter(|set| mark(kept) == Some(!set))?)
+        }
+        [Step::LoadAddress(..), ..] => match key(rest, family)? {
+            (key, [Step::Map(map), Step::DestinationNat]) => {
+                Verdict::DestinationNat(key, (*map).to_owned())
+            }
+            _ => return None,
+        },
         [Step::LoadValue(to), Step::SourceNat(ports)] => {
             Verdict::SourceNat { to: *to, ports: *ports }
         }
@@ -144,6 +166,25 @@ fn condition<'a, 'b>(steps: &'b [Step<'a>], family: Family) -> Option<(Condition
             let set = is_whole.then(|| (*set).to_owned())?;
             (Condition::AddressIn(*side, *test, set, family), rest)
         }
+        [Step::LoadAddress(..), Step::LoadField(..), ..] => match key(steps, family)? {
+            (key, [Step::LookUp(test, set), rest @ ..]) => {
+                (Condition::KeyIn(key, *test, (*set).to_owned()), rest)
+            }
+            _ => return None,
+        },
+        [Step::LoadKindOfSource, Step::Compare(test, kind), rest @ ..] if **kind == LOCAL => {
+            (Condition::LocalSource(*test), rest)
+        }
+        [
+            Step::LoadTracking(asked),
+            Step::Mask(bits),
+            Step::Compare(Match::IsNot, none),
+            rest @ ..,
+        ] if none.iter().all(|byte| *byte == 0) => {
+            let is_asked = |kind: &Tracking| Some(kind.bits().1) == mark(bits);
+            let kinds = Tracking::ALL.into_iter().filter(|kind| kind.bits().0 == *asked);
+            (Condition::Connection(kinds.into_iter().find(is_asked)?), rest)
+        }
         [Step::LoadProtocol, Step::LookUp(test, set), rest @ ..] => {
             (Condition::ProtocolIn(*test, (*set).to_owned()), rest)
         }
@@ -155,6 +196,20 @@ fn condition<'a, 'b>(steps: &'b [Step<'a>], family: Family) -> Option<(Condition
         }
         steps => return of_tunnel(steps),
     })
+}
+
+/// The key that the first steps load, and the steps behind them.
+fn key<'a, 'b>(steps: &'b [Step<'a>], family: Family) -> Option<(Key, &'b [Step<'a>])> {
+    let [Step::LoadAddress(side, length), rest @ ..] = steps else { return None };
+    let is_whole = u32::try_from(*length).ok()? == side.in_header(family).1;
+    let mut key = is_whole.then(|| Key::of(family, [Field::Address(*side)]))?;
+    let mut rest = rest;
+    while let [Step::LoadField(field, into), behind @ ..] = rest {
+        key = (register_at(key.registers()) == *into).then_some(key)?;
+        key.fields.push(*field);
+        rest = behind;
+    }
+    Some((key, rest))
 }
 
 /// The name of a link, with the zeros behind it.
@@ -198,7 +253,13 @@ fn mark(bytes: &[u8]) -> Option<u32> {
 fn step(element: &[u8], family: Family) -> Option<Step<'_>> {
     let element = Attributes::of(element);
     let data = element.nested(nfta::EXPR_DATA).unwrap_or_default();
-    match element.text(nfta::EXPR_NAME)? {
+    let name = element.text(nfta::EXPR_NAME)?;
+    let first = Some(register(NFT_REG_1));
+    match name {
+        "numgen" => random(data),
+        "meta" | "payload" if loaded_into(name, data).is_some_and(|into| Some(into) != first) => {
+            later_field(name, data, family)
+        }
         "meta" => match data.be32(nfta::META_KEY)?.cast_signed() {
             NFT_META_MARK if data.get(nfta::META_SREG).is_some() => Some(Step::StoreMark),
             NFT_META_MARK => Some(Step::LoadMark),
@@ -210,21 +271,19 @@ fn step(element: &[u8], family: Family) -> Option<Step<'_>> {
         "payload" => address(data, family).or_else(|| field(data)),
         "fib" => {
             let asked = (data.be32(nfta::FIB_RESULT)?, data.be32(nfta::FIB_FLAGS)?);
-            (asked == (ROUTE_DEVICE, BACK_BY_INPUT)).then_some(Step::LoadRouted)
+            match asked {
+                (ROUTE_DEVICE, BACK_BY_INPUT) => Some(Step::LoadRouted),
+                KIND_OF_SOURCE => Some(Step::LoadKindOfSource),
+                _ => None,
+            }
         }
-        "lookup" => {
-            let test = match data.be32(nfta::LOOKUP_FLAGS).unwrap_or(0).cast_signed() {
-                0 => Match::Is,
-                NFT_LOOKUP_F_INV => Match::IsNot,
-                _ => return None,
-            };
-            Some(Step::LookUp(test, data.text(nfta::LOOKUP_SET)?))
-        }
+        "lookup" => search(data),
         "notrack" => Some(Step::End(Verdict::Untrack)),
         "bitwise" => {
             let flipped = data.nested(nfta::BITWISE_XOR)?.get(nfta::DATA_VALUE)?;
             let mask = data.nested(nfta::BITWISE_MASK)?.get(nfta::DATA_VALUE)?;
-            flipped.iter().all(|byte| *byte == 0).then_some(Step::Mask(mask))
+            let is_mask = flipped.iter().all(|byte| *byte == 0);
+            Some(if is_mask { Step::Mask(mask) } else { Step::Combine(mask, flipped) })
         }
         "cmp" => {
             let value = data.nested(nfta::CMP_DATA)?.get(nfta::DATA_VALUE)?;
@@ -239,9 +298,64 @@ fn step(element: &[u8], family: Family) -> Option<Step<'_>> {
             verdict(data).map(Step::End).or_else(loaded)
         }
         "masq" => masqueraded(data).map(Verdict::Masquerade).map(Step::End),
+        "nat" if data.be32(nfta::NAT_TYPE) == Some(register(NFT_NAT_DNAT)) => {
+            is_by_map(data, family).then_some(Step::DestinationNat)
+        }
         "nat" => translated(data, family).map(Step::SourceNat),
+        "ct" => data.be32(nfta::CT_KEY).map(Step::LoadTracking),
+        "reject" => is_rejected(data, family).then_some(Step::End(Verdict::Reject)),
         _ => None,
     }
+}
+
+fn search(data: Attributes<'_>) -> Option<Step<'_>> {
+    let set = data.text(nfta::LOOKUP_SET)?;
+    if data.get(nfta::LOOKUP_DREG).is_some() {
+        return Some(Step::Map(set));
+    }
+    match data.be32(nfta::LOOKUP_FLAGS).unwrap_or(0).cast_signed() {
+        0 => Some(Step::LookUp(Match::Is, set)),
+        NFT_LOOKUP_F_INV => Some(Step::LookUp(Match::IsNot, set)),
+        _ => None,
+    }
+}
+
+/// Whether the sender is notified as [`Verdict::Reject`] notifies it.
+fn is_rejected(data: Attributes<'_>, family: Family) -> bool {
+    let answer = (data.be32(nfta::REJECT_TYPE), data.u8(nfta::REJECT_ICMP_CODE));
+    let families = [TableFamily::Only(family), TableFamily::Both].into_iter();
+    let answers = families.map(port_unreachable).map(|(kind, code)| (Some(kind), Some(code)));
+    answers.into_iter().any(|known| known == answer)
+}
+
+fn loaded_into(name: &str, data: Attributes<'_>) -> Option<u32> {
+    data.be32(if name == "meta" { nfta::META_DREG } else { nfta::PAYLOAD_DREG })
+}
+
+/// Of a key, behind the first field.
+fn later_field(name: &str, data: Attributes<'_>, family: Family) -> Option<Step<'static>> {
+    let into = loaded_into(name, data)?;
+    let field = if name == "meta" {
+        let is_protocol = data.be32(nfta::META_KEY)? == register(NFT_META_L4PROTO);
+        is_protocol.then_some(Field::Protocol)?
+    } else {
+        match address(data, family).or_else(|| field(data))? {
+            Step::LoadAddress(side, length) => {
+                let is_whole = u32::try_from(length).ok()? == side.in_header(family).1;
+                is_whole.then_some(Field::Address(side))?
+            }
+            Step::LoadPort => Field::DestinationPort,
+            _ => return None,
+        }
+    };
+    Some(Step::LoadField(field, into))
+}
+
+fn random(data: Attributes<'_>) -> Option<Step<'static>> {
+    let is_random = data.be32(nfta::NUMGEN_TYPE)? == register(NFT_NG_RANDOM);
+    let is_known = is_random && data.be32(nfta::NUMGEN_OFFSET).unwrap_or(0) == 0;
+    let field = Field::Random(data.be32(nfta::NUMGEN_MODULUS)?);
+    is_known.then_some(Step::LoadField(field, data.be32(nfta::NUMGEN_DREG)?))
 }
 
 fn address(data: Attributes<'_>, family: Family) -> Option<Step<'static>> {
@@ -301,6 +415,21 @@ fn translated(data: Attributes<'_>, family: Family) -> Option<Ports> {
     let flags = data.be32(nfta::NAT_FLAGS).unwrap_or(0) & !MAP_ADDRESSES;
     let has_address = data.be32(nfta::NAT_REG_ADDR_MIN).is_some();
     Ports::of(flags).filter(|_| is_known && has_address)
+}
+
+/// Whether an expression gives a packet of `family` the address and port that a map has.
+fn is_by_map(data: Attributes<'_>, family: Family) -> bool {
+    let (address, port) = (register(NFT_REG_1), port_register(family));
+    let is_known = data.iter().all(|(kind, _)| match kind {
+        nfta::NAT_TYPE => true,
+        nfta::NAT_FAMILY => data.be32(kind) == Some(family.protocol().into()),
+        nfta::NAT_REG_ADDR_MIN | nfta::NAT_REG_ADDR_MAX => data.be32(kind) == Some(address),
+        nfta::NAT_REG_PROTO_MIN | nfta::NAT_REG_PROTO_MAX => data.be32(kind) == Some(port),
+        nfta::NAT_FLAGS => data.be32(kind).unwrap_or(0) & !(MAP_ADDRESSES | MAP_PORTS) == 0,
+        _ => false,
+    });
+    let has = |kind| data.get(kind).is_some();
+    is_known && has(nfta::NAT_REG_ADDR_MIN) && has(nfta::NAT_REG_PROTO_MIN)
 }
 
 /// The address that an `immediate` expression loads; none for a verdict.

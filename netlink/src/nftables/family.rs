@@ -39,7 +39,7 @@ impl Family {
     }
 
     /// As netfilter numbers it.
-    pub(super) fn protocol(self) -> u8 {
+    pub(crate) fn protocol(self) -> u8 {
         TableFamily::Only(self).number()
     }
 }

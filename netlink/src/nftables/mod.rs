@@ -6,6 +6,7 @@ mod contents;
 mod decode;
 mod expression;
 mod family;
+mod key;
 mod nfta;
 mod rule;
 mod set;
@@ -14,5 +15,9 @@ pub use batch::{Batch, Chain, Hook};
 pub use chains::{FilterChain, filter_chains};
 pub use contents::{Contents, ListedRule, Rules, changed_chain, changed_table, generation};
 pub use family::{Table, TableFamily};
-pub use rule::{Condition, Match, Ports, Rule, Side, Verdict};
-pub use set::{Change, ChangedElements, ElementTimeout, MOST_ADDRESSES, changed_elements};
+pub use key::{Field, Key, Side};
+pub use rule::{Condition, Match, Ports, Rule, Tracking, Verdict};
+pub use set::{
+    Change, ChangedElements, Element, ElementTimeout, ListedElement, MOST_ADDRESSES, MOST_ELEMENTS,
+    changed_elements,
+};

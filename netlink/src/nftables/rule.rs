@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 use serde::{Deserialize, Serialize};
 
+use super::key::{Key, Side};
 use crate::Family;
 
 /// A verdict for packets that match all of these conditions.
@@ -21,6 +22,8 @@ pub enum Condition {
     Address(Side, Match, IpNetwork),
     /// An address of the packet is, or is not, in the set of this name and family.
     AddressIn(Side, Match, String, Family),
+    /// The fields of this key are, or are not, in the set of this name.
+    KeyIn(Key, Match, String),
     /// The protocol above IP is, or is not, in the set of this name.
     ProtocolIn(Match, String),
     /// The packet has, or does not have, all bits of this mark; others are ignored.
@@ -35,6 +38,10 @@ pub enum Condition {
     OutputInterface(String),
     /// It arrived on a link that has, or does not have, the route to its source.
     ReversePath(Match),
+    /// Its source is, or is not, an address of this host.
+    LocalSource(Match),
+    /// It belongs to a connection of this kind.
+    Connection(Tracking),
     /// Every packet matches. Counts packets and bytes.
     Counter,
 }
@@ -45,11 +52,13 @@ pub enum Match {
     IsNot,
 }
 
-/// Which of the two addresses in an IP header.
+/// What conntrack knows of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
-    Source,
-    Destination,
+pub enum Tracking {
+    /// This is its first packet, or no packet has been answered yet.
+    New,
+    /// Its destination was translated.
+    Translated,
 }
 
 /// What becomes of a packet at the end of a rule, or of a chain.
@@ -58,6 +67,8 @@ pub enum Verdict {
     Accept,
     /// Dropped without an error to the sender.
     Drop,
+    /// Dropped; the sender receives an ICMP message: port unreachable.
+    Reject,
     /// Evaluation of this chain ends: it continues behind the jump to it, or the policy applies.
     Return,
     /// To another chain, and back from its end.
@@ -66,6 +77,8 @@ pub enum Verdict {
     Goto(String),
     /// The connection is not tracked; evaluation continues.
     Untrack,
+    /// Sets these mark bits; evaluation continues.
+    Mark(u32),
     /// Clears these mark bits; evaluation continues.
     Unmark(u32),
     /// The source becomes the address of the interface that the packet leaves by. The kernel ends
@@ -76,6 +89,9 @@ pub enum Verdict {
         to: IpAddr,
         ports: Ports,
     },
+    /// The destination becomes the address and port that the map of this name has for the key;
+    /// evaluation continues if it has none.
+    DestinationNat(Key, String),
 }
 
 /// What becomes of source ports under a new source address.
@@ -129,6 +145,10 @@ impl fmt::Display for Condition {
             Self::AddressIn(side, test, set, family) => {
                 write!(f, "{} {} {}@{set}", family.keyword(), side.keyword(), test.operator())
             }
+            Self::KeyIn(key, test, set) => write!(f, "{key} {}@{set}", test.operator()),
+            Self::LocalSource(test) => write!(f, "fib saddr type {}local", test.operator()),
+            Self::Connection(Tracking::New) => f.write_str("ct state new"),
+            Self::Connection(Tracking::Translated) => f.write_str("ct status dnat"),
             Self::ProtocolIn(test, set) => write!(f, "meta l4proto {}@{set}", test.operator()),
             Self::Marked(Match::Is, mark) => write!(f, "meta mark & {mark:#010x} == {mark:#010x}"),
             Self::Marked(Match::IsNot, mark) => {
@@ -152,13 +172,16 @@ impl fmt::Display for Verdict {
         match self {
             Self::Accept => f.write_str("accept"),
             Self::Drop => f.write_str("drop"),
+            Self::Reject => f.write_str("reject"),
             Self::Return => f.write_str("return"),
             Self::Jump(chain) => write!(f, "jump {chain}"),
             Self::Goto(chain) => write!(f, "goto {chain}"),
             Self::Untrack => f.write_str("notrack"),
+            Self::Mark(mark) => write!(f, "meta mark set meta mark | {mark:#010x}"),
             Self::Unmark(mark) => write!(f, "meta mark set meta mark & {:#010x}", !mark),
             Self::Masquerade(ports) => write!(f, "masquerade{}", ports.option()),
             Self::SourceNat { to, ports } => write!(f, "snat to {to}{}", ports.option()),
+            Self::DestinationNat(key, map) => write!(f, "dnat to {key} map @{map}"),
         }
     }
 }
@@ -168,15 +191,6 @@ impl Match {
         match self {
             Self::Is => "",
             Self::IsNot => "!= ",
-        }
-    }
-}
-
-impl Side {
-    const fn keyword(self) -> &'static str {
-        match self {
-            Self::Source => "saddr",
-            Self::Destination => "daddr",
         }
     }
 }

@@ -1,17 +1,18 @@
-//! Sets of addresses and protocols: written, read, and what of them changes.
+//! Sets and maps: written, read, and what of them changes.
 
 use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use nix::libc::{
-    NFNL_SUBSYS_NFTABLES, NFT_MSG_DELSETELEM, NFT_MSG_GETSETELEM, NFT_MSG_NEWSET,
-    NFT_MSG_NEWSETELEM, NFT_SET_TIMEOUT, NLM_F_CREATE,
+    NFNL_SUBSYS_NFTABLES, NFT_MSG_DELSETELEM, NFT_MSG_GETSET, NFT_MSG_GETSETELEM, NFT_MSG_NEWSET,
+    NFT_MSG_NEWSETELEM, NFT_SET_INTERVAL, NFT_SET_MAP, NFT_SET_TIMEOUT, NLM_F_CREATE,
 };
 
 use super::batch::{Batch, HEADER, request};
 use super::expression::UDP;
 use super::family::{Table, TableFamily};
+use super::key::{Key, user_data};
 use super::nfta;
 use crate::Family;
 use crate::attributes::{Attributes, ip};
@@ -26,6 +27,25 @@ pub struct ElementTimeout {
     pub whole: Duration,
     /// From now on.
     pub left: Duration,
+}
+
+/// An element of a set, or of a map, as bytes in the order of its fields: each field begins at a
+/// multiple of four bytes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Element {
+    pub key: Vec<u8>,
+    /// The last key of an interval that begins with `key`.
+    pub end: Option<Vec<u8>>,
+    /// None in a set.
+    pub value: Option<Vec<u8>>,
+}
+
+/// The same, as listed.
+#[derive(Clone, Copy, Debug)]
+pub struct ListedElement<'a> {
+    pub key: &'a [u8],
+    pub end: Option<&'a [u8]>,
+    pub value: Option<&'a [u8]>,
 }
 
 /// Some elements of a set, as the kernel notifies of their change.
@@ -50,6 +70,12 @@ pub enum Change {
 /// The number of addresses of either family that fit into one message.
 pub const MOST_ADDRESSES: usize = 1000;
 
+/// `NFT_SET_CONCAT` of `linux/netfilter/nf_tables.h`: each field is an interval of its own.
+const CONCATENATED: i32 = 1 << 7;
+
+/// The number of elements with values, of either family, that fit into one message.
+pub const MOST_ELEMENTS: usize = 600;
+
 /// How `nft(8)` numbers the type of protocols above IP, and their length in bytes.
 const PROTOCOL: (u32, u32) = (12, 1);
 
@@ -67,17 +93,59 @@ impl Batch {
         self.set_of(name, PROTOCOL, NFT_SET_TIMEOUT.cast_unsigned())
     }
 
-    fn set_of(self, name: &str, (kind, length): (u32, u32), flags: u32) -> Self {
+    /// There is this set from now on; a map, if it has values.
+    pub fn set(self, name: &str, key: &Key, value: Option<&Key>) -> Self {
+        let flags = value.map_or(0, |_| NFT_SET_MAP.cast_unsigned());
         let set = self
-            .request(NFT_MSG_NEWSET, NLM_F_CREATE)
+            .new_set(name, (key.kind(), key.length()), flags)
+            .with(value, |set, value| {
+                set.be32(nfta::SET_DATA_TYPE, value.kind()).be32(nfta::SET_DATA_LEN, value.length())
+            })
+            .bytes(nfta::SET_USERDATA, &user_data(key, value));
+        self.and(set)
+    }
+
+    /// There is this set of intervals from now on.
+    pub fn interval_set(self, name: &str, key: &Key) -> Self {
+        let flags = (NFT_SET_INTERVAL | CONCATENATED).cast_unsigned();
+        let set = self
+            .new_set(name, (key.kind(), key.length()), flags)
+            .nest(nfta::SET_DESC, |desc| {
+                desc.nest(nfta::SET_DESC_CONCAT, |list| {
+                    key.lengths().fold(list, |list, length| {
+                        list.nest(nfta::LIST_ELEM, |field| field.be32(nfta::SET_FIELD_LEN, length))
+                    })
+                })
+            })
+            .bytes(nfta::SET_USERDATA, &user_data(key, None));
+        self.and(set)
+    }
+
+    /// These elements are in the set or map `name` from now on; refused if it has another value for
+    /// one of the keys. At most [`MOST_ELEMENTS`].
+    pub fn put<'a>(self, name: &str, all: impl IntoIterator<Item = &'a Element>) -> Self {
+        self.elements(NFT_MSG_NEWSETELEM, NLM_F_CREATE, name, |list| pairs(list, all))
+    }
+
+    /// The reverse of [`Self::put`]; refused if one of them is not there.
+    pub fn remove<'a>(self, name: &str, all: impl IntoIterator<Item = &'a Element>) -> Self {
+        self.elements(NFT_MSG_DELSETELEM, 0, name, |list| pairs(list, all))
+    }
+
+    fn set_of(self, name: &str, key: (u32, u32), flags: u32) -> Self {
+        let set = self.new_set(name, key, flags);
+        self.and(set)
+    }
+
+    fn new_set(&self, name: &str, (kind, length): (u32, u32), flags: u32) -> Message {
+        self.request(NFT_MSG_NEWSET, NLM_F_CREATE)
             .text(nfta::SET_TABLE, self.table_name())
             .text(nfta::SET_NAME, name)
             .be32(nfta::SET_FLAGS, flags)
             .be32(nfta::SET_KEY_TYPE, kind)
             .be32(nfta::SET_KEY_LEN, length)
             // The kernel requires a number for each set of a batch, but uses their names.
-            .be32(nfta::SET_ID, 1);
-        self.and(set)
+            .be32(nfta::SET_ID, 1)
     }
 
     /// `addresses`, at most [`MOST_ADDRESSES`], are in the set `name` of their family from now on.
@@ -128,6 +196,34 @@ impl Table<'_> {
     pub fn addresses(self, socket: &mut Socket, set: &str) -> io::Result<Vec<IpAddr>> {
         let read = |frame: &Frame<'_>| Some(keys(frame.attributes(HEADER)?).collect::<Vec<_>>());
         Ok(socket.list(&self.listing(set), read)?.concat())
+    }
+
+    /// The names of its sets and maps; none if there is no such table.
+    pub fn sets(self, socket: &mut Socket) -> io::Result<Vec<String>> {
+        let question = request(self.family, NFT_MSG_GETSET, 0).text(nfta::SET_TABLE, self.name);
+        socket.list(&question, |frame| {
+            let all = frame.attributes(HEADER)?;
+            let is_asked_for = all.text(nfta::SET_TABLE) == Some(self.name);
+            is_asked_for.then(|| all.text(nfta::SET_NAME).map(str::to_owned)).flatten()
+        })
+    }
+
+    /// What `read` understands of the elements of a set or map; none if there is no such set.
+    pub fn elements<T>(
+        self,
+        socket: &mut Socket,
+        set: &str,
+        read: impl Fn(ListedElement<'_>) -> Option<T>,
+    ) -> io::Result<Vec<T>> {
+        let all = |frame: &Frame<'_>| {
+            let found = elements(frame.attributes(HEADER)?).filter_map(|(element, key)| {
+                let data = |kind| element.nested(kind)?.get(nfta::DATA_VALUE);
+                let (end, value) = (data(nfta::SET_ELEM_KEY_END), data(nfta::SET_ELEM_DATA));
+                read(ListedElement { key, end, value })
+            });
+            Some(found.collect::<Vec<_>>())
+        };
+        Ok(socket.list(&self.listing(set), all)?.into_iter().flatten().collect())
     }
 
     /// How long UDP stays in a set of protocols; none if it is not there, or stays for ever.
@@ -183,6 +279,19 @@ fn timeout_of_udp(all: Attributes<'_>) -> Option<ElementTimeout> {
 
 fn hosts(list: Message, addresses: impl IntoIterator<Item = IpAddr>) -> Message {
     addresses.into_iter().fold(list, |list, address| element(list, &octets(address), None))
+}
+
+fn pairs<'a>(list: Message, all: impl IntoIterator<Item = &'a Element>) -> Message {
+    all.into_iter().fold(list, |list, Element { key, end, value }| {
+        list.nest(nfta::LIST_ELEM, |element| {
+            let data = |element: Message, kind, bytes: &Vec<u8>| {
+                element.nest(kind, |data| data.bytes(nfta::DATA_VALUE, bytes))
+            };
+            data(element, nfta::SET_ELEM_KEY, key)
+                .with(end.as_ref(), |element, end| data(element, nfta::SET_ELEM_KEY_END, end))
+                .with(value.as_ref(), |element, value| data(element, nfta::SET_ELEM_DATA, value))
+        })
+    })
 }
 
 fn element(list: Message, key: &[u8], timeout: Option<Duration>) -> Message {

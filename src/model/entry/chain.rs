@@ -209,16 +209,20 @@ impl fmt::Display for Specification<'_> {
         }
         match &self.rule.verdict {
             Verdict::Drop => f.write_str("-j DROP"),
+            Verdict::Reject => f.write_str("-j REJECT"),
             Verdict::Untrack => f.write_str("-j NOTRACK"),
             Verdict::Accept => f.write_str("-j ACCEPT"),
             Verdict::Return => f.write_str("-j RETURN"),
             Verdict::Jump(chain) => write!(f, "-j {chain}"),
             Verdict::Goto(chain) => write!(f, "-g {chain}"),
+            Verdict::Mark(mark) => write!(f, "-j MARK --set-xmark {mark:#x}/{mark:#x}"),
             Verdict::Unmark(mark) => write!(f, "-j MARK --set-xmark 0x0/{mark:#x}"),
             Verdict::Masquerade(ports) => write!(f, "-j MASQUERADE{}", chosen(*ports)),
             Verdict::SourceNat { to, ports } => {
                 write!(f, "-j SNAT --to-source {to}{}", chosen(*ports))
             }
+            // Only nftables has maps.
+            Verdict::DestinationNat(..) => f.write_str("-j DNAT"),
         }
     }
 }

@@ -118,6 +118,12 @@ pub(crate) const fn nft_chain(hook: Hook) -> [&'static str; 2] {
     match hook {
         Hook::RawPrerouting => ["prerouting", "filter hook prerouting priority raw"],
         Hook::RawOutput => ["output", "filter hook output priority raw"],
+        Hook::Untranslated => ["untranslated", "filter hook prerouting priority dstnat - 11"],
+        Hook::OutputUntranslated => ["own-untranslated", "filter hook output priority dstnat - 11"],
+        Hook::EarlyDestinationNat => ["destination", "nat hook prerouting priority dstnat - 1"],
+        Hook::EarlyOutputNat => ["own-destination", "nat hook output priority dstnat - 1"],
+        Hook::Translated => ["translated", "filter hook prerouting priority dstnat + 10"],
+        Hook::OutputTranslated => ["own-translated", "filter hook output priority dstnat + 10"],
         Hook::Input => ["input", "filter hook input priority filter"],
         Hook::EarlySourceNat => ["fixed-source", "nat hook postrouting priority srcnat - 1"],
         Hook::SourceNat => ["postrouting", "nat hook postrouting priority srcnat"],

@@ -155,6 +155,7 @@ fn outcome(
     for rule in chain.rules.iter().filter(|rule| matches(rule, traffic)) {
         match &rule.verdict {
             end @ (Verdict::Accept | Verdict::Drop) => return Some(end.clone()),
+            Verdict::Reject => return Some(Verdict::Drop),
             Verdict::Return => break,
             Verdict::Jump(name) => match follow(name) {
                 None => {}
@@ -163,7 +164,9 @@ fn outcome(
             Verdict::Goto(name) => return follow(name).or_else(|| chain.policy.clone()),
             // The packet goes on.
             Verdict::Untrack
+            | Verdict::Mark(_)
             | Verdict::Unmark(_)
+            | Verdict::DestinationNat(..)
             | Verdict::Masquerade(_)
             | Verdict::SourceNat { .. } => {}
         }

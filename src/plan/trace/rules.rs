@@ -39,8 +39,9 @@ pub(super) type Decision<'a> = Option<&'a Rule>;
 
 impl<'a> RuleChain<'a> {
     pub(super) fn decide(&self, header: &Header<'_>, actual: &KernelState) -> Decision<'a> {
-        let is_final =
-            |rule: &&Rule| !matches!(rule.verdict, Verdict::Untrack | Verdict::Unmark(_));
+        let is_final = |rule: &&Rule| {
+            !matches!(rule.verdict, Verdict::Untrack | Verdict::Mark(_) | Verdict::Unmark(_))
+        };
         self.rules.iter().filter(is_final).find(|rule| {
             rule.conditions.iter().all(|condition| self.matches(condition, header, actual))
         })
@@ -72,7 +73,10 @@ impl<'a> RuleChain<'a> {
                 (header.arrival.is_some_and(|arrival| arrival.link.as_str() == name), Match::Is)
             }
             // No packet is asked about that has such a rule before it.
-            Condition::OutputInterface(_) => (false, Match::Is),
+            Condition::OutputInterface(_)
+            | Condition::KeyIn(_, _, _)
+            | Condition::LocalSource(_)
+            | Condition::Connection(_) => (false, Match::Is),
             Condition::ReversePath(test) => {
                 let is_back = |arrival: Arrival<'_>| arrival.back == Some(arrival.link);
                 (header.arrival.is_some_and(is_back), *test)

@@ -26,6 +26,19 @@ fn test() -> impl Strategy<Value = Match> {
     prop_oneof![Just(Match::Is), Just(Match::IsNot)]
 }
 
+fn key(family: Family) -> impl Strategy<Value = Key> {
+    let side = || prop_oneof![Just(Side::Source), Just(Side::Destination)];
+    let later = prop_oneof![
+        side().prop_map(Field::Address),
+        Just(Field::Protocol),
+        Just(Field::DestinationPort),
+        any::<u32>().prop_map(Field::Random),
+    ];
+    (side(), vec(later, 1..4)).prop_map(move |(side, later)| {
+        Key::of(family, [Field::Address(side)].into_iter().chain(later))
+    })
+}
+
 fn condition(family: Family) -> impl Strategy<Value = Condition> {
     let side = || prop_oneof![Just(Side::Source), Just(Side::Destination)];
     let set = || "[a-z]{1,9}";
@@ -41,6 +54,10 @@ fn condition(family: Family) -> impl Strategy<Value = Condition> {
         "[a-z0-9.]{1,15}".prop_map(Condition::InputInterface),
         "[a-z0-9.]{1,15}".prop_map(Condition::OutputInterface),
         test().prop_map(Condition::ReversePath),
+        test().prop_map(Condition::LocalSource),
+        (key(family), test(), set()).prop_map(|(key, test, set)| Condition::KeyIn(key, test, set)),
+        prop_oneof![Just(Tracking::New), Just(Tracking::Translated)]
+            .prop_map(Condition::Connection),
     ]
 }
 
@@ -50,9 +67,12 @@ fn verdict(family: Family) -> impl Strategy<Value = Verdict> {
     prop_oneof![
         Just(Verdict::Accept),
         Just(Verdict::Drop),
+        Just(Verdict::Reject),
         Just(Verdict::Untrack),
         Just(Verdict::Return),
         any::<u32>().prop_map(Verdict::Unmark),
+        (1..=u32::MAX).prop_map(Verdict::Mark),
+        (key(family), "[a-z]{1,9}").prop_map(|(key, map)| Verdict::DestinationNat(key, map)),
         ports().prop_map(Verdict::Masquerade),
         (address, ports()).prop_map(|(to, ports)| Verdict::SourceNat { to, ports }),
         "[a-z]{1,9}".prop_map(Verdict::Jump),

@@ -1,0 +1,292 @@
+//! All services and their endpoints, and what this node programs for them.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::iter;
+use std::mem;
+use std::net::IpAddr;
+
+use tweed_netlink::Family;
+
+use crate::endpoints::{self, Chosen, Slice};
+use crate::service::{Reach, Service, ServiceName};
+use crate::state::{Element, Endpoint, Entry, Flag, Frontend, List, Slots, State};
+
+/// The view of the cluster. A change costs as much as the service has frontends and endpoints.
+#[derive(Debug, Default)]
+pub struct Cluster {
+    addresses: NodeAddresses,
+    services: HashMap<ServiceName, Service>,
+    /// By service, and by their own names.
+    slices: HashMap<ServiceName, BTreeMap<String, Slice>>,
+    /// Which services have a frontend; the first of them gets it.
+    claims: HashMap<Frontend, BTreeSet<Claim>>,
+    /// The elements that a frontend needs and that belong to several.
+    needs: HashMap<Frontend, Vec<Element>>,
+    /// How many frontends need an element.
+    uses: HashMap<Element, usize>,
+    desired: State,
+    changed: BTreeSet<Frontend>,
+}
+
+/// The addresses of this node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeAddresses {
+    /// The first of each family.
+    pub primary: Vec<IpAddr>,
+    /// Those that have node ports.
+    pub for_node_ports: Vec<IpAddr>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Claim {
+    reach: Reach,
+    service: ServiceName,
+    /// The index of the port.
+    port: usize,
+}
+
+/// What changed in [`State`].
+#[derive(Debug, Default)]
+pub struct Changed {
+    pub frontends: Vec<Frontend>,
+    pub shared: BTreeSet<Element>,
+}
+
+impl Cluster {
+    pub fn new(addresses: NodeAddresses) -> Self {
+        Self { addresses, ..Self::default() }
+    }
+
+    /// `actual`: what the sets hold. Endpoints keep their indexes, so that a restart changes nothing.
+    pub fn adopt(addresses: NodeAddresses, actual: State) -> Self {
+        let changed = actual.frontends.keys().copied().collect();
+        let desired = State { frontends: actual.frontends, ..State::default() };
+        Self { addresses, desired, changed, ..Self::default() }
+    }
+
+    /// None if there is no such service any more.
+    pub fn set_service(&mut self, name: &ServiceName, service: Option<Service>) {
+        if self.services.get(name) == service.as_ref() {
+            return;
+        }
+        self.claim(name, |claims, claim| claims.remove(&claim));
+        match service {
+            Some(service) => self.services.insert(name.clone(), service),
+            None => self.services.remove(name),
+        };
+        self.claim(name, BTreeSet::insert);
+    }
+
+    /// None if there is no such slice any more.
+    pub fn set_slice(&mut self, service: &ServiceName, name: &str, slice: Option<Slice>) {
+        let slices = self.slices.entry(service.clone()).or_default();
+        if slices.get(name) == slice.as_ref() {
+            return;
+        }
+        match slice {
+            Some(slice) => slices.insert(name.to_owned(), slice),
+            None => slices.remove(name),
+        };
+        if slices.is_empty() {
+            self.slices.remove(service);
+        }
+        self.claim(service, |_, _| false);
+    }
+
+    /// What is to be programmed, as of the last [`Self::revise`].
+    pub const fn desired(&self) -> &State {
+        &self.desired
+    }
+
+    /// Services and frontends that are not programmed as their objects ask for it.
+    pub fn warnings(&self) -> Vec<String> {
+        let of_services = self.services.iter().flat_map(|(name, service)| {
+            service.warnings.iter().map(move |warning| format!("Service {name}: {warning}"))
+        });
+        let conflicts = self.claims.iter().flat_map(|(frontend, claims)| {
+            let owner = claims.first();
+            let others = claims.iter().skip(1).map(|claim| &claim.service).collect::<BTreeSet<_>>();
+            let refused = others.into_iter().filter_map(move |other| {
+                let owner = owner.map(|claim| &claim.service).filter(|owner| *owner != other)?;
+                Some(format!("Service {other}: {frontend} belongs to Service {owner}"))
+            });
+            refused.collect::<Vec<_>>()
+        });
+        let mut warnings: Vec<String> = of_services.chain(conflicts).collect();
+        warnings.sort();
+        warnings
+    }
+
+    /// Plans what changed since the last time.
+    pub fn revise(&mut self) -> Changed {
+        let mut changed = Changed::default();
+        for frontend in mem::take(&mut self.changed) {
+            let (entry, needs) = self.plan(frontend).unzip();
+            if self.desired.frontends.get(&frontend) != entry.as_ref() {
+                changed.frontends.push(frontend);
+            }
+            match entry {
+                Some(entry) => self.desired.frontends.insert(frontend, entry),
+                None => self.desired.frontends.remove(&frontend),
+            };
+            let needs: Vec<Element> = needs.unwrap_or_default();
+            // What both have is not removed in between.
+            for element in &needs {
+                self.add_use(*element, &mut changed);
+            }
+            let before = if needs.is_empty() {
+                self.needs.remove(&frontend)
+            } else {
+                self.needs.insert(frontend, needs)
+            };
+            for element in before.unwrap_or_default() {
+                self.remove_use(element, &mut changed);
+            }
+        }
+        changed
+    }
+
+    /// What is programmed for a frontend, and what it needs of the elements that belong to several;
+    /// none if no service has it.
+    fn plan(&self, frontend: Frontend) -> Option<(Entry, Vec<Element>)> {
+        let Claim { reach, service, port } = self.claims.get(&frontend)?.first()?;
+        let slices = self.slices.get(service).into_iter().flat_map(BTreeMap::values);
+        let service = self.services.get(service)?;
+        let (port, family) = (service.ports.get(*port)?, Family::of(frontend.address));
+        let chosen = endpoints::choose(slices, service, port, family);
+        let have = self.desired.frontends.get(&frontend);
+        let mut entry = program(have, &chosen, *reach, service.is_local(*reach));
+        let mut own = self.addresses.primary.iter().filter(|one| Family::of(**one) == family);
+        let clients = service.clients(&frontend, *reach, own.next().copied());
+        if let Some(clients) = clients.filter(|_| chosen.has_any) {
+            entry.flags.insert(Flag::Restricted);
+            entry.clients = clients;
+        }
+        let cluster_ip = Element::ClusterIp(frontend.address);
+        let cluster_ip = (*reach == Reach::ClusterIp).then_some(cluster_ip);
+        let here = chosen.here.into_iter();
+        let hairpins = here.map(|one| Element::Hairpin(frontend.transport, one));
+        Some((entry, cluster_ip.into_iter().chain(hairpins).collect()))
+    }
+
+    fn add_use(&mut self, element: Element, changed: &mut Changed) {
+        let uses = self.uses.entry(element).or_default();
+        *uses += 1;
+        if *uses == 1 {
+            self.desired.shared.insert(element);
+            changed.shared.insert(element);
+        }
+    }
+
+    fn remove_use(&mut self, element: Element, changed: &mut Changed) {
+        let Some(uses) = self.uses.get_mut(&element) else { return };
+        *uses -= 1;
+        if *uses == 0 {
+            self.uses.remove(&element);
+            self.desired.shared.remove(&element);
+            changed.shared.insert(element);
+        }
+    }
+
+    /// Calls `change` with the claims of each frontend of a service, and notes that it changed.
+    fn claim(&mut self, name: &ServiceName, change: impl Fn(&mut BTreeSet<Claim>, Claim) -> bool) {
+        let Some(service) = self.services.get(name) else { return };
+        for (frontend, reach, port) in service.frontends(&self.addresses.for_node_ports) {
+            let claims = self.claims.entry(frontend).or_default();
+            change(claims, Claim { reach, service: name.clone(), port });
+            if claims.is_empty() {
+                self.claims.remove(&frontend);
+            }
+            self.changed.insert(frontend);
+        }
+    }
+}
+
+/// What the sets have of a frontend with these endpoints.
+fn program(have: Option<&Entry>, chosen: &Chosen, reach: Reach, is_local: bool) -> Entry {
+    let nothing = BTreeSet::new();
+    let is_inside = reach == Reach::ClusterIp;
+    let (all, local) = match (is_inside, is_local) {
+        (_, false) => (&chosen.all, &nothing),
+        (true, true) => (&chosen.local, &nothing),
+        (false, true) => (&chosen.all, &chosen.local),
+    };
+    let is_local_only = is_local && !is_inside;
+    let is_served = !all.is_empty() || !local.is_empty();
+    let has_none = if is_local_only { local.is_empty() } else { all.is_empty() };
+    let flags = [
+        (Flag::Served, is_served),
+        (Flag::External, is_served && !is_inside && !is_local),
+        (Flag::LocalOnly, is_served && is_local_only),
+        (Flag::Refused, !chosen.has_any),
+        (Flag::Unanswered, chosen.has_any && has_none),
+    ];
+    let slots = |list| have.map(|entry| entry.list(list).slots.as_slice()).unwrap_or_default();
+    Entry {
+        all: Slots::of(arrange(slots(List::All), all)),
+        local: Slots::of(arrange(slots(List::Local), local)),
+        clients: BTreeSet::new(),
+        flags: flags.into_iter().filter(|(_, is_set)| *is_set).map(|(flag, _)| flag).collect(),
+    }
+}
+
+/// These endpoints by index. An endpoint keeps its index as long as there is no gap in front of it: a
+/// new one fills the first gap, and then the last one does.
+fn arrange(have: &[Option<Endpoint>], chosen: &BTreeSet<Endpoint>) -> Vec<Endpoint> {
+    let kept = have.iter().map(|slot| slot.filter(|endpoint| chosen.contains(endpoint)));
+    let known: BTreeSet<Endpoint> = kept.clone().flatten().collect();
+    let mut new = chosen.difference(&known).copied();
+    let mut slots: VecDeque<_> = kept.map(|slot| slot.or_else(|| new.next())).collect();
+    slots.extend(new.map(Some));
+    let mut arranged = Vec::with_capacity(chosen.len());
+    while let Some(slot) = slots.pop_front() {
+        let last = || iter::from_fn(|| slots.pop_back()).flatten().next();
+        arranged.extend(slot.or_else(last));
+    }
+    arranged
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::state::Transport;
+
+    fn service(cluster_ip: &str, external_ip: &str) -> Service {
+        let object = json!({
+            "metadata": {"namespace": "default", "name": "any"},
+            "spec": {
+                "clusterIP": cluster_ip, "externalIPs": [external_ip], "ports": [{"port": 80}]
+            },
+        });
+        Service::of(&serde_json::from_value(object).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn two_services_with_one_address_do_not_share_it() {
+        let mut cluster = Cluster::new(NodeAddresses::default());
+        let [first, second, third] =
+            ["first", "second", "third"].map(|name| ServiceName::of("default", name));
+        cluster.set_service(&third, Some(service("10.96.0.3", "10.96.0.1")));
+        cluster.set_service(&second, Some(service("10.96.0.2", "192.0.2.1")));
+        cluster.set_service(&first, Some(service("10.96.0.1", "192.0.2.1")));
+        cluster.revise();
+        assert_eq!(
+            cluster.warnings(),
+            [
+                "Service default/second: TCP 192.0.2.1:80 belongs to Service default/first",
+                "Service default/third: TCP 10.96.0.1:80 belongs to Service default/first",
+            ]
+        );
+        let cluster_ip = |address: &str| Element::ClusterIp(address.parse().unwrap());
+        assert!(cluster.desired().shared.contains(&cluster_ip("10.96.0.1")));
+        cluster.set_service(&first, None);
+        cluster.revise();
+        assert_eq!(cluster.warnings(), [] as [&str; 0]);
+        let taken =
+            Frontend { address: "10.96.0.1".parse().unwrap(), transport: Transport::Tcp, port: 80 };
+        assert!(cluster.desired().frontends.contains_key(&taken));
+        assert!(!cluster.desired().shared.contains(&cluster_ip("10.96.0.1")));
+    }
+}

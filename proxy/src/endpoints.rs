@@ -1,0 +1,146 @@
+//! `EndpointSlices`: which endpoints serve a port.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use tweed_netlink::Family;
+
+use crate::object::{EndpointConditions, EndpointSliceObject};
+use crate::service::{Service, ServiceName, ServicePort};
+use crate::state::{Endpoint, Transport};
+
+/// A part of the endpoints of a service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slice {
+    ports: Vec<(String, Transport, u16)>,
+    endpoints: Vec<Candidate>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Candidate {
+    address: IpAddr,
+    conditions: Conditions,
+    is_local: bool,
+}
+
+/// What an endpoint is able to do, the best last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Conditions {
+    Unable,
+    /// It ends, and still answers.
+    Terminating,
+    Ready,
+}
+
+/// The endpoints of a port that connections go to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Chosen {
+    /// Whichever node they are on.
+    pub all: BTreeSet<Endpoint>,
+    /// On this node, for the policy `Local`.
+    pub local: BTreeSet<Endpoint>,
+    /// Those of both that are on this node.
+    pub here: BTreeSet<Endpoint>,
+    /// Whether there is one on any node.
+    pub has_any: bool,
+}
+
+const SERVICE: &str = "kubernetes.io/service-name";
+
+impl Slice {
+    /// With the service that it belongs to; none for one without a service, or with names instead of
+    /// addresses. `node`: the name of this node.
+    pub fn of(object: &EndpointSliceObject, node: &str) -> Option<(ServiceName, Self)> {
+        let service = object.metadata.label(SERVICE).filter(|name| !name.is_empty())?;
+        let family = match object.address_type.as_str() {
+            "IPv4" => Family::V4,
+            "IPv6" => Family::V6,
+            _ => return None,
+        };
+        let ports = object.ports.iter().flatten().filter_map(|port| {
+            let transport = Transport::parse(port.protocol.as_deref().unwrap_or("TCP"))?;
+            let number = port.port.filter(|port| *port > 0)?;
+            Some((port.name.clone().unwrap_or_default(), transport, number))
+        });
+        let endpoints = object.endpoints.iter().flatten().filter_map(|endpoint| {
+            // All addresses of an endpoint lead to one pod: the first one is enough.
+            let address = endpoint.addresses.first()?.parse().ok()?;
+            (Family::of(address) == family).then(|| Candidate {
+                address,
+                conditions: Conditions::of(endpoint.conditions),
+                is_local: endpoint.node_name.as_deref() == Some(node),
+            })
+        });
+        let slice = Self { ports: ports.collect(), endpoints: endpoints.collect() };
+        Some((ServiceName::of(&object.metadata.namespace, service), slice))
+    }
+}
+
+/// Those of `slices` that serve `port` of `service` in this family: the ready ones, or, if there are
+/// none, those that end and still answer.
+pub fn choose<'a>(
+    slices: impl Iterator<Item = &'a Slice>,
+    service: &Service,
+    port: &ServicePort,
+    family: Family,
+) -> Chosen {
+    let found = merge(slices, port, family);
+    let all = best(&found, |_| true);
+    let local = best(&found, |is_local| is_local);
+    let here = all.iter().chain(&local);
+    let here = here.filter(|one| found.get(one).is_some_and(|(_, is_local)| *is_local));
+    let is_ready = |(conditions, _): &(Conditions, bool)| *conditions == Conditions::Ready;
+    let has_any = if service.uses_all() {
+        !all.is_empty() || !local.is_empty()
+    } else {
+        !local.is_empty() || found.values().any(is_ready)
+    };
+    Chosen { here: here.copied().collect(), all, local, has_any }
+}
+
+/// With their conditions, and whether they are on this node.
+fn merge<'a>(
+    slices: impl Iterator<Item = &'a Slice>,
+    port: &ServicePort,
+    family: Family,
+) -> BTreeMap<Endpoint, (Conditions, bool)> {
+    let mut found: BTreeMap<Endpoint, (Conditions, bool)> = BTreeMap::new();
+    for slice in slices {
+        let is_of_port = |(name, transport, _): &&(String, Transport, u16)| {
+            *name == port.name && *transport == port.transport
+        };
+        for (_, _, number) in slice.ports.iter().filter(is_of_port) {
+            let of_family = |one: &&Candidate| Family::of(one.address) == family;
+            for one in slice.endpoints.iter().filter(of_family) {
+                let endpoint = Endpoint { address: one.address, port: *number };
+                let known = found.entry(endpoint).or_insert((one.conditions, one.is_local));
+                // Two slices have an endpoint while it moves from one to the other.
+                *known = (known.0.max(one.conditions), known.1 || one.is_local);
+            }
+        }
+    }
+    found
+}
+
+fn best(
+    found: &BTreeMap<Endpoint, (Conditions, bool)>,
+    is_asked_for: impl Fn(bool) -> bool,
+) -> BTreeSet<Endpoint> {
+    let asked = || found.iter().filter(|(_, (_, is_local))| is_asked_for(*is_local));
+    let best = asked().map(|(_, (conditions, _))| *conditions).max();
+    let best = best.filter(|best| *best > Conditions::Unable);
+    let chosen = asked().filter(|(_, (conditions, _))| Some(*conditions) == best);
+    chosen.map(|(endpoint, _)| *endpoint).collect()
+}
+
+impl Conditions {
+    fn of(conditions: EndpointConditions) -> Self {
+        let is_ready = conditions.ready.unwrap_or(true);
+        let is_serving = conditions.serving.unwrap_or(is_ready);
+        match (is_ready, is_serving && conditions.terminating.unwrap_or(false)) {
+            (true, _) => Self::Ready,
+            (false, true) => Self::Terminating,
+            (false, false) => Self::Unable,
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! The tables in a real kernel, as `nft(8)` shows and changes them.
+#![allow(clippy::unwrap_used)]
+
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+
+use tweed_lab::Namespace;
+use tweed_netlink::nftables::generation;
+use tweed_netlink::{Protocol, Socket};
+
+const OBJECTS: &str = r#"
+{"kind": "Node", "metadata": {"name": "here"}, "status": {"addresses": [
+    {"type": "InternalIP", "address": "172.16.0.1"}, {"type": "InternalIP", "address": "fd00::1"}]}}
+{"kind": "Service", "metadata": {"namespace": "default", "name": "web"}, "spec": {
+    "clusterIPs": ["10.96.0.1", "fd96::1"], "ports": [{"port": 80, "nodePort": 30080}],
+    "externalTrafficPolicy": "Local", "loadBalancerSourceRanges": ["192.0.2.7/25", "192.0.2.0/24"]},
+    "status": {"loadBalancer": {"ingress": [{"ip": "198.51.100.1"}]}}}
+{"kind": "Service", "metadata": {"namespace": "default", "name": "empty"}, "spec": {
+    "clusterIP": "10.96.0.2", "ports": [{"port": 53, "protocol": "UDP"}]}}
+{"kind": "EndpointSlice", "addressType": "IPv4", "metadata": {"namespace": "default", "name": "web-1",
+    "labels": {"kubernetes.io/service-name": "web"}}, "ports": [{"name": "", "port": 8080}],
+    "endpoints": [{"addresses": ["10.1.0.2"], "nodeName": "here"}, {"addresses": ["10.1.1.2"]}]}
+{"kind": "EndpointSlice", "addressType": "IPv6", "metadata": {"namespace": "default", "name": "web-2",
+    "labels": {"kubernetes.io/service-name": "web"}}, "ports": [{"name": "", "port": 8080}],
+    "endpoints": [{"addresses": ["fd01::2"], "nodeName": "here"}]}
+"#;
+
+/// A network namespace that ends with the test.
+struct Host(Namespace);
+
+impl Host {
+    fn new(name: &str) -> Self {
+        Self(Namespace::create(name).unwrap())
+    }
+
+    fn call(&self, words: &[&str], input: &str) -> Output {
+        let run = || {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_tweed-proxy"));
+            command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            let mut child = command.spawn().unwrap();
+            child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+            child.wait_with_output().unwrap()
+        };
+        self.0.within(run).unwrap()
+    }
+
+    /// What `apply` prints with `options`.
+    #[track_caller]
+    fn apply(&self, objects: &str, options: &[&str]) -> String {
+        let words = ["apply", "--objects", "-", "--hostname-override", "here"];
+        let output = self.call(&[&words, options].concat(), objects);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && stderr.is_empty(), "{stderr}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn nft(&self, words: &str) -> String {
+        self.0.run("nft", &[words]).unwrap()
+    }
+
+    /// The lines that `nft(8)` lists, without the order of elements.
+    fn listed(&self) -> Vec<String> {
+        let text = self.nft("list ruleset").replace('\t', " ");
+        let mut lines: Vec<String> =
+            text.lines().map(|line| line.trim_matches([' ', ',']).to_owned()).collect();
+        lines.sort();
+        lines.iter().map(|line| line.replace("elements = { ", "").replace(" }", "")).collect()
+    }
+
+    /// Changes with each change of any table.
+    fn generation(&self) -> u32 {
+        let read = || generation(&mut Socket::open(Protocol::Netfilter).unwrap()).unwrap();
+        self.0.within(read).unwrap()
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = self.0.delete();
+    }
+}
+
+#[test]
+fn applying_the_same_objects_again_changes_nothing() {
+    let host = Host::new("proxy-again");
+    host.apply(OBJECTS, &["--cluster-cidr", "10.1.0.0/16", "--service-cidr", "10.96.0.0/12"]);
+    let (generation, listed) = (host.generation(), host.listed());
+    let options = ["--cluster-cidr", "10.1.0.0/16", "--service-cidr", "10.96.0.0/12"];
+    assert_eq!(host.apply(OBJECTS, &[&options[..], &["--dry-run"]].concat()), "");
+    host.apply(OBJECTS, &options);
+    assert_eq!(host.generation(), generation);
+    assert_eq!(host.listed(), listed);
+}
+
+#[test]
+fn what_other_programs_change_is_repaired_and_theirs_stays() {
+    let host = Host::new("proxy-repair");
+    host.nft("add table ip theirs; add chain ip theirs input");
+    host.apply(OBJECTS, &[]);
+    let listed = host.listed();
+    for damage in [
+        "delete table ip tweed-proxy",
+        "delete table ip6 tweed-proxy",
+        "flush set ip tweed-proxy frontends",
+        "flush map ip tweed-proxy endpoints",
+        "flush set ip tweed-proxy clients",
+        "flush chain ip6 tweed-proxy frontend",
+        "flush chain ip tweed-proxy prerouting",
+        "insert rule ip tweed-proxy untranslated accept",
+        "add element ip tweed-proxy refused { 10.96.0.1 . tcp . 80 }",
+        "add element ip tweed-proxy count-2 { 10.96.0.2 . udp . 53 }",
+        "add element ip tweed-proxy endpoints { 10.96.0.1 . tcp . 80 . 7 : 10.9.9.9 . 9 }",
+        "delete element ip tweed-proxy endpoints { 10.96.0.1 . tcp . 80 . 0 }; \
+         add element ip tweed-proxy endpoints { 10.96.0.1 . tcp . 80 . 0 : 10.9.9.9 . 9 }",
+        "add element ip tweed-proxy hairpins { 10.9.9.9 . 10.9.9.9 . tcp . 80 }",
+    ] {
+        host.nft(damage);
+        assert_ne!(host.listed(), listed, "{damage}");
+        host.apply(OBJECTS, &[]);
+        assert_eq!(host.listed(), listed, "{damage}");
+    }
+}
+
+#[test]
+fn cleanup_removes_both_tables_and_nothing_else() {
+    let host = Host::new("proxy-cleanup");
+    host.nft("add table ip theirs; add chain ip theirs input");
+    let listed = host.listed();
+    host.apply(OBJECTS, &[]);
+    assert_ne!(host.listed(), listed);
+    assert!(host.call(&["cleanup"], "").status.success());
+    assert_eq!(host.listed(), listed);
+    assert!(host.call(&["cleanup"], "").status.success(), "with nothing to remove");
+}
+
+#[test]
+fn a_service_without_endpoints_leaves_no_elements_behind() {
+    let host = Host::new("proxy-gone");
+    host.apply(OBJECTS, &[]);
+    host.apply("", &[]);
+    let elements = |line: &&String| line.contains(" . tcp . ") || line.contains(" . udp . ");
+    let listed = host.listed();
+    assert_eq!(listed.iter().filter(elements).collect::<Vec<_>>(), [] as [&String; 0]);
+}

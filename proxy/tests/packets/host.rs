@@ -1,0 +1,300 @@
+//! A node in a network namespace, and a router that sends packets from any address to it.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::io::{ErrorKind, Write as _};
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, getsockname, getsockopt,
+    socket, sockopt,
+};
+use tweed_lab::Namespace;
+
+pub(crate) struct Host {
+    node: Namespace,
+    router: Namespace,
+    addresses: BTreeSet<IpAddr>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Packet {
+    pub(crate) source: IpAddr,
+    pub(crate) is_udp: bool,
+    pub(crate) to: SocketAddr,
+}
+
+pub(crate) struct Client {
+    socket: UdpSocket,
+    source: SocketAddr,
+    to: SocketAddr,
+}
+
+/// A connection as the kernel tracks it.
+#[derive(Debug)]
+struct Connection {
+    source: SocketAddr,
+    destination: SocketAddr,
+    replies_from: SocketAddr,
+    replies_to: SocketAddr,
+}
+
+enum Sent {
+    Tcp(OwnedFd),
+    Udp(UdpSocket),
+}
+
+/// The MAC addresses of both.
+const NODE: &str = "02:00:00:00:00:01";
+const ROUTER: &str = "02:00:00:00:00:02";
+
+/// How long the kernel may take for what it does at once.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long an error may take from the node to the router.
+const ANSWER: Duration = Duration::from_millis(300);
+
+impl Host {
+    /// `addresses` are those of the node; packets come from `sources`.
+    pub(crate) fn new(
+        addresses: &BTreeSet<IpAddr>,
+        sources: impl IntoIterator<Item = IpAddr>,
+    ) -> Self {
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let [node, router] = ["node", "router"]
+            .map(|name| Namespace::create(&format!("packets-{name}-{number}")).unwrap());
+        let host = Self { node, router, addresses: addresses.clone() };
+        host.connect_namespaces();
+        host.add_addresses(&sources.into_iter().collect());
+        // Neither closes a connection that arrives, so that it stays in the table of the node.
+        let silent = "add table inet silent; \
+             add chain inet silent input { type filter hook input priority 0; }; \
+             add rule inet silent input tcp flags & (syn | ack) == syn drop";
+        host.router.run("nft", &[silent]).unwrap();
+        host.wait_for_link();
+        host
+    }
+
+    fn connect_namespaces(&self) {
+        let Self { node, router, .. } = self;
+        let name = node.name();
+        router
+            .ip_batch(&format!(
+                "link add eth0 address {ROUTER} type veth peer name eth0 address {NODE} netns {name}\n\
+                 link add sink type veth peer name out netns {name}\n\
+                 link set sink up\n\
+                 link set eth0 up\n\
+                 addr add 198.18.0.2/24 dev eth0\n\
+                 addr add fd18::2/64 dev eth0 nodad\n\
+                 neigh add 198.18.0.1 lladdr {NODE} dev eth0\n\
+                 neigh add fd18::1 lladdr {NODE} dev eth0\n\
+                 route add default via 198.18.0.1\n\
+                 route add ::/0 via fd18::1\n"
+            ))
+            .unwrap();
+        node.ip_batch(&format!(
+            "link set eth0 up\n\
+             addr add 198.18.0.1/24 dev eth0\n\
+             addr add fd18::1/64 dev eth0 nodad\n\
+             neigh add 198.18.0.2 lladdr {ROUTER} dev eth0\n\
+             neigh add fd18::2 lladdr {ROUTER} dev eth0\n\
+             link set out up\n\
+             addr add 198.19.0.1/24 dev out\n\
+             addr add fd19::1/64 dev out nodad\n\
+             route add default dev out\n\
+             route add ::/0 dev out\n"
+        ))
+        .unwrap();
+        for key in ["ipv4/ip_forward", "ipv6/conf/all/forwarding"] {
+            node.set_sysctl(&format!("net/{key}"), "1").unwrap();
+        }
+        for device in ["all", "eth0"] {
+            node.set_sysctl(&format!("net/ipv4/conf/{device}/rp_filter"), "0").unwrap();
+        }
+    }
+
+    /// Those of the node, and on the router the sources of packets.
+    fn add_addresses(&self, sources: &BTreeSet<IpAddr>) {
+        let Self { node, router, addresses } = self;
+        let add = |address: &IpAddr, device: &str| match address {
+            IpAddr::V4(_) => format!("addr add {address}/32 dev {device}\n"),
+            IpAddr::V6(_) => format!("addr add {address}/128 dev {device} nodad\n"),
+        };
+        let mut of_node: String = addresses.iter().map(|address| add(address, "lo")).collect();
+        let mut of_router = String::new();
+        for source in sources.difference(addresses) {
+            let router = if source.is_ipv4() { "198.18.0.2" } else { "fd18::2" };
+            of_router += &add(source, "lo");
+            let _ = writeln!(of_node, "route add {source} via {router}");
+        }
+        node.ip_batch(&of_node).unwrap();
+        router.ip_batch(&of_router).unwrap();
+    }
+
+    /// A link that has just come up may drop packets for a moment.
+    fn wait_for_link(&self) {
+        let begun = Instant::now();
+        let closed = Packet {
+            source: IpAddr::from([198, 18, 0, 2]),
+            is_udp: true,
+            to: SocketAddr::from(([198, 18, 0, 1], 9)),
+        };
+        while !is_refused(&self.router.within(|| send(closed)).unwrap().0) {
+            assert!(begun.elapsed() < PATIENCE, "the node does not answer");
+        }
+    }
+
+    /// Lets a program of the node listen, as long as the result is kept.
+    pub(crate) fn listen(&self, at: SocketAddr) -> TcpListener {
+        self.node.within(|| TcpListener::bind(at).unwrap()).unwrap()
+    }
+
+    /// Runs a program on the node; it must succeed.
+    pub(crate) fn run(&self, program: &str, words: &[&str], input: &str) {
+        let output = self.node.within(|| {
+            let mut command = Command::new(program);
+            command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            let mut child = command.spawn().unwrap();
+            child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+            child.wait_with_output().unwrap()
+        });
+        let output = output.unwrap();
+        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// Where the packet went, in the words of the recording, and whether it was masqueraded.
+    pub(crate) fn fate(&self, packet: Packet) -> (String, bool) {
+        let is_own = self.addresses.contains(&packet.source);
+        let from = if is_own { &self.node } else { &self.router };
+        let (sent, source) = from.within(|| send(packet)).unwrap();
+        // What was sent later comes later.
+        let behind: SocketAddr = match packet.source {
+            IpAddr::V4(_) => "203.0.113.77:9".parse().unwrap(),
+            IpAddr::V6(_) => "[2001:db8:ffff::77]:9".parse().unwrap(),
+        };
+        let last = Packet { source: packet.source, is_udp: true, to: behind };
+        let (_last, last_source) = from.within(|| send(last)).unwrap();
+        let begun = Instant::now();
+        while self.connection(last_source, behind).is_none() {
+            let waited = begun.elapsed();
+            assert!(waited < PATIENCE, "a packet from {last_source} to {behind} is lost");
+            thread::yield_now();
+        }
+        match self.connection(source, packet.to) {
+            Some(found) => {
+                let is_same = found.replies_from == packet.to;
+                let output = if is_same { String::new() } else { found.replies_from.to_string() };
+                (output, found.replies_to.ip() != source.ip())
+            }
+            None if is_refused(&sent) => ("REJECT".to_owned(), false),
+            None => ("DROP".to_owned(), false),
+        }
+    }
+
+    /// A client that sends packets of one connection.
+    pub(crate) fn connect(&self, packet: Packet) -> Client {
+        let (sent, source) = self.router.within(|| send(packet)).unwrap();
+        let Sent::Udp(socket) = sent else { panic!("not a connection of UDP") };
+        Client { socket, source, to: packet.to }
+    }
+
+    /// Where answers to the next packet of this client come from.
+    pub(crate) fn answering(&self, client: &Client) -> SocketAddr {
+        let begun = Instant::now();
+        loop {
+            let _ = client.socket.send(b"packet");
+            if let Some(found) = self.connection(client.source, client.to) {
+                return found.replies_from;
+            }
+            assert!(begun.elapsed() < PATIENCE, "packets of {} are lost", client.source);
+            thread::yield_now();
+        }
+    }
+
+    fn connection(&self, source: SocketAddr, destination: SocketAddr) -> Option<Connection> {
+        let read = || std::fs::read_to_string("/proc/thread-self/net/nf_conntrack").unwrap();
+        let all = self.node.within(read).unwrap();
+        all.lines()
+            .filter_map(Connection::parse)
+            .find(|one| one.source == source && one.destination == destination)
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = (self.node.delete(), self.router.delete());
+    }
+}
+
+impl Connection {
+    fn parse(line: &str) -> Option<Self> {
+        let values = |key: &str| {
+            let prefix = format!("{key}=");
+            let words = line
+                .split_whitespace()
+                .filter_map(move |word| word.strip_prefix(&prefix).map(str::to_owned));
+            words.collect::<Vec<_>>()
+        };
+        let (sources, destinations) = (values("src"), values("dst"));
+        let (from, to) = (values("sport"), values("dport"));
+        let address = |addresses: &[String], ports: &[String], index: usize| {
+            let ip: IpAddr = addresses.get(index)?.parse().ok()?;
+            Some(SocketAddr::from((ip, ports.get(index)?.parse().ok()?)))
+        };
+        Some(Self {
+            source: address(&sources, &from, 0)?,
+            destination: address(&destinations, &to, 0)?,
+            replies_from: address(&sources, &from, 1)?,
+            replies_to: address(&destinations, &to, 1)?,
+        })
+    }
+}
+
+/// The socket, and the address that it is bound to.
+fn send(packet: Packet) -> (Sent, SocketAddr) {
+    let source = SocketAddr::from((packet.source, 0));
+    if packet.is_udp {
+        let socket = UdpSocket::bind(source).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        socket.connect(packet.to).unwrap();
+        // A rule that rejects lets the call fail, too.
+        let _ = socket.send(b"packet");
+        let source = socket.local_addr().unwrap();
+        return (Sent::Udp(socket), source);
+    }
+    let family = if source.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    let socket = socket(family, SockType::Stream, SockFlag::SOCK_NONBLOCK, None).unwrap();
+    bind(socket.as_raw_fd(), &SockaddrStorage::from(source)).unwrap();
+    let _ = connect(socket.as_raw_fd(), &SockaddrStorage::from(packet.to));
+    let bound: SockaddrStorage = getsockname(socket.as_raw_fd()).unwrap();
+    let v4 = bound.as_sockaddr_in().map(|v4| SocketAddr::from((v4.ip(), v4.port())));
+    let v6 = || bound.as_sockaddr_in6().map(|v6| SocketAddr::from((v6.ip(), v6.port())));
+    (Sent::Tcp(socket), v4.or_else(v6).unwrap())
+}
+
+fn is_refused(sent: &Sent) -> bool {
+    let begun = Instant::now();
+    while begun.elapsed() < ANSWER {
+        let is_refused = match sent {
+            Sent::Tcp(socket) => {
+                let error = getsockopt(socket, sockopt::SocketError).unwrap();
+                std::io::Error::from_raw_os_error(error).kind() == ErrorKind::ConnectionRefused
+            }
+            Sent::Udp(socket) => {
+                let received = socket.recv(&mut [0; 16]);
+                received.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+            }
+        };
+        if is_refused {
+            return true;
+        }
+        thread::yield_now();
+    }
+    false
+}

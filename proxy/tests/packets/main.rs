@@ -1,0 +1,192 @@
+//! Scenarios of Services and `EndpointSlices`, with the fate of packets that kube-proxy's own tests
+//! expect. Each packet is sent for real, and the kernel's connection tracking shows what became of it.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
+#![allow(clippy::disallowed_methods, reason = "real packets take real time")]
+
+mod host;
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use host::{Host, Packet};
+
+/// One line of the recording.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Scenario {
+    test: String,
+    #[serde(rename = "nodeIPs")]
+    node_ips: Vec<IpAddr>,
+    /// Those that have node ports.
+    node_port_addresses: Vec<IpAddr>,
+    /// The networks of pods; empty if packets from pods are as all others.
+    cluster_cidr: String,
+    masquerade_all: bool,
+    #[serde(rename = "serviceCIDRs")]
+    service_cidrs: String,
+    objects: Vec<Value>,
+    packets: Vec<Expected>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Expected {
+    name: String,
+    source: IpAddr,
+    protocol: String,
+    destination: IpAddr,
+    port: u16,
+    /// `REJECT`, `DROP`, nothing if the packet goes where it was sent to, or the endpoints that it may
+    /// be sent to.
+    output: String,
+    masquerade: bool,
+}
+
+/// How often a packet is sent until each endpoint was chosen once.
+const ATTEMPTS: usize = 100;
+
+#[test]
+fn packets_go_where_kube_proxy_sends_them() {
+    let recording = include_str!("recording.jsonl");
+    let mut failed = Vec::new();
+    let mut sent = 0;
+    for line in recording.lines() {
+        let scenario: Scenario = serde_json::from_str(line).unwrap();
+        // A load balancer may give the node its address: then connections come from it, too.
+        let is_balanced = |one: &&Expected| {
+            one.source == one.destination && !scenario.node_ips.contains(&one.source)
+        };
+        let (balanced, others): (Vec<_>, Vec<_>) = scenario.packets.iter().partition(is_balanced);
+        for packets in [others, balanced] {
+            let added = packets.iter().copied().filter(is_balanced).map(|one| one.source);
+            let own: BTreeSet<IpAddr> = added.chain(scenario.node_ips.iter().copied()).collect();
+            let host = Host::new(&own, packets.iter().map(|one| one.source));
+            apply(&host, &scenario);
+            // This kernel has no SCTP.
+            for packet in packets.into_iter().filter(|one| one.protocol != "SCTP") {
+                sent += 1;
+                let to = SocketAddr::from((packet.destination, packet.port));
+                let listens = packet.output.is_empty() && own.contains(&packet.destination);
+                let _listener = listens.then(|| host.listen(to));
+                if let Err(fate) = check(&host, packet) {
+                    failed.push(format!("{}: {}: {fate}", scenario.test, packet.name));
+                }
+            }
+        }
+    }
+    assert!(sent > 150, "{sent} packets");
+    assert!(failed.is_empty(), "{} of {sent}:\n{}", failed.len(), failed.join("\n"));
+}
+
+fn apply(host: &Host, scenario: &Scenario) {
+    let node_ips = scenario.node_ips.iter();
+    let internal: Vec<Value> = node_ips
+        .map(|address| serde_json::json!({"type": "InternalIP", "address": address}))
+        .collect();
+    let node = serde_json::json!({
+        "kind": "Node", "metadata": {"name": "test-node"}, "status": {"addresses": internal}
+    });
+    let objects: Vec<String> =
+        scenario.objects.iter().chain([&node]).map(ToString::to_string).collect();
+    let of_host =
+        |address: &IpAddr| format!("{address}/{}", if address.is_ipv4() { 32 } else { 128 });
+    let addresses: Vec<String> = scenario.node_port_addresses.iter().map(of_host).collect();
+    let mut words = vec!["apply", "--objects", "-", "--hostname-override", "test-node"];
+    let addresses = addresses.join(",");
+    words.extend(["--nodeport-addresses", &addresses]);
+    if !scenario.cluster_cidr.is_empty() {
+        words.extend(["--cluster-cidr", &scenario.cluster_cidr]);
+    }
+    if !scenario.service_cidrs.is_empty() {
+        words.extend(["--service-cidr", &scenario.service_cidrs]);
+    }
+    if scenario.masquerade_all {
+        words.push("--masquerade-all");
+    }
+    host.run(env!("CARGO_BIN_EXE_tweed-proxy"), &words, &objects.join("\n"));
+}
+
+/// What became of the packet, if it is something else.
+fn check(host: &Host, expected: &Expected) -> Result<(), String> {
+    let endpoints: BTreeSet<&str> = expected.output.split(", ").collect();
+    let packet = Packet {
+        source: expected.source,
+        is_udp: expected.protocol == "UDP",
+        to: SocketAddr::from((expected.destination, expected.port)),
+    };
+    let mut seen = BTreeSet::new();
+    for _ in 0..ATTEMPTS {
+        let (output, masquerade) = host.fate(packet);
+        let is_expected = endpoints.contains(output.as_str());
+        let is_sent = !matches!(output.as_str(), "REJECT" | "DROP");
+        if !is_expected || is_sent && masquerade != expected.masquerade {
+            let Expected { output: wanted, masquerade: wants, .. } = expected;
+            return Err(format!("{output:?} {masquerade}, not {wanted:?} {wants}"));
+        }
+        seen.insert(output);
+        if seen.len() == endpoints.len() {
+            return Ok(());
+        }
+    }
+    Err(format!("only {seen:?} of {:?}", expected.output))
+}
+
+/// UDP goes on with the endpoint that the first packet of a connection went to.
+#[test]
+fn connections_of_udp_leave_an_endpoint_that_is_gone() {
+    for (to, service, endpoints) in [
+        ("10.96.0.1:53", "10.96.0.1", ["10.1.1.2", "10.1.1.3"]),
+        ("[fd96::1]:53", "fd96::1", ["fd01::2", "fd01::3"]),
+    ] {
+        let to: SocketAddr = to.parse().unwrap();
+        let host = Host::new(&BTreeSet::new(), [client(to)]);
+        let program = |objects: &[Value]| {
+            let objects: Vec<String> = objects.iter().map(ToString::to_string).collect();
+            let words = ["apply", "--objects", "-", "--hostname-override", "test-node"];
+            host.run(env!("CARGO_BIN_EXE_tweed-proxy"), &words, &objects.join("\n"));
+        };
+        let service = of_udp(service);
+        let with = |endpoints: &[&str]| program(&[service.clone(), slice_of_udp(endpoints)]);
+        let connection = host.connect(Packet { source: client(to), is_udp: true, to });
+        let answering =
+            |endpoint: &str| SocketAddr::from((endpoint.parse::<IpAddr>().unwrap(), 5353));
+        program(&[of_udp("10.96.0.99")]);
+        assert_eq!(host.answering(&connection), to);
+        with(&endpoints[..1]);
+        assert_eq!(host.answering(&connection), answering(endpoints[0]));
+        with(&endpoints);
+        assert_eq!(host.answering(&connection), answering(endpoints[0]));
+        with(&endpoints[1..]);
+        assert_eq!(host.answering(&connection), answering(endpoints[1]));
+    }
+}
+
+fn client(to: SocketAddr) -> IpAddr {
+    if to.is_ipv4() { IpAddr::from([10, 0, 0, 2]) } else { "fd00:10::2".parse().unwrap() }
+}
+
+fn of_udp(address: &str) -> Value {
+    serde_json::json!({
+        "kind": "Service",
+        "metadata": {"namespace": "kube-system", "name": "dns"},
+        "spec": {"clusterIP": address, "ports": [{"name": "dns", "port": 53, "protocol": "UDP"}]},
+    })
+}
+
+fn slice_of_udp(endpoints: &[&str]) -> Value {
+    let is_v4 = endpoints.iter().all(|endpoint| endpoint.contains('.'));
+    let all: Vec<Value> =
+        endpoints.iter().map(|endpoint| serde_json::json!({"addresses": [endpoint]})).collect();
+    serde_json::json!({
+        "kind": "EndpointSlice",
+        "addressType": if is_v4 { "IPv4" } else { "IPv6" },
+        "metadata": {
+            "namespace": "kube-system", "name": "dns-1",
+            "labels": {"kubernetes.io/service-name": "dns"}
+        },
+        "ports": [{"name": "dns", "port": 5353, "protocol": "UDP"}],
+        "endpoints": all,
+    })
+}

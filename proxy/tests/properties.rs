@@ -1,0 +1,418 @@
+//! Whatever happens to Services and `EndpointSlices`, the sets become what they are to hold, and no
+//! packet finds half of a frontend meanwhile.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::collection::{btree_map, vec};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use tweed_netlink::Family;
+use tweed_netlink::nftables::ListedElement;
+use tweed_proxy::cluster::{Cluster, NodeAddresses};
+use tweed_proxy::codec;
+use tweed_proxy::diff::{Change, Changes, diff};
+use tweed_proxy::endpoints::Slice;
+use tweed_proxy::object::Object;
+use tweed_proxy::service::{Service, ServiceName};
+use tweed_proxy::state::{Element, Entry, Flag, Frontend, List, State};
+
+const NODE: &str = "here";
+
+/// An edit of an object.
+#[derive(Clone, Debug)]
+enum Edit {
+    /// Number of the service; none removes it.
+    Service(u8, Option<ServiceEdit>),
+    /// Number of the service, and of the slice; none removes it.
+    Slice(u8, u8, Option<Vec<EndpointEdit>>),
+}
+
+#[expect(clippy::struct_excessive_bools, reason = "a Service decides about all of these")]
+#[derive(Clone, Debug, Default)]
+struct ServiceEdit {
+    is_dual: bool,
+    has_node_port: bool,
+    /// The same one for several services.
+    external_ip: Option<u8>,
+    is_local_inside: bool,
+    is_local_outside: bool,
+    is_restricted: bool,
+}
+
+#[derive(Clone, Debug)]
+struct EndpointEdit {
+    number: u8,
+    is_here: bool,
+    is_ready: bool,
+    is_terminating: bool,
+}
+
+fn service() -> impl Strategy<Value = ServiceEdit> {
+    let some = || prop::bool::weighted(0.3);
+    (some(), some(), prop::option::of(0..2_u8), some(), some(), some()).prop_map(
+        |(
+            is_dual,
+            has_node_port,
+            external_ip,
+            is_local_inside,
+            is_local_outside,
+            is_restricted,
+        )| {
+            ServiceEdit {
+                is_dual,
+                has_node_port,
+                external_ip,
+                is_local_inside,
+                is_local_outside,
+                is_restricted,
+            }
+        },
+    )
+}
+
+fn endpoints() -> impl Strategy<Value = Vec<EndpointEdit>> {
+    let conditions = (any::<bool>(), prop::bool::weighted(0.8), any::<bool>());
+    btree_map(0..12_u8, conditions, 0..8).prop_map(|all| {
+        let edit = |(number, (is_here, is_ready, is_terminating))| EndpointEdit {
+            number,
+            is_here,
+            is_ready,
+            is_terminating,
+        };
+        all.into_iter().map(edit).collect()
+    })
+}
+
+fn edit() -> impl Strategy<Value = Edit> {
+    let there = prop::option::weighted(0.85, service());
+    prop_oneof![
+        2 => (0..4_u8, there).prop_map(|(number, service)| Edit::Service(number, service)),
+        5 => (0..4_u8, 0..2_u8, prop::option::weighted(0.9, endpoints()))
+            .prop_map(|(number, slice, endpoints)| Edit::Slice(number, slice, endpoints)),
+    ]
+}
+
+fn object(value: Value) -> Object {
+    serde_json::from_value(value).unwrap()
+}
+
+fn of_service(number: u8, edit: &ServiceEdit) -> Option<Service> {
+    let policy = |is_local| if is_local { "Local" } else { "Cluster" };
+    let mut ips = vec![format!("10.96.0.{number}")];
+    ips.extend(edit.is_dual.then(|| format!("fd96::{number}")));
+    let external: Vec<String> = edit.external_ip.iter().map(|ip| format!("192.0.2.{ip}")).collect();
+    let ranges: &[&str] = if edit.is_restricted { &["10.0.0.0/8"] } else { &[] };
+    let object = object(json!({
+        "kind": "Service",
+        "metadata": {"namespace": "default", "name": format!("s{number}")},
+        "spec": {
+            "clusterIPs": ips,
+            "externalIPs": external,
+            "ports": [{"port": 80, "nodePort": u16::from(edit.has_node_port) * 30000}],
+            "internalTrafficPolicy": policy(edit.is_local_inside),
+            "externalTrafficPolicy": policy(edit.is_local_outside),
+            "loadBalancerSourceRanges": ranges,
+        },
+        "status": {"loadBalancer": {"ingress": [{"ip": format!("198.51.100.{number}")}]}},
+    }));
+    let Object::Service(service) = object else { panic!("{object:?}") };
+    Service::of(&service)
+}
+
+fn of_slice(number: u8, slice: u8, edits: &[EndpointEdit]) -> Slice {
+    let endpoint = |edit: &EndpointEdit| {
+        json!({
+            "addresses": [format!("10.1.{number}.{}", edit.number)],
+            "nodeName": if edit.is_here { NODE } else { "elsewhere" },
+            "conditions": {
+                "ready": edit.is_ready, "serving": true, "terminating": edit.is_terminating
+            },
+        })
+    };
+    let endpoints: Vec<Value> = edits.iter().map(endpoint).collect();
+    let object = object(json!({
+        "kind": "EndpointSlice",
+        "addressType": "IPv4",
+        "metadata": {
+            "namespace": "default",
+            "name": format!("s{number}-{slice}"),
+            "labels": {"kubernetes.io/service-name": format!("s{number}")},
+        },
+        "ports": [{"name": "", "port": 8080, "protocol": "TCP"}],
+        "endpoints": endpoints,
+    }));
+    let Object::EndpointSlice(slice) = object else { panic!("{object:?}") };
+    Slice::of(&slice, NODE).unwrap().1
+}
+
+fn name(number: u8) -> ServiceName {
+    ServiceName::of("default", &format!("s{number}"))
+}
+
+fn perform_all(cluster: &mut Cluster, edits: &[Edit]) {
+    for edit in edits {
+        perform(cluster, edit);
+    }
+}
+
+fn perform(cluster: &mut Cluster, edit: &Edit) {
+    match edit {
+        Edit::Service(number, edit) => {
+            let service = edit.as_ref().and_then(|edit| of_service(*number, edit));
+            cluster.set_service(&name(*number), service);
+        }
+        Edit::Slice(number, slice, edits) => {
+            let part = edits.as_ref().map(|edits| of_slice(*number, *slice, edits));
+            cluster.set_slice(&name(*number), &format!("s{number}-{slice}"), part);
+        }
+    }
+}
+
+fn cluster() -> Cluster {
+    Cluster::new(addresses())
+}
+
+fn addresses() -> NodeAddresses {
+    let address = vec!["172.16.0.1".parse().unwrap()];
+    NodeAddresses { primary: address.clone(), for_node_ports: address }
+}
+
+/// The sets of the kernel: a key has one value, and what is removed must be there.
+#[derive(Default)]
+struct Kernel(BTreeSet<Element>);
+
+impl Kernel {
+    /// Carries out one transaction.
+    fn commit<'a>(&mut self, changes: impl IntoIterator<Item = &'a Change>) {
+        let is_removal = |change: &&Change| matches!(change, Change::Remove(_));
+        let (removed, put): (Vec<&Change>, Vec<&Change>) =
+            changes.into_iter().partition(is_removal);
+        for change in removed {
+            assert!(self.0.remove(change.element()), "{change} is not there");
+        }
+        for change in put {
+            let element = *change.element();
+            if let Element::Slot(list, frontend, index, _) = element {
+                let has_key = |other: &Element| matches!(other, Element::Slot(a, b, c, _) if (*a, *b, *c) == (list, frontend, index));
+                assert!(!self.0.iter().any(has_key), "{element} has another value");
+            }
+            assert!(self.0.insert(element), "{element} is there already");
+        }
+    }
+
+    fn apply(&mut self, changes: &Changes) {
+        self.commit(&changes.first);
+        self.check();
+        let mut frontends: BTreeMap<Option<Frontend>, Vec<&Change>> = BTreeMap::new();
+        for change in &changes.then {
+            frontends.entry(change.element().frontend()).or_default().push(change);
+        }
+        for changes in frontends.into_values() {
+            self.commit(changes);
+            self.check();
+        }
+        self.commit(&changes.last);
+        self.check();
+    }
+
+    fn state(&self) -> State {
+        State::of(self.0.iter().copied())
+    }
+
+    /// No connection is looked up in vain.
+    fn check(&self) {
+        for (frontend, entry) in self.state().frontends {
+            let is = |flag| entry.flags.contains(&flag);
+            if is(Flag::Served) {
+                assert!(
+                    is_whole(&entry, List::All) || is(Flag::LocalOnly),
+                    "{frontend}: {entry:?}"
+                );
+                let is_local = is_whole(&entry, List::Local) || is(Flag::Unanswered);
+                assert!(!is(Flag::LocalOnly) || is_local, "{frontend}: {entry:?}");
+            }
+            assert!(!is(Flag::Refused) || !is(Flag::Served), "{frontend}: {entry:?}");
+        }
+    }
+}
+
+/// One number of endpoints, and all endpoints up to it.
+fn is_whole(entry: &Entry, list: List) -> bool {
+    let slots = entry.list(list);
+    let mut counts = slots.counts.iter().copied();
+    let Some(count) = counts.next().filter(|_| counts.next().is_none()) else { return false };
+    (0..count).all(|index| slots.slots.get(index as usize).is_some_and(Option::is_some))
+}
+
+/// The endpoints of each frontend, in any order.
+fn unordered(state: &State) -> BTreeMap<Frontend, BTreeSet<Element>> {
+    let mut all = BTreeMap::new();
+    for (frontend, entry) in &state.frontends {
+        let elements = entry.elements(*frontend).map(|element| match element {
+            Element::Slot(list, frontend, _, endpoint) => {
+                Element::Slot(list, frontend, 0, endpoint)
+            }
+            element => element,
+        });
+        all.insert(*frontend, elements.collect());
+    }
+    all
+}
+
+proptest! {
+    #[test]
+    fn edits_one_by_one_lead_to_what_all_of_them_lead_to(edits in vec(edit(), 1..40)) {
+        let (mut cluster, mut kernel) = (self::cluster(), Kernel::default());
+        for edit in &edits {
+            perform(&mut cluster, edit);
+            let before = cluster.desired().clone();
+            let changed = cluster.revise();
+            let desired = cluster.desired();
+            let mut changes = Changes::default();
+            for frontend in changed.frontends {
+                let of = |state: &State| state.frontends.get(&frontend).cloned();
+                changes.add_frontend(frontend, of(desired).as_ref(), of(&before).as_ref());
+            }
+            changes.add_shared(changed.shared, desired, &before);
+            prop_assert_eq!(&changes, &diff(desired, &before));
+            kernel.apply(&changes);
+            prop_assert_eq!(desired, &kernel.state());
+        }
+        let mut fresh = self::cluster();
+        perform_all(&mut fresh, &edits);
+        fresh.revise();
+        prop_assert_eq!(unordered(fresh.desired()), unordered(cluster.desired()));
+        prop_assert_eq!(&fresh.desired().shared, &cluster.desired().shared);
+    }
+
+    #[test]
+    fn any_state_becomes_any_other(before in vec(edit(), 1..30), after in vec(edit(), 1..30)) {
+        let [before, after] = [before, after].map(|edits| {
+            let mut cluster = self::cluster();
+            perform_all(&mut cluster, &edits);
+            cluster.revise();
+            cluster
+        });
+        let mut kernel = Kernel::default();
+        kernel.apply(&diff(before.desired(), &State::default()));
+        kernel.apply(&diff(after.desired(), before.desired()));
+        prop_assert_eq!(after.desired(), &kernel.state());
+        prop_assert!(diff(after.desired(), &kernel.state()).is_empty());
+    }
+
+    #[test]
+    fn a_restart_changes_nothing(edits in vec(edit(), 1..40)) {
+        let mut before = self::cluster();
+        for edit in &edits {
+            perform(&mut before, edit);
+            before.revise();
+        }
+        let mut after = Cluster::adopt(addresses(), before.desired().clone());
+        perform_all(&mut after, &edits);
+        after.revise();
+        prop_assert_eq!(after.desired(), before.desired());
+    }
+
+    #[test]
+    fn an_encoded_element_is_decoded_without_change(edits in vec(edit(), 1..30)) {
+        let mut cluster = self::cluster();
+        perform_all(&mut cluster, &edits);
+        cluster.revise();
+        let State { frontends, shared } = cluster.desired();
+        let elements = frontends.iter().flat_map(|(frontend, entry)| entry.elements(*frontend));
+        for element in elements.chain(shared.iter().copied()) {
+            let encoded = codec::encode(&element);
+            let (key, end) = (encoded.key.as_slice(), encoded.end.as_deref());
+            let listed = ListedElement { key, end, value: encoded.value.as_deref() };
+            let decoded = codec::decode(element.set(), element.family(), listed);
+            prop_assert_eq!(decoded, Some(element));
+        }
+    }
+
+    #[test]
+    fn no_bytes_make_the_decoder_panic(
+        key in vec(any::<u8>(), 0..50),
+        end in prop::option::of(vec(any::<u8>(), 0..50)),
+        value in prop::option::of(vec(any::<u8>(), 0..50)),
+    ) {
+        for family in Family::ALL {
+            for set in tweed_proxy::state::Set::fixed() {
+                let (end, value) = (end.as_deref(), value.as_deref());
+                let _ = codec::decode(set, family, ListedElement { key: &key, end, value });
+            }
+        }
+    }
+}
+
+/// A service with a cluster IP and these endpoints, and what a change to others changes there.
+struct One(Cluster);
+
+impl One {
+    fn new(endpoints: &[u8]) -> Self {
+        let mut one = Self(cluster());
+        perform(&mut one.0, &Edit::Service(1, Some(ServiceEdit::default())));
+        one.change(endpoints);
+        one
+    }
+
+    fn change(&mut self, endpoints: &[u8]) -> Vec<String> {
+        let edit = |number: &u8| EndpointEdit {
+            number: *number,
+            is_here: false,
+            is_ready: true,
+            is_terminating: false,
+        };
+        let edits = endpoints.iter().map(edit).collect();
+        let before = self.0.desired().clone();
+        perform(&mut self.0, &Edit::Slice(1, 0, Some(edits)));
+        self.0.revise();
+        let of_cluster_ip = |change: &&Change| {
+            let frontend = change.element().frontend();
+            frontend.is_some_and(|frontend| frontend.address.to_string() == "10.96.0.1")
+        };
+        let changes = diff(self.0.desired(), &before);
+        changes.all().filter(of_cluster_ip).map(ToString::to_string).collect()
+    }
+}
+
+#[test]
+fn a_change_of_one_endpoint_is_few_elements() {
+    let mut one = One::new(&[1, 2, 3]);
+    assert_eq!(
+        one.change(&[1, 2, 4]),
+        [
+            "- endpoints TCP 10.96.0.1:80 2: 10.1.1.3:8080",
+            "+ endpoints TCP 10.96.0.1:80 2: 10.1.1.4:8080"
+        ]
+    );
+    assert_eq!(
+        one.change(&[2, 4]),
+        [
+            "- endpoints TCP 10.96.0.1:80 0: 10.1.1.1:8080",
+            "- count-3 TCP 10.96.0.1:80",
+            "+ endpoints TCP 10.96.0.1:80 0: 10.1.1.4:8080",
+            "+ count-2 TCP 10.96.0.1:80",
+            "- endpoints TCP 10.96.0.1:80 2: 10.1.1.4:8080"
+        ]
+    );
+    assert_eq!(
+        one.change(&[2, 4, 7]),
+        [
+            "+ endpoints TCP 10.96.0.1:80 2: 10.1.1.7:8080",
+            "- count-2 TCP 10.96.0.1:80",
+            "+ count-3 TCP 10.96.0.1:80"
+        ]
+    );
+    assert_eq!(
+        one.change(&[]),
+        [
+            "- count-3 TCP 10.96.0.1:80",
+            "- frontends TCP 10.96.0.1:80",
+            "+ refused TCP 10.96.0.1:80",
+            "- endpoints TCP 10.96.0.1:80 0: 10.1.1.4:8080",
+            "- endpoints TCP 10.96.0.1:80 1: 10.1.1.2:8080",
+            "- endpoints TCP 10.96.0.1:80 2: 10.1.1.7:8080"
+        ]
+    );
+}
