@@ -10,7 +10,9 @@ use tweed::store::Leases;
 use tweed::store::kube::KubeSubnetManager;
 use tweed_lab::ApiServer;
 
-use crate::node::{A_WHILE, TIMEOUT, Updates, acquire, manager, next, server, subnets};
+use crate::node::{
+    A_WHILE, TIMEOUT, Updates, V4, acquire, config, manager, next, server, subnets, vxlan,
+};
 
 /// A node that holds a lease and follows the watch.
 struct Holder {
@@ -62,6 +64,26 @@ async fn an_annotation_that_overwrites_the_public_ip_is_applied_at_run_time() {
     acquire(&node.manager).await;
     assert_eq!(server.annotation("n1", "public-ip").as_deref(), Some("203.0.113.7"));
     assert_eq!(node.lost(A_WHILE).await, None);
+}
+
+/// The watch has read nothing that the backup lacks: it was interrupted while the node wrote.
+#[tokio::test]
+async fn a_write_that_only_a_restored_cluster_lacks_is_lost() {
+    for beats in [0, 100] {
+        let mut server = server();
+        let mut node = Holder::new(&server).await;
+        let backup = server.back_up();
+        server.stop().unwrap();
+        assert_eq!(node.lost(A_WHILE).await, None);
+        server.start_again().unwrap();
+        let (config, attributes) = (config(V4), vxlan(&["172.18.0.9"]));
+        let acquired = timeout(TIMEOUT, node.manager.acquire(&config, &attributes)).await;
+        acquired.unwrap().unwrap();
+        server.restore(backup);
+        (0..beats).for_each(|beat| server.heartbeat("n1", beat));
+        let lost = node.lost(TIMEOUT).await.unwrap();
+        assert!(lost.contains("public-ip differs"), "{beats} beats: {lost}");
+    }
 }
 
 #[tokio::test]

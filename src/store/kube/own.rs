@@ -53,6 +53,12 @@ impl Ours {
         self.node().filter(|_| self.published.is_some() && self.loss().is_none())
     }
 
+    /// Whether a request has returned a later version of our node than this one of any node.
+    pub(super) fn is_after(&self, version: u64) -> bool {
+        let known = self.node().and_then(|node| node.version.parse::<u64>().ok());
+        known.is_some_and(|known| known > version)
+    }
+
     /// Notes a version of our node from the watch, unless a request has returned a later one.
     /// Returns whether it differs.
     pub(super) fn see(&mut self, node: OwnNode) -> bool {

@@ -292,6 +292,11 @@ impl Shared {
         let Some((ask, object)) = latest.ask() else { return self.check_own_version().await };
         match self.client.once(&ask).await {
             Ok(body) if only_item(&body).is_some_and(|item| item == object) => {
+                // The watch has not read what this node wrote last: a backup may lack only that.
+                let is_ahead = self.ours.borrow().is_after(latest.version);
+                if is_ahead {
+                    self.check_own_version().await?;
+                }
                 Ok(History::Has(latest.version))
             }
             // Other nodes may reach that version before the watch opens.
@@ -309,11 +314,18 @@ impl Shared {
         let Some((name, known)) = known.name.as_deref().zip(known.node()) else {
             return Ok(History::Unknown);
         };
-        let is_older = |node: OwnNode| known.is_later_than(&node);
         match self.client.once(&request::node(name)).await {
-            Ok(body) if self.decode(&body).is_some_and(is_older) => Err(restored()),
+            Ok(body) => match self.decode(&body) {
+                Some(node) if known.is_later_than(&node) => Err(restored()),
+                // Versions may have reached ours: then what differs from our write shows it.
+                node => {
+                    let see = |node| self.ours.send_if_modified(|ours| ours.see(node));
+                    node.map(see);
+                    Ok(History::Unknown)
+                }
+            },
             Err(Failure::Refused(Refusal::Absent)) => Err(GAP),
-            answer => answer.map(|_| History::Unknown),
+            Err(failure) => Err(failure),
         }
     }
 }

@@ -195,7 +195,15 @@ impl Act {
     }
 }
 
+/// The beginnings of the networks, and what a mistake makes of them.
+const MISTAKEN: [(&str, &str); 2] = [("10.244.", "10.224."), ("fd00:244:", "fd00:224:")];
+
 impl Config {
+    /// Whether this is the text of a config with another network.
+    pub fn is_of_other_network(text: &str) -> bool {
+        MISTAKEN.iter().any(|(_, wrong)| text.contains(wrong))
+    }
+
     /// The value of its key; none if the key is missing.
     pub fn text(self, stack: Stack) -> Option<String> {
         let config = |mixed: bool, backend: Backend, rest: &str| {
@@ -211,7 +219,7 @@ impl Config {
             Self::Malformed => "{".to_owned(),
             Self::OtherNetwork => {
                 let config = config(false, Backend::Vxlan, "");
-                config.replace("10.244.", "10.224.").replace("fd00:244:", "fd00:224:")
+                MISTAKEN.iter().fold(config, |text, (right, wrong)| text.replace(right, wrong))
             }
             Self::Mixed(backend) => config(true, backend, ""),
             Self::Rollout(percent) => {

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::io;
+use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::Context;
@@ -259,6 +260,26 @@ impl Cluster {
     /// Whether each node can read a valid network config.
     pub fn is_configured(&self) -> bool {
         self.is_mixed().is_some() && self.unwritten.is_empty()
+    }
+
+    /// Whether the network config has another network, by the mistake of an operator.
+    pub fn has_other_network(&self) -> bool {
+        self.config().is_some_and(|text| Config::is_of_other_network(&text))
+    }
+
+    /// Whether a node takes its own lease for that of another machine when it starts: the lease has
+    /// neither its address nor that of its checkpoint, and these two differ.
+    pub fn mistakes_its_lease(&self, node: &Node) -> bool {
+        let Some(own) = node.checkpoint().and_then(|it| it.local.own.clone()) else { return false };
+        let saved = own.endpoints.iter().map(|endpoint| endpoint.public_ip);
+        let (saved, present): (Vec<IpAddr>, _) = (saved.collect(), node.first_address());
+        let is_unknown = |value: &str| {
+            let mut known = saved.iter().chain([&present]);
+            !known.any(|address| value.contains(&format!("\"{address}\"")))
+        };
+        let mut leases = self.leases().into_iter();
+        !saved.contains(&present)
+            && leases.any(|(key, value)| key.ends_with(own.id.as_str()) && is_unknown(&value))
     }
 
     /// Whether the network config has `Mixed`; none without a valid one.

@@ -203,7 +203,8 @@ impl History {
         self.cluster.end_commands();
         self.cluster.store.set_health(Health::Up);
         let is_split = self.cluster.is_mixed() == Some(false) && !self.cluster.follows_config();
-        if is_split || !self.cluster.is_configured() {
+        let is_mistaken = !self.cluster.is_configured() || self.cluster.has_other_network();
+        if is_split || is_mistaken {
             let config = self.cluster.setup.last_config();
             self.cluster.configure(config);
             self.judge.take(&Act::Configure(config), &self.cluster);

@@ -58,6 +58,16 @@ fn rejected_by_copies() -> Vec<Rejected> {
                 step(67_104, Act::Configure(HOST_GW)),
             ],
         ),
+        // The address changes twice before the checkpoint is saved.
+        (
+            10_065_364,
+            Setup { stack: Stack::Dual, is_wide: true, ..ETCD },
+            vec![
+                step(24_329, Act::Readdress(0, 6)),
+                step(24_527, Act::PowerOff(0)),
+                step(25_335, Act::Readdress(0, 11)),
+            ],
+        ),
         // A copy, which holds no lease yet, remembers a node that has left.
         (
             10_043_272,
@@ -129,6 +139,26 @@ fn rejected_by_backups() -> Vec<Rejected> {
                 step(27_623, Act::Etcd(EtcdAct::Restore(ClusterId::Kept))),
             ],
         ),
+    ]
+}
+
+fn rejected_by_backups_of_kubernetes() -> Vec<Rejected> {
+    vec![
+        // A backup lacks only what a node wrote while its watch was interrupted.
+        (
+            10_065_787,
+            Setup { store: StoreKind::Kubernetes, ..ETCD },
+            vec![
+                step(0, Act::Configure(HOST_GW)),
+                step(17_295, Act::DeleteLease(3)),
+                step(25_498, Act::RecreateInterface(1)),
+                step(55_463, Act::Configure(Config::Rollout(47))),
+                step(57_684, Act::Etcd(EtcdAct::BackUp)),
+                step(57_710, Act::Etcd(EtcdAct::Down)),
+                step(59_965, Act::Etcd(EtcdAct::Up)),
+                step(61_987, Act::Etcd(EtcdAct::Restore(ClusterId::Kept))),
+            ],
+        ),
         // A backup restores the Node of a machine that has left, with the address of another one.
         (
             10_061_279,
@@ -145,6 +175,16 @@ fn rejected_by_backups() -> Vec<Rejected> {
 
 fn rejected_by_edits() -> Vec<Rejected> {
     vec![
+        // An edit that corrects the network is lost, as etcd has no leader.
+        (
+            10_067_366,
+            Setup { stack: Stack::V6, is_wide: true, ..ETCD },
+            vec![
+                step(34_335, Act::Configure(Config::OtherNetwork)),
+                step(42_801, Act::Etcd(EtcdAct::Leaderless)),
+                step(45_812, Act::Configure(HOST_GW)),
+            ],
+        ),
         // The tunnel is wanted again at the moment in which its device was removed.
         (
             3_008_200,
@@ -185,7 +225,12 @@ fn step(milliseconds: u64, act: Act) -> Step {
 
 #[test]
 fn no_history_that_was_rejected_once_is_rejected_again() {
-    let rejected = [rejected_by_copies(), rejected_by_backups(), rejected_by_edits()];
+    let rejected = [
+        rejected_by_copies(),
+        rejected_by_backups(),
+        rejected_by_backups_of_kubernetes(),
+        rejected_by_edits(),
+    ];
     for (seed, setup, steps) in rejected.into_iter().flatten() {
         let outcome = replay(seed, setup, &steps).unwrap();
         assert_eq!(outcome.violation, None, "seed {seed}: {steps:?}");

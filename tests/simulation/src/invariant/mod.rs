@@ -385,6 +385,7 @@ impl Judge {
     /// `time` has passed, in which nodes may have run undisturbed.
     pub fn pass(&mut self, time: Duration, cluster: &Cluster) {
         cluster.look_for_pods();
+        self.note_unknown_leases(cluster);
         // Until it ends for the first time, it may take the place of the original for a moment.
         for (copy, original) in self.copied.clone() {
             if cluster.nodes[copy].ends.is_empty() {
@@ -423,6 +424,18 @@ impl Judge {
         self.calm = if is_calm { self.calm + time } else { Duration::ZERO };
         self.store = Some(store);
         self.is_mixed |= cluster.is_mixed() == Some(true) && self.calm >= READ;
+    }
+
+    /// A node whose address changes twice before its checkpoint is saved ends. One that has ended is
+    /// not excused by what comes later.
+    fn note_unknown_leases(&mut self, cluster: &Cluster) {
+        if self.is_named {
+            return;
+        }
+        let is_off = |node: &&Node| node.run.is_none() && node.ends.is_empty();
+        let off = cluster.nodes.iter().filter(is_off);
+        let unknown = off.filter(|node| cluster.mistakes_its_lease(node));
+        self.moved.extend(unknown.map(|node| node.index));
     }
 
     /// A command of an operator that panics is judged whatever happens.
