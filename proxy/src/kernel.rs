@@ -5,7 +5,7 @@ use std::io;
 
 use tweed_netlink::conntrack;
 use tweed_netlink::nftables::{
-    self, Batch, Condition, ListedElement, MOST_ELEMENTS, Rule, Rules, Table, TableFamily,
+    self, Batch, Condition, ListedElement, MOST_ELEMENTS, Rule, Rules, Table, TableFamily, Verdict,
 };
 use tweed_netlink::{Family, Protocol, Refusal, Socket};
 
@@ -156,11 +156,21 @@ fn counts_of<'a>(rules: impl Iterator<Item = &'a Rule>) -> Vec<Count> {
 }
 
 fn is_there(chain: &Chain, found: &[Rules]) -> bool {
+    if chain.rules.is_empty() {
+        return is_empty(chain, found);
+    }
     let same = |rules: &Rules| {
         let wanted = chain.rules.iter().map(Some);
         rules.hook == chain.hook && wanted.eq(rules.rules.iter().map(Option::as_ref))
     };
     found.iter().filter(|rules| rules.chain == chain.name).any(same)
+}
+
+/// A chain without rules is not listed, but a rule that leads to it is.
+fn is_empty(chain: &Chain, found: &[Rules]) -> bool {
+    let goes_there = |rule: &Rule| rule.verdict == Verdict::Goto(chain.name.clone());
+    let mut rules = found.iter().flat_map(|rules| rules.rules.iter().flatten());
+    rules.any(goes_there) && !found.iter().any(|rules| rules.chain == chain.name)
 }
 
 fn add_set(batch: Batch, set: Set, family: Family) -> Batch {

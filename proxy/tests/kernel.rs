@@ -82,14 +82,17 @@ impl Drop for Host {
 
 #[test]
 fn applying_the_same_objects_again_changes_nothing() {
-    let host = Host::new("proxy-again");
-    host.apply(OBJECTS, &["--cluster-cidr", "10.1.0.0/16", "--service-cidr", "10.96.0.0/12"]);
-    let (generation, listed) = (host.generation(), host.listed());
     let options = ["--cluster-cidr", "10.1.0.0/16", "--service-cidr", "10.96.0.0/12"];
-    assert_eq!(host.apply(OBJECTS, &[&options[..], &["--dry-run"]].concat()), "");
-    host.apply(OBJECTS, &options);
-    assert_eq!(host.generation(), generation);
-    assert_eq!(host.listed(), listed);
+    // Without the policy, a chain has no rules.
+    for (name, objects) in [("local", OBJECTS), ("cluster", &OBJECTS.replace("Local", "Cluster"))] {
+        let host = Host::new(&format!("proxy-again-{name}"));
+        host.apply(objects, &options);
+        let (generation, listed) = (host.generation(), host.listed());
+        assert_eq!(host.apply(objects, &[&options[..], &["--dry-run"]].concat()), "");
+        host.apply(objects, &options);
+        assert_eq!(host.generation(), generation);
+        assert_eq!(host.listed(), listed);
+    }
 }
 
 #[test]
