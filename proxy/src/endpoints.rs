@@ -136,11 +136,30 @@ fn best(
 impl Conditions {
     fn of(conditions: EndpointConditions) -> Self {
         let is_ready = conditions.ready.unwrap_or(true);
-        let is_serving = conditions.serving.unwrap_or(is_ready);
+        // A slice without it is of before it existed.
+        let is_serving = conditions.serving.unwrap_or(true);
         match (is_ready, is_serving && conditions.terminating.unwrap_or(false)) {
             (true, _) => Self::Ready,
             (false, true) => Self::Terminating,
             (false, false) => Self::Unable,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_without_conditions_is_ready_and_one_that_ends_may_still_serve() {
+        let of = |ready, serving, terminating| {
+            Conditions::of(EndpointConditions { ready, serving, terminating })
+        };
+        assert_eq!(of(None, None, None), Conditions::Ready);
+        assert_eq!(of(Some(false), None, None), Conditions::Unable);
+        assert_eq!(of(Some(false), None, Some(true)), Conditions::Terminating);
+        assert_eq!(of(Some(false), Some(true), Some(true)), Conditions::Terminating);
+        assert_eq!(of(Some(false), Some(false), Some(true)), Conditions::Unable);
+        assert_eq!(of(Some(false), Some(true), Some(false)), Conditions::Unable);
     }
 }
