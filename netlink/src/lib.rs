@@ -29,5 +29,5 @@ pub use attributes::{Attributes, ip};
 pub use ethtool::{Ethtool, Switch};
 pub use family::Family;
 pub use frame::{Frame, Refusal};
-pub use message::Message;
+pub use message::{Message, octets};
 pub use socket::{Protocol, Socket};

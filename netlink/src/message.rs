@@ -126,7 +126,8 @@ pub(crate) fn byte(number: i32) -> u8 {
     u8::try_from(number).unwrap_or_default()
 }
 
-pub(crate) fn octets(address: IpAddr) -> Vec<u8> {
+/// In the order of the network.
+pub fn octets(address: IpAddr) -> Vec<u8> {
     match address {
         IpAddr::V4(v4) => v4.octets().to_vec(),
         IpAddr::V6(v6) => v6.octets().to_vec(),

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 use tweed_netlink::nftables::ListedElement;
-use tweed_netlink::{Family, ip, nftables};
+use tweed_netlink::{Family, ip, nftables, octets};
 
 use crate::state::{Element, Endpoint, Frontend, Set, Transport};
 
@@ -12,32 +12,24 @@ use crate::state::{Element, Endpoint, Frontend, Set, Transport};
 const REGISTER: usize = 4;
 
 pub fn encode(element: &Element) -> nftables::Element {
-    let key = match element {
-        Element::Slot(_, frontend, index, _) => {
-            [of_frontend(frontend), index.to_ne_bytes().to_vec()].concat()
+    let (key, end, value) = match element {
+        Element::Slot(_, frontend, index, Endpoint { address, port }) => {
+            let key = [of_frontend(frontend), index.to_ne_bytes().to_vec()].concat();
+            let value = [octets(*address), padded(&port.to_be_bytes())].concat();
+            (key, None, Some(value))
         }
-        Element::Hairpin(transport, endpoint) => {
-            let Endpoint { address, port } = *endpoint;
-            let destination = Frontend { address, transport: *transport, port };
-            [octets(address), of_frontend(&destination)].concat()
+        Element::Hairpin(transport, Endpoint { address, port }) => {
+            let destination = Frontend { address: *address, transport: *transport, port: *port };
+            ([octets(*address), of_frontend(&destination)].concat(), None, None)
         }
-        Element::ClusterIp(address) => octets(*address),
+        Element::ClusterIp(address) => (octets(*address), None, None),
         Element::Client(frontend, network) => {
-            [of_frontend(frontend), octets(network.network())].concat()
+            let key = |address| [of_frontend(frontend), octets(address)].concat();
+            (key(network.network()), Some(key(network.broadcast())), None)
         }
-        Element::Count(_, frontend, _) | Element::Flag(_, frontend) => of_frontend(frontend),
-    };
-    let value = match element {
-        Element::Slot(_, _, _, Endpoint { address, port }) => {
-            Some([octets(*address), padded(&port.to_be_bytes())].concat())
+        Element::Count(_, frontend, _) | Element::Flag(_, frontend) => {
+            (of_frontend(frontend), None, None)
         }
-        _ => None,
-    };
-    let end = match element {
-        Element::Client(frontend, network) => {
-            Some([of_frontend(frontend), octets(network.broadcast())].concat())
-        }
-        _ => None,
     };
     nftables::Element { key, end, value }
 }
@@ -101,13 +93,6 @@ fn network(first: IpAddr, last: IpAddr) -> Option<IpNetwork> {
 
 fn number(port: &[u8]) -> Option<u16> {
     port.get(..2)?.try_into().ok().map(u16::from_be_bytes)
-}
-
-fn octets(address: IpAddr) -> Vec<u8> {
-    match address {
-        IpAddr::V4(v4) => v4.octets().to_vec(),
-        IpAddr::V6(v6) => v6.octets().to_vec(),
-    }
 }
 
 fn padded(bytes: &[u8]) -> Vec<u8> {

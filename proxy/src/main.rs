@@ -127,8 +127,8 @@ fn apply(options: &Apply) -> anyhow::Result<()> {
     // On a node without any frontend, no connection was translated.
     let known = frontends.into_iter().flatten().filter(|_| !actual.frontends.is_empty());
     let stale = known.flat_map(|frontend| {
-        let of = |state: &'_ State| state.frontends.get(&frontend).cloned();
-        conntrack::stale(frontend, of(cluster.desired()).as_ref(), of(&actual).as_ref())
+        let want = cluster.desired().frontends.get(&frontend);
+        conntrack::stale(frontend, want, actual.frontends.get(&frontend))
     });
     kernel.forget(&stale.collect::<Vec<_>>())?;
     if !changes.then.is_empty() && !changes.last.is_empty() {

@@ -114,7 +114,7 @@ fn frontend(family: Family, policy: &Policy, counts: &[Count]) -> Vec<Rule> {
     let mut rules = Vec::new();
     if policy.masquerades_all {
         rules.push(Rule::of([is_cluster_ip(family)], mark.clone()));
-    } else if policy.pods(family).next().is_some() {
+    } else if of_family(&policy.pods, family).next().is_some() {
         let elsewhere = from_elsewhere(family, policy);
         rules.push(Rule::of([is_cluster_ip(family)].into_iter().chain(elsewhere), mark.clone()));
     }
@@ -138,8 +138,8 @@ fn choose(family: Family, counts: &[Count], list: List) -> Vec<Rule> {
 
 /// What becomes of packets to services that have no endpoint for them.
 fn untranslated(family: Family, policy: &Policy) -> Vec<Rule> {
-    let ranges = policy.services.iter().filter(|range| Family::of(range.ip()) == family);
-    let dropped = ranges.map(|range| Condition::destination(Match::Is, *range));
+    let ranges = of_family(&policy.services, family);
+    let dropped = ranges.map(|range| Condition::destination(Match::Is, range));
     [
         Rule::of([is_in(family, Set::Flag(Flag::Refused))], Verdict::Reject),
         Rule::of([is_in(family, Set::Flag(Flag::Unanswered))], Verdict::Drop),
@@ -171,7 +171,7 @@ fn is_cluster_ip(family: Family) -> Condition {
 
 /// The packet comes from no pod.
 fn from_elsewhere(family: Family, policy: &Policy) -> impl Iterator<Item = Condition> {
-    policy.pods(family).map(|network| Condition::source(Match::IsNot, network))
+    of_family(&policy.pods, family).map(|network| Condition::source(Match::IsNot, network))
 }
 
 fn goto(chain: &str) -> Verdict {
@@ -191,10 +191,8 @@ impl fmt::Display for Chain {
     }
 }
 
-impl Policy {
-    fn pods(&self, family: Family) -> impl Iterator<Item = IpNetwork> {
-        self.pods.iter().filter(move |network| Family::of(network.ip()) == family).copied()
-    }
+fn of_family(networks: &[IpNetwork], family: Family) -> impl Iterator<Item = IpNetwork> {
+    networks.iter().filter(move |network| Family::of(network.ip()) == family).copied()
 }
 
 fn chain(name: &str, hook: Option<Hook>, rules: impl IntoIterator<Item = Rule>) -> Chain {

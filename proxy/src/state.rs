@@ -163,10 +163,6 @@ impl Slots {
         Self { counts: count.into_iter().collect(), slots: slots.into_iter().map(Some).collect() }
     }
 
-    pub const fn is_empty(&self) -> bool {
-        self.slots.is_empty()
-    }
-
     fn put(&mut self, index: u32, endpoint: Endpoint) {
         let index = usize::try_from(index).unwrap_or(usize::MAX);
         if self.slots.len() <= index {

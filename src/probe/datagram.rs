@@ -3,6 +3,8 @@
 
 use std::net::IpAddr;
 
+use tweed_netlink::octets;
+
 use crate::model::prefix::Family;
 
 const UDP: u8 = 17;
@@ -99,13 +101,6 @@ fn ip_header(from: IpAddr, to: IpAddr, protocol: u8, length: u16) -> Option<Vec<
 /// What checksums cover in addition to the packet itself.
 fn pseudo_header(from: IpAddr, to: IpAddr, protocol: u8, length: u16) -> Vec<u8> {
     [octets(from), octets(to), vec![0, protocol], length.to_be_bytes().to_vec()].concat()
-}
-
-fn octets(address: IpAddr) -> Vec<u8> {
-    match address {
-        IpAddr::V4(v4) => v4.octets().to_vec(),
-        IpAddr::V6(v6) => v6.octets().to_vec(),
-    }
 }
 
 /// The checksum of UDP and ICMP of `parts`, each of even length except the last. Never zero, which in UDP means
