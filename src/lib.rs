@@ -4,8 +4,6 @@
 pub mod model;
 pub mod plan;
 
-pub mod random;
-
 // The edges: etcd and Kubernetes,
 pub mod store;
 
@@ -22,4 +20,5 @@ pub mod control;
 pub mod daemon;
 pub mod operator;
 
+pub use tweed_client::random;
 pub use tweed_netlink::{excerpt, mac};

@@ -12,6 +12,7 @@ use futures::future::OptionFuture;
 use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio::time::{Instant, Interval, interval_at, sleep, sleep_until};
+use tweed_client::backoff::Backoff;
 use tweed_cni::bridge::pods;
 
 use super::keep::OwnLease;
@@ -21,7 +22,6 @@ use crate::model::event::{EventDigest, EventKind, NodeEvent};
 use crate::model::prefix::Prefix;
 use crate::model::report::{DaemonState, NodeReport, OtherMtu, refresh_interval};
 use crate::random::random;
-use crate::store::backoff::Backoff;
 use crate::store::{Documents, Unpublished};
 
 /// Changes of the report within this time are published together.

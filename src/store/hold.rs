@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, sleep};
+use tweed_client::backoff::Backoff;
 
 use super::Lost;
 use crate::random::random;
-use crate::store::backoff::Backoff;
 
 /// Recent losses of the lease.
 #[derive(Debug)]

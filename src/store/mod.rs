@@ -2,15 +2,12 @@
 
 pub mod allocate;
 mod backend_data;
-pub mod backoff;
 pub mod claim;
 pub mod etcd;
-mod failover;
 mod hold;
 pub mod kube;
 pub mod operator;
 mod report;
-pub mod watch;
 
 use std::fmt;
 use std::future::{Future, pending, ready};
@@ -18,16 +15,15 @@ use std::net::IpAddr;
 
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
-use hyper::Uri;
 use tokio::sync::watch as channel;
 use tokio::time::Instant;
+use tweed_client::watch::Listed;
 
-pub use self::failover::Transport;
 use self::operator::{StoreContents, Swap, Unavailable};
 use crate::mac::MacAddr;
 use crate::model::config::{ConfigUpdate, NetworkConfig};
 use crate::model::event::EventDigest;
-use crate::model::lease::{Endpoint, Lease, LeaseAttributes, LeaseUpdate};
+use crate::model::lease::{Endpoint, Lease, LeaseAttributes, LeaseUpdate, Record};
 use crate::model::measurements::Histogram;
 use crate::model::prefix::Prefix;
 use crate::model::probe_secret::Secret;
@@ -176,11 +172,8 @@ pub struct Identity {
     pub public_ips: Vec<IpAddr>,
 }
 
-/// Whether secrets may be sent to the server `url`: over TLS, or on this host.
-pub fn is_protected(url: &Uri) -> bool {
-    let host = url.host().unwrap_or_default().trim_matches(['[', ']']);
-    let is_loopback = host.parse().map_or(host == "localhost", |ip: IpAddr| ip.is_loopback());
-    url.scheme_str() == Some("https") || is_loopback
+fn snapshot(records: Vec<Record>) -> Listed<LeaseUpdate> {
+    Listed { size: records.len(), snapshot: LeaseUpdate::Snapshot(records) }
 }
 
 /// Why a lease was lost.
@@ -237,20 +230,4 @@ pub enum Error {
          make the network config agree with --cluster-cidr of the controller manager"
     )]
     OutsideNetwork { node: String, subnet: Prefix, network: Prefix },
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn secrets_are_protected_by_tls_and_on_this_host() {
-        let protected = ["https://10.0.0.1:6443", "http://127.0.0.1:8001", "http://[::1]:8001"];
-        for url in protected.into_iter().chain(["http://localhost:8001"]) {
-            assert!(is_protected(&url.parse().unwrap()), "{url}");
-        }
-        for url in ["http://10.0.0.1:6443", "http://[fd00::1]", "http://localhost.example.org"] {
-            assert!(!is_protected(&url.parse().unwrap()), "{url}");
-        }
-    }
 }

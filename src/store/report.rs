@@ -6,11 +6,14 @@ use std::sync::{Mutex, PoisonError};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{info, warn};
+use tweed_client::failover::{Failure, Outcomes, Refusal};
+use tweed_client::watch::Interrupted;
 
+use super::operator::Unavailable;
+use super::{LeaseTerm, Unpublished};
 use crate::excerpt;
 use crate::model::measurements::Histogram;
 use crate::model::status::StoreState;
-use crate::store::LeaseTerm;
 
 /// Reasons why the store is not fully usable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,6 +39,8 @@ struct Problems {
 pub(super) struct Report {
     /// The name of the store in the log.
     pub(super) store: &'static str,
+    /// What leases are in the store: "leases", or "nodes".
+    records: &'static str,
     problems: Mutex<Problems>,
     state: watch::Sender<StoreState>,
     /// The times of requests, in seconds.
@@ -44,9 +49,10 @@ pub(super) struct Report {
 }
 
 impl Report {
-    pub(super) fn of(store: &'static str) -> Self {
+    pub(super) fn of(store: &'static str, records: &'static str) -> Self {
         Self {
             store,
+            records,
             problems: Mutex::default(),
             state: watch::Sender::new(StoreState::Unknown),
             requests: watch::Sender::default(),
@@ -66,41 +72,9 @@ impl Report {
         self.term.subscribe()
     }
 
-    /// A request that was sent at `asked` has its answer, or the server gave none in time.
-    pub(super) fn request_ended(&self, asked: Instant) {
-        let seconds = asked.elapsed().as_secs_f64();
-        self.requests.send_modify(|requests| requests.observe(seconds));
-    }
-
     /// The term of our lease has changed.
     pub(super) fn leased(&self, term: LeaseTerm) {
         self.term.send_replace(term);
-    }
-
-    /// Why the servers cannot be used; none if they can.
-    pub(super) fn unusable(&self) -> Option<String> {
-        self.change(|problems| problems.server.clone())
-    }
-
-    pub(super) fn reachable(&self) {
-        let unusable = self.change(|problems| {
-            problems.asked = true;
-            problems.server.take()
-        });
-        if unusable.is_some() {
-            info!("{} answers again", self.store);
-        }
-    }
-
-    pub(super) fn unreachable(&self, reason: &str) {
-        let reason = excerpt::sentence(reason);
-        let known = self.change(|problems| {
-            problems.asked = true;
-            problems.server.replace(reason.clone())
-        });
-        if known.is_none() {
-            warn!(reason, "{} cannot be used", self.store);
-        }
     }
 
     /// The store answers, but refuses to list the leases for `reason`, or lists them.
@@ -121,6 +95,60 @@ impl Report {
     pub(super) fn refuses_report(&self, reason: Option<&str>) {
         let texts = ("refuses this node's report", "accepts this node's report");
         self.note(reason, texts, |problems| &mut problems.report);
+    }
+
+    /// The error for the operator.
+    pub(super) fn explained(&self, failure: Failure) -> Unavailable {
+        let no_answer = || format!("no answer from {}", self.store);
+        Unavailable(match failure {
+            Failure::Unreachable => self.unusable().unwrap_or_else(no_answer),
+            Failure::Refused(refusal) => self.refused(refusal),
+        })
+    }
+
+    pub(super) fn refused(&self, refusal: Refusal) -> String {
+        match refusal {
+            Refusal::Denied(why) => why,
+            refusal => format!("{} refuses: {refusal}", self.store),
+        }
+    }
+
+    /// Notes whether this node's report was written.
+    pub(super) fn published<T>(&self, written: Result<T, Failure>) -> Result<T, Unpublished> {
+        match written {
+            Ok(written) => {
+                self.refuses_report(None);
+                Ok(written)
+            }
+            Err(Failure::Refused(refusal)) => Err(self.unpublished(refusal)),
+            Err(Failure::Unreachable) => {
+                Err(Unpublished::Failed(format!("{} cannot be used", self.store)))
+            }
+        }
+    }
+
+    fn unpublished(&self, refusal: Refusal) -> Unpublished {
+        if let Refusal::Invalid(why) | Refusal::Denied(why) = &refusal {
+            self.refuses_report(Some(why));
+            Unpublished::Refused(self.refused(refusal))
+        } else {
+            Unpublished::Failed(self.refused(refusal))
+        }
+    }
+
+    /// The effect of a failed request for all leases on their history.
+    pub(super) fn interrupted(&self, failure: Failure) -> Interrupted {
+        match failure {
+            Failure::Refused(Refusal::NoHistory | Refusal::Future) => return Interrupted::Gap,
+            Failure::Refused(Refusal::Denied(why)) => self.withholds_leases(Some(&why)),
+            Failure::Refused(refusal) => {
+                let (store, records) = (self.store, self.records);
+                let reason = format!("{store} does not list the {records}: {refusal}");
+                self.withholds_leases(Some(&reason));
+            }
+            Failure::Unreachable => {}
+        }
+        Interrupted::Unreachable
     }
 
     fn note(
@@ -151,15 +179,6 @@ impl Report {
         }
     }
 
-    /// The store answers, but refuses a request without which this node holds no lease.
-    pub(super) fn refuses(&self, sentence: &str) {
-        let reason = excerpt::sentence(sentence);
-        let known = self.change(|problems| problems.refused.replace(reason.clone()));
-        if known.as_ref() != Some(&reason) {
-            warn!(reason, "{} refuses a request of this node", self.store);
-        }
-    }
-
     pub(super) fn has_subnet(&self) {
         self.change(|problems| (problems.subnet, problems.refused) = (None, None));
     }
@@ -175,6 +194,46 @@ impl Report {
         let state = problems.state();
         self.state.send_if_modified(|known| std::mem::replace(known, state.clone()) != state);
         before
+    }
+}
+
+impl Outcomes for Report {
+    fn reachable(&self) {
+        let unusable = self.change(|problems| {
+            problems.asked = true;
+            problems.server.take()
+        });
+        if unusable.is_some() {
+            info!("{} answers again", self.store);
+        }
+    }
+
+    fn unreachable(&self, reason: &str) {
+        let reason = excerpt::sentence(reason);
+        let known = self.change(|problems| {
+            problems.asked = true;
+            problems.server.replace(reason.clone())
+        });
+        if known.is_none() {
+            warn!(reason, "{} cannot be used", self.store);
+        }
+    }
+
+    fn unusable(&self) -> Option<String> {
+        self.change(|problems| problems.server.clone())
+    }
+
+    fn refuses(&self, sentence: &str) {
+        let reason = excerpt::sentence(sentence);
+        let known = self.change(|problems| problems.refused.replace(reason.clone()));
+        if known.as_ref() != Some(&reason) {
+            warn!(reason, "{} refuses a request of this node", self.store);
+        }
+    }
+
+    fn request_ended(&self, asked: Instant) {
+        let seconds = asked.elapsed().as_secs_f64();
+        self.requests.send_modify(|requests| requests.observe(seconds));
     }
 }
 
@@ -203,7 +262,7 @@ mod tests {
 
     #[test]
     fn a_refused_report_does_not_make_the_store_unreachable() {
-        let report = Report::of("etcd");
+        let report = Report::of("etcd", "leases");
         report.refuses_report(Some("request is too large"));
         assert_eq!(*report.state().borrow(), StoreState::Unknown);
         report.reachable();
@@ -220,7 +279,7 @@ mod tests {
 
     #[test]
     fn a_store_without_a_subnet_for_this_node_is_reachable() {
-        let report = Report::of("the API server");
+        let report = Report::of("the API server", "nodes");
         report.lacks_subnet("node n1: it has no IPv4 podCIDR yet");
         assert_eq!(*report.state().borrow(), StoreState::Unknown);
         report.reachable();

@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 
 /// Modules of values and functions without effects: see ARCHITECTURE.md.
 const PURE: &[&str] = &[
+    "client/src/api/request.rs",
+    "client/src/backoff.rs",
     "netlink/src/attributes.rs",
     "netlink/src/excerpt.rs",
     "netlink/src/frame.rs",
@@ -34,7 +36,6 @@ const PURE: &[&str] = &[
     "src/kernel/codec",
     "src/store/allocate.rs",
     "src/store/backend_data.rs",
-    "src/store/backoff.rs",
     "src/store/claim.rs",
     "src/store/etcd/key.rs",
     "src/store/etcd/pace.rs",
@@ -108,8 +109,9 @@ const FOLDERS: [&str; 8] =
     ["model", "plan", "store", "kernel", "probe", "control", "daemon", "operator"];
 
 /// The sources of all members of the workspace.
-const MEMBERS: [&str; 8] = [
+const MEMBERS: [&str; 9] = [
     "src",
+    "client/src",
     "netlink/src",
     "cni-plugin/src",
     "proxy/src",
@@ -130,7 +132,7 @@ const NUMBERED: &str = "docs/adr";
 const FUZZED: [&str; 5] = ["artifacts", "corpus", "coverage", "seeds", "target"];
 
 /// Folders of code whose comments and texts avoid `PHRASES`, as all documents do.
-const PLAIN: &[&str] = &["bench/src", "cni-plugin", "netlink", "proxy", "src", "tests"];
+const PLAIN: &[&str] = &["bench/src", "client", "cni-plugin", "netlink", "proxy", "src", "tests"];
 
 /// Phrases that make a reader pause, and what to write instead.
 const PHRASES: &[(&[&str], &str)] = &[
@@ -201,8 +203,15 @@ fn folders_import_in_one_direction() {
 
 #[test]
 fn siblings_import_in_one_direction() {
-    let sources =
-        ["src", "netlink/src", "cni-plugin/src", "proxy/src", "bench/src", "tests/lab/src"];
+    let sources = [
+        "src",
+        "client/src",
+        "netlink/src",
+        "cni-plugin/src",
+        "proxy/src",
+        "bench/src",
+        "tests/lab/src",
+    ];
     let cycles = sources.iter().flat_map(|source| imports::cycles(source));
     assert_eq!(cycles.collect::<Vec<_>>(), Vec::<String>::new());
 }
@@ -263,9 +272,16 @@ fn the_linter_limits_functions_and_forbids_unsafe_code() {
     }
     let bounds = read(&root().join("clippy.toml"));
     assert!(bounds.contains("too-many-lines-threshold = 60"));
-    for member in
-        ["netlink", "cni-plugin", "proxy", "bench", "tests/judges", "tests/lab", "tests/model"]
-    {
+    for member in [
+        "client",
+        "netlink",
+        "cni-plugin",
+        "proxy",
+        "bench",
+        "tests/judges",
+        "tests/lab",
+        "tests/model",
+    ] {
         let manifest = read(&root().join(member).join("Cargo.toml"));
         assert!(manifest.contains("[lints]\nworkspace = true"), "{member}");
     }
@@ -285,7 +301,7 @@ fn only_tests_may_unwrap() {
         .iter()
         .any(|allow| text.contains(allow))
     };
-    let offenders: Vec<_> = ["src", "netlink/src", "cni-plugin/src", "proxy/src"]
+    let offenders: Vec<_> = ["src", "client/src", "netlink/src", "cni-plugin/src", "proxy/src"]
         .iter()
         .flat_map(|place| sources(place))
         .filter(|file| !is_test(file) && allows(&product(file)))
@@ -305,14 +321,15 @@ fn every_file_begins_with_its_purpose() {
 
 #[test]
 fn no_module_has_a_catch_all_name() {
-    let drawers: Vec<_> = ["src", "netlink/src", "cni-plugin/src", "proxy/src", "tests"]
-        .iter()
-        .flat_map(|place| sources(place))
-        .filter(|file| {
-            let name = file.file_stem().unwrap_or_default().to_string_lossy().to_string();
-            ["util", "utils", "common", "helper", "helpers", "types"].contains(&name.as_str())
-        })
-        .collect();
+    let drawers: Vec<_> =
+        ["src", "client/src", "netlink/src", "cni-plugin/src", "proxy/src", "tests"]
+            .iter()
+            .flat_map(|place| sources(place))
+            .filter(|file| {
+                let name = file.file_stem().unwrap_or_default().to_string_lossy().to_string();
+                ["util", "utils", "common", "helper", "helpers", "types"].contains(&name.as_str())
+            })
+            .collect();
     assert_eq!(drawers, Vec::<PathBuf>::new());
 }
 
@@ -376,7 +393,8 @@ fn plain_words_are_used() {
 /// Each row of a table with the column "held by" names tests, and these tests exist.
 #[test]
 fn protections_against_attackers_name_existing_tests() {
-    let places = ["src", "netlink/src", "cni-plugin/src", "cni-plugin/tests", "tests"];
+    let places =
+        ["src", "client/src", "netlink/src", "cni-plugin/src", "cni-plugin/tests", "tests"];
     let code: String =
         places.iter().flat_map(|place| sources(place)).map(|file| read(&file)).collect();
     let scenarios = texts("tests/scenarios");
@@ -423,7 +441,17 @@ fn is_written(file: &Path) -> bool {
 }
 
 fn is_path(word: &str) -> bool {
-    let places = ["src/", "tests/", "docs/", "config/", "cni-plugin/", "netlink/", "proxy/"];
+    let places = [
+        "bench/",
+        "client/",
+        "cni-plugin/",
+        "config/",
+        "docs/",
+        "netlink/",
+        "proxy/",
+        "src/",
+        "tests/",
+    ];
     places.iter().any(|place| word.starts_with(place)) && !word.contains(' ')
 }
 

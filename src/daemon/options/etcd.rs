@@ -3,13 +3,12 @@
 use std::time::Duration;
 
 use hyper::Uri;
+use tweed_client::transport::{Transport, is_protected};
 
 use super::argv::GivenFlags;
 use super::flags::EtcdFlags;
 use super::stop::Stop;
-use crate::store::Transport;
 use crate::store::etcd::{self, Credentials, EtcdOptions, LeaseTtl};
-use crate::store::is_protected;
 
 const ENDPOINTS: &str = "etcd-endpoints";
 const PASSWORD: &str = "etcd-password";

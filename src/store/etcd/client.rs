@@ -1,23 +1,33 @@
 //! Sends requests to one etcd server at a time, with timeouts and pauses according to its latency.
 
 use std::future::Future;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{Error, KvClient, LeaseClient, ResponseHeader, WatchClient};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
+use tweed_client::failover::{Failover, Failure, Outcomes, Refusal, Servers, retry};
+use tweed_client::transport::no_answer;
 
 use super::connect::{Credentials, EtcdOptions, Fault, describe, fault, open, shown};
 use super::pace::{self, TIMEOUT, faded};
 use crate::random::random_range;
-use crate::store::failover::{Failover, Failure, Refusal, Servers, no_answer, retry};
 use crate::store::report::Report;
 
 /// A client with failover, because the library's own sends some of the requests to dead servers.
-pub(super) type Client = Failover<EtcdServers>;
+pub(super) struct Client(Failover<EtcdServers, Report>);
 
-pub(in crate::store) struct EtcdServers {
+impl Deref for Client {
+    type Target = Failover<EtcdServers, Report>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+pub(super) struct EtcdServers {
     options: EtcdOptions,
     latency: Mutex<Latency>,
 }
@@ -36,7 +46,7 @@ impl Latency {
     }
 }
 
-pub(in crate::store) struct Server(etcd_client::Client);
+pub(super) struct Server(etcd_client::Client);
 
 pub(super) type Connection = Arc<Server>;
 
@@ -68,8 +78,6 @@ impl Server {
 
 impl Servers for EtcdServers {
     type Client = Server;
-
-    const LIST_REFUSED: &str = "etcd does not list the leases";
 
     fn count(&self) -> usize {
         self.options.endpoints.len()
@@ -120,7 +128,7 @@ impl Client {
         let first = random.checked_rem(options.endpoints.len()).unwrap_or(0);
         let latency = Latency { took: Duration::ZERO, seen: Instant::now(), changes: 0 };
         let servers = EtcdServers { options, latency: Mutex::new(latency) };
-        Self::starting_at(first, servers, Report::of("etcd"))
+        Self(Failover::starting_at(first, servers, Report::of("etcd", "leases")))
     }
 
     /// Retries until there is an answer.
@@ -139,7 +147,7 @@ impl Client {
                 // permission may be granted.
                 Err(Failure::Refused(refusal @ (Refusal::Invalid(_) | Refusal::Denied(_)))) => {
                     self.report.reachable();
-                    self.report.refuses(&self.refused(refusal));
+                    self.report.refuses(&self.report.refused(refusal));
                     None
                 }
                 Err(Failure::Refused(refusal)) => Some(Err(refusal)),

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use etcd_client::{Certificate, Channel, Client, ConnectOptions, Error, Identity, TlsOptions};
 use tonic::Code;
+use tweed_client::failover::Refusal;
+use tweed_client::transport::{Transport, with_cause};
 
 use crate::excerpt;
-use crate::store::failover::{Refusal, Transport, with_cause};
 
 /// The endpoints of etcd, and the prefix of our network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

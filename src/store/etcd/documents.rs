@@ -7,6 +7,9 @@ use etcd_client::{Compare, CompareOp, Error, PutOptions, Txn, TxnOp, TxnOpRespon
 use futures::stream::{self, BoxStream};
 use tokio::sync::watch as channel;
 use tokio::time::{sleep, timeout};
+use tweed_client::backoff::Backoff;
+use tweed_client::failover::{Failure, retry};
+use tweed_client::watch::distinct;
 
 use super::client::{Connection, revision};
 use super::connect::unless_denied;
@@ -18,9 +21,6 @@ use crate::model::probe_secret::Secret;
 use crate::model::report::NodeReport;
 use crate::model::status::StoreState;
 use crate::random::random;
-use crate::store::backoff::Backoff;
-use crate::store::failover::{Failure, retry};
-use crate::store::watch::distinct;
 use crate::store::{Documents, LeaseTerm, Unpublished};
 
 /// After about this time without an event, the key is read again.
@@ -58,7 +58,7 @@ impl Documents for EtcdSubnetManager {
         let put = TxnOp::put(key.as_str(), value, Some(put));
         let transaction = Txn::new().when(is_there).or_else([put]);
         let write = |connection: Connection| async move { connection.kv().txn(transaction).await };
-        store.client.published(store.client.once(write).await).map(drop)
+        store.client.report.published(store.client.once(write).await).map(drop)
     }
 
     /// Renews the etcd lease of the report: its remaining time shows when that was. Unlike a write,

@@ -8,6 +8,9 @@ use etcd_client::{Error as EtcdError, LeaseGrantOptions};
 use futures::stream::BoxStream;
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{info, warn};
+use tweed_client::backoff::Backoff;
+use tweed_client::failover::{Outcomes, Refusal};
+use tweed_client::watch::updates;
 
 use super::client::Connection;
 use super::ours::{Dispute, Ours, Own};
@@ -20,11 +23,8 @@ use crate::model::lease::{Lease, LeaseAttributes, LeaseId, LeaseUpdate};
 use crate::model::prefix::Prefix;
 use crate::random::{random, random_range};
 use crate::store::allocate::SubnetRequest;
-use crate::store::backoff::Backoff;
 use crate::store::claim::{Allocation, Claimant, HeldLease};
-use crate::store::failover::Refusal;
 use crate::store::hold::{pause_after, until_lost};
-use crate::store::watch::updates;
 use crate::store::{Error, LeaseTerm, Leases, Lost};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -463,7 +463,7 @@ impl Shared {
 
     async fn pause_after_refusal(&self, refusal: Refusal) {
         let client = &self.store.client;
-        client.report.refuses(&client.refused(refusal));
+        client.report.refuses(&client.report.refused(refusal));
         sleep(Backoff::LONGEST).await;
     }
 }

@@ -94,7 +94,7 @@ impl EtcdClusterStore {
         let client = &self.store.client;
         let transaction = Txn::new().when([guard]).and_then([write]);
         let ask = |connection: Connection| async move { connection.kv().txn(transaction).await };
-        let answer = client.once(ask).await.map_err(|failure| client.explained(failure))?;
+        let answer = client.once(ask).await.map_err(|failure| client.report.explained(failure))?;
         Ok(if answer.succeeded() { Swap::Done(revision(answer.header())) } else { Swap::Outdated })
     }
 
@@ -130,7 +130,7 @@ impl EtcdClusterStore {
             client.try_each_server(|| client.once(|connection| page.get(connection, options))).await
         };
         let read = pages(Page::below(prefix, PAGE), read, ask).await;
-        read.map_err(|failure| client.explained(failure))
+        read.map_err(|failure| client.report.explained(failure))
     }
 
     /// All leases, each with its etcd lease.
@@ -164,7 +164,7 @@ impl EtcdClusterStore {
     {
         let client = &self.store.client;
         let answer = client.try_each_server(|| client.once(&ask)).await;
-        answer.map_err(|failure| client.explained(failure))
+        answer.map_err(|failure| client.report.explained(failure))
     }
 }
 

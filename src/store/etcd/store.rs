@@ -7,15 +7,15 @@ use etcd_client::{
     Compare, CompareOp, DeleteOptions, Error, GetOptions, GetResponse, KeyValue, PutOptions, Txn,
     TxnOp, TxnOpResponse,
 };
+use tweed_client::backoff::Backoff;
+use tweed_client::failover::{Failure, Refusal, retry};
 
 use super::client::{Client, Connection, LONGEST_ANSWER, revision};
 use super::key::{self, Layout};
 use super::value::{self, Origin};
 use crate::model::lease::{LeaseId, Malformed, Record};
 use crate::model::prefix::{Family, Prefix};
-use crate::store::backoff::Backoff;
 use crate::store::claim::HeldLease;
-use crate::store::failover::{Failure, Refusal, retry};
 
 /// A lease as stored in etcd.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -208,7 +208,7 @@ impl Store {
                 Ok(all)
             }
             Err(failure @ Failure::Refused(Refusal::Denied(_) | Refusal::TooLarge(_))) => {
-                self.client.interrupted(failure);
+                self.client.report.interrupted(failure);
                 Err(Failure::Unreachable)
             }
             Err(failure) => Err(failure),

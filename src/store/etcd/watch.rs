@@ -9,15 +9,16 @@ use etcd_client::{
     Error, Event, EventType, ResponseHeader, WatchOptions, WatchResponse, WatchStream,
 };
 use tokio::time::timeout;
+use tweed_client::failover::{Failure, Refusal};
+use tweed_client::watch::{Interrupted, Listed, Source};
 
 use super::client::{Client, Connection, revision};
 use super::ours::Ours;
 use super::startup::Proof;
 use super::store::{Listing, Stored};
 use super::{Shared, key};
-use crate::model::lease::{LeaseId, LeaseUpdate, Record};
-use crate::store::failover::{Failure, Refusal};
-use crate::store::watch::{Interrupted, Source};
+use crate::model::lease::{LeaseId, LeaseUpdate};
+use crate::store::snapshot;
 
 /// The listing of all leases at the start, which the watch uses as its first snapshot.
 #[derive(Debug, Default)]
@@ -139,7 +140,9 @@ const NO_WATCH: i64 = -1;
 const NAMED: usize = 3;
 
 impl Source for EtcdSource {
-    async fn list(&mut self) -> Result<Vec<Record>, Interrupted> {
+    type Update = LeaseUpdate;
+
+    async fn list(&mut self) -> Result<Listed<LeaseUpdate>, Interrupted> {
         (self.open, self.era) = (None, None);
         self.reopened = false;
         let first = self.shared.first.lock().await.take();
@@ -153,7 +156,7 @@ impl Source for EtcdSource {
         let oversized = listing.stored.iter().filter(|stored| stored.is_oversized);
         self.oversized = oversized.map(|stored| stored.record.id.clone()).collect();
         self.report_oversized();
-        Ok(listing.stored.into_iter().map(|stored| stored.record).collect())
+        Ok(snapshot(listing.stored.into_iter().map(|stored| stored.record).collect()))
     }
 
     async fn follow(&mut self) -> Result<Vec<LeaseUpdate>, Interrupted> {
@@ -210,7 +213,7 @@ impl EtcdSource {
     }
 
     fn interrupted(&self, failure: Failure) -> Interrupted {
-        self.client().interrupted(failure)
+        self.client().report.interrupted(failure)
     }
 
     async fn reopen(&mut self) -> Result<Open, Interrupted> {

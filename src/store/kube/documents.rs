@@ -15,9 +15,11 @@ use serde_json::Value;
 use tokio::sync::watch as channel;
 use tokio::time::sleep;
 use tracing::warn;
+use tweed_client::api::{Dropped, own_namespace};
+use tweed_client::backoff::Backoff;
+use tweed_client::failover::{Failure, Refusal, retry};
+use tweed_client::watch::distinct;
 
-use super::client::Dropped;
-use super::connect::own_namespace;
 use super::request;
 use super::{KubeSubnetManager, NetworkCondition, NodeRef, PodRef, Shared};
 use crate::excerpt;
@@ -28,10 +30,7 @@ use crate::model::probe_secret::Secret;
 use crate::model::report::NodeReport;
 use crate::model::status::StoreState;
 use crate::random::random;
-use crate::store::backoff::Backoff;
-use crate::store::failover::{Failure, Refusal, retry};
 use crate::store::hold::change;
-use crate::store::watch::distinct;
 use crate::store::{Documents, Identity, LeaseTerm, Unpublished};
 
 /// The interval at which the config is read: Kubernetes replaces a symbolic link in the folder of a
@@ -76,7 +75,7 @@ impl Documents for KubeSubnetManager {
         };
         let content = (text.as_str(), Timestamp::now());
         let ask = request::publish_report(&namespace, &name, owner, content);
-        shared.client.published(match shared.client.send_unnoticed(&ask).await {
+        shared.client.report.published(match shared.client.send_unnoticed(&ask).await {
             Err(Dropped::Failed(reason)) => return Err(Unpublished::Failed(reason)),
             Err(Dropped::Refused(refusal)) => Err(Failure::Refused(refusal)),
             Ok(()) => Ok(()),
@@ -97,7 +96,7 @@ impl Documents for KubeSubnetManager {
         let ask = request::create_event((node, uid), event, random());
         shared.client.send_unnoticed(&ask).await.map_err(|dropped| match dropped {
             Dropped::Failed(reason) => reason,
-            Dropped::Refused(refusal) => shared.client.refused(refusal),
+            Dropped::Refused(refusal) => shared.client.report.refused(refusal),
         })
     }
 
@@ -110,7 +109,7 @@ impl Documents for KubeSubnetManager {
                 Err(Failure::Refused(Refusal::Absent)) => {
                     shared.create_secret(&namespace).await.err().map(Err)
                 }
-                Err(Failure::Refused(refusal)) => Some(Err(shared.client.refused(refusal))),
+                Err(Failure::Refused(refusal)) => Some(Err(shared.client.report.refused(refusal))),
                 Err(Failure::Unreachable) => None,
             }
         })
@@ -243,7 +242,7 @@ impl Shared {
             Err(Dropped::Refused(Refusal::Denied(reason))) => {
                 Err(format!("there is no secret {namespace}/tweed-probes, and {reason}"))
             }
-            Err(Dropped::Refused(refusal)) => Err(self.client.refused(refusal)),
+            Err(Dropped::Refused(refusal)) => Err(self.client.report.refused(refusal)),
         }
     }
 }

@@ -6,6 +6,8 @@ use std::time::Duration;
 use futures::stream::BoxStream;
 use tokio::time::sleep;
 use tracing::warn;
+use tweed_client::failover::{Outcomes, Refusal};
+use tweed_client::watch::updates;
 
 use super::node::{NODE_GRANT, NodeObject, Reader};
 use super::own::{Ours, OwnNode, Published};
@@ -15,9 +17,7 @@ use crate::model::config::NetworkConfig;
 use crate::model::lease::{Lease, LeaseAttributes, LeaseId, LeaseUpdate};
 use crate::model::prefix::{Family, Prefix};
 use crate::random::random;
-use crate::store::failover::Refusal;
 use crate::store::hold::{pause_after, until_lost};
-use crate::store::watch::updates;
 use crate::store::{Error, LeaseTerm, Leases, Lost};
 
 /// The interval, roughly, at which a node without a subnet is read again.

@@ -1,31 +1,31 @@
 //! Leases in Kubernetes: each node's podCIDRs, published in flannel's annotations.
 
 mod annotations;
-mod client;
-mod connect;
 mod documents;
 mod lease;
 mod node;
-mod open;
 mod operator;
 mod own;
 mod request;
 mod watch;
 
 pub use annotations::{AnnotationPrefix, InvalidPrefix};
-pub use connect::ApiOptions;
 #[doc(hidden)]
 pub use node::read_node;
 pub use operator::{KubeClusterOptions, KubeClusterStore};
+pub use tweed_client::api::ApiOptions;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use tokio::sync::{Mutex, watch as channel};
+use tweed_client::api::{self, Program};
 
-use self::client::Client;
 use self::own::Ours;
 use super::hold::Losses;
+use super::report::Report;
+
+type Client = api::Client<Report>;
 
 /// How to reach Kubernetes, and the identity of this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,7 +72,7 @@ pub struct KubeSubnetManager {
 
 struct Shared {
     options: KubeOptions,
-    client: Client,
+    client: Arc<Client>,
     ours: channel::Sender<Ours>,
     losses: Mutex<Losses>,
 }
@@ -81,11 +81,20 @@ impl KubeSubnetManager {
     /// Does not connect yet.
     pub fn new(options: KubeOptions) -> Self {
         let shared = Shared {
-            client: Client::new(options.api.clone()),
+            client: Arc::new(client(options.api.clone())),
             options,
             ours: channel::Sender::new(Ours::default()),
             losses: Mutex::new(Losses::default()),
         };
         Self { shared: Arc::new(shared) }
     }
+}
+
+fn client(options: ApiOptions) -> Client {
+    let program = Program {
+        agent: concat!("tweedd/", env!("CARGO_PKG_VERSION")),
+        flags: "set --kubeconfig-file or --kube-api-url",
+        permissions: "docs/kubernetes.md",
+    };
+    Client::new(options, program, Report::of("the API server", "nodes"))
 }

@@ -9,20 +9,19 @@ use hyper::body::Bytes;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use serde::Deserialize;
+use tweed_client::api::{ApiOptions, ApiRequest, pages};
+use tweed_client::failover::{Failure, Refusal};
 
 use super::annotations::AnnotationPrefix;
-use super::client::Client;
-use super::connect::ApiOptions;
-use super::node::Reader;
-use super::request::{self, ApiRequest};
-use super::watch::pages;
+use super::node::{NodeObject, Reader};
+use super::watch::Nodes;
+use super::{Client, client, request};
 use crate::excerpt;
 use crate::model::config::NetworkConfig;
 use crate::model::lease::{LeaseId, Record};
 use crate::model::prefix::Prefix;
 use crate::model::report::NodeReport;
 use crate::store::ClusterStore;
-use crate::store::failover::{Failure, Refusal};
 use crate::store::operator::{StoreContents, StoredReport, Swap, Unavailable, Written};
 
 /// How operators reach a cluster.
@@ -76,14 +75,14 @@ struct ReportData<'a> {
 impl KubeClusterStore {
     /// Does not connect yet.
     pub fn new(options: KubeClusterOptions) -> Self {
-        Self { client: Client::new(options.api.clone()), options }
+        Self { client: client(options.api.clone()), options }
     }
 
     async fn config(&self) -> Result<Option<Written>, Unavailable> {
         let ask = request::config_map(&self.options.namespace, &self.options.config_map);
         let body = match self.ask(&ask).await {
             Err(Failure::Refused(Refusal::Absent)) => return Ok(None),
-            answer => answer.map_err(|failure| self.client.explained(failure))?,
+            answer => answer.map_err(|failure| self.client.report.explained(failure))?,
         };
         let object: ConfigMap = decode(&body)?;
         let revision = revision(&object);
@@ -97,13 +96,16 @@ impl KubeClusterStore {
         let reader = Reader::new(self.options.annotation_prefix.clone(), families);
         let read = || async {
             let mut records = Vec::new();
-            let nodes = pages(&self.client, |node| {
+            let read = |node: NodeObject<'_>| {
                 let id = LeaseId::new(node.metadata.name.as_ref());
-                records.extend(reader.record(node, id));
-            });
-            nodes.await.map(|_| records)
+                records.extend(reader.record(&node, id));
+            };
+            pages::<Nodes, _>(&self.client, &request::NODES, read).await.map(|_| records)
         };
-        self.client.try_each_server(read).await.map_err(|failure| self.client.explained(failure))
+        self.client
+            .try_each_server(read)
+            .await
+            .map_err(|failure| self.client.report.explained(failure))
     }
 
     /// Calls `each` for all reports.
@@ -111,7 +113,7 @@ impl KubeClusterStore {
         let mut token = String::new();
         loop {
             let body = self.ask(&request::reports(&self.options.namespace, &token, PAGE)).await;
-            let body = body.map_err(|failure| self.client.explained(failure))?;
+            let body = body.map_err(|failure| self.client.report.explained(failure))?;
             let page: ReportPage<'_> = decode(&body)?;
             page.items.iter().for_each(|item| each(&item.data));
             token = page.metadata.token;
@@ -166,7 +168,7 @@ impl ClusterStore for KubeClusterStore {
             Ok(body) => decode(&body).map(|object| Swap::Done(revision(&object))),
             Err(Failure::Refused(Refusal::Exists | Refusal::Absent)) => Ok(Swap::Outdated),
             Err(failure) => {
-                let failure = self.client.explained(failure);
+                let failure = self.client.report.explained(failure);
                 Swap::after(failure, self.config().await?, seen, text)
             }
         }

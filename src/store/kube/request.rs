@@ -2,21 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use hyper::{Request, Uri};
 use jiff::Timestamp;
 use kube::core::Request as Resource;
-use kube::core::params::{
-    GetParams, ListParams, Patch, PatchParams, PostParams, VersionMatch, WatchParams,
-};
+use kube::core::params::{GetParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
+use tweed_client::api::{ApiRequest, Collection, built};
 
 use crate::model::event::EventDigest;
 
-/// What is sent.
-pub(super) type ApiRequest = Request<Vec<u8>>;
-
-/// Nodes in one answer; a node may take 20 kB.
-pub(super) const PAGE: u32 = 200;
+/// All nodes.
+pub(super) const NODES: Collection = Collection::all("/api/v1/nodes");
 
 const SECRET: &str = "tweed-probes";
 /// The format of a time in Kubernetes.
@@ -38,36 +33,8 @@ pub(super) fn node(name: &str) -> ApiRequest {
     built(nodes().get(name, &GetParams::default()))
 }
 
-/// A list of at most one node: `name` as it was at `version`.
-pub(super) fn node_at(name: &str, version: &str) -> ApiRequest {
-    let params = ListParams::default().fields(&format!("metadata.name={name}"));
-    built(nodes().list(&params.at(version).matching(VersionMatch::Exact)))
-}
-
-/// Checks whether the server answers, with a cheap request that needs no permission.
-pub(super) fn version() -> ApiRequest {
-    built(Resource::new("/version").list(&ListParams::default()))
-}
-
 pub(super) fn pod(namespace: &str, name: &str) -> ApiRequest {
     built(namespaced(namespace, "pods").get(name, &GetParams::default()))
-}
-
-/// The page of nodes after `token`, which is empty for the first page; at most `limit` nodes.
-pub(super) fn page(token: &str, limit: u32) -> ApiRequest {
-    let params = ListParams::default().limit(limit);
-    let params = if token.is_empty() { params } else { params.continue_token(token) };
-    built(nodes().list(&params))
-}
-
-/// All changes after `version`, for `seconds`.
-pub(super) fn watch(version: &str, seconds: u32) -> ApiRequest {
-    built(nodes().watch(&WatchParams::default().timeout(seconds), version))
-}
-
-/// All nodes, one by one, and then all changes.
-pub(super) fn streamed_list(seconds: u32) -> ApiRequest {
-    built(nodes().watch(&WatchParams::default().timeout(seconds).initial_events(), ""))
 }
 
 /// Writes only `annotations` to node `name`, with the permission on its status, as flannel does, so
@@ -178,20 +145,11 @@ fn patch_status(name: &str, patch: Value) -> ApiRequest {
 }
 
 fn nodes() -> Resource {
-    Resource::new("/api/v1/nodes")
+    Resource::new(NODES.path)
 }
 
 fn namespaced(namespace: &str, kind: &str) -> Resource {
     Resource::new(format!("/api/v1/namespaces/{namespace}/{kind}"))
-}
-
-/// Fails only for an invalid name; the request is then one that the server answers with not found.
-fn built<E>(request: Result<ApiRequest, E>) -> ApiRequest {
-    request.unwrap_or_else(|_| {
-        let mut request = Request::new(Vec::new());
-        *request.uri_mut() = Uri::from_static("/api/v1/no-such-name");
-        request
-    })
 }
 
 #[cfg(test)]
@@ -238,34 +196,6 @@ mod tests {
                 "message": "Flannel is running on this node",
             }] } })
         );
-    }
-
-    #[test]
-    fn nodes_are_watched_with_bookmarks_from_a_version() {
-        assert_eq!(
-            line(&watch("812", 270)),
-            "GET /api/v1/nodes?&watch=true&timeoutSeconds=270&allowWatchBookmarks=true&resourceVersion=812"
-        );
-        assert_eq!(
-            line(&streamed_list(270)),
-            "GET /api/v1/nodes?&watch=true&timeoutSeconds=270&allowWatchBookmarks=true\
-             &sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion="
-        );
-    }
-
-    #[test]
-    fn a_former_version_of_a_node_is_read_by_its_name() {
-        assert_eq!(
-            line(&node_at("n1", "812")),
-            "GET /api/v1/nodes?&fieldSelector=metadata.name%3Dn1&resourceVersion=812\
-             &resourceVersionMatch=Exact"
-        );
-    }
-
-    #[test]
-    fn nodes_are_listed_in_pages() {
-        assert_eq!(line(&page("", PAGE)), "GET /api/v1/nodes?&limit=200");
-        assert_eq!(line(&page("a/b=", PAGE)), "GET /api/v1/nodes?&limit=200&continue=a%2Fb%3D");
     }
 
     #[test]

@@ -1,42 +1,31 @@
-//! The history of all nodes: a listing, streamed if the server supports that, else page by page,
-//! never all nodes in memory; then a watch that is resumed where it was interrupted.
+//! The history of all nodes, as leases.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
 
-use kube::core::Status;
-use serde::Deserialize;
-use serde_json::Value;
-use tokio::time::{Instant, timeout_at};
-use tracing::{debug, info, warn};
+use tweed_client::api::{Continuity, Event, GAP, History, Kind, restored};
+use tweed_client::failover::{Failure, Refusal};
+use tweed_client::watch::{Interrupted, Listed, Source};
 
-use super::client::{Client, lacks_history};
 use super::node::{NodeObject, Reader};
-use super::open::Open;
 use super::own::{Ours, OwnNode};
-use super::request::ApiRequest;
 use super::{Shared, request};
-use crate::excerpt;
 use crate::model::lease::{LeaseId, LeaseUpdate, Record};
-use crate::random::random_range;
-use crate::store::failover::{Failure, Refusal};
-use crate::store::watch::{Interrupted, Source};
+use crate::store::report::Report;
+use crate::store::snapshot;
 
 pub(super) struct KubeSource {
+    history: History<Nodes, Report>,
+    nodes: KnownNodes,
+}
+
+pub(super) struct Nodes;
+
+/// What is known of all nodes.
+struct KnownNodes {
     shared: Arc<Shared>,
     reader: Reader,
-    /// The version up to which all changes are known.
-    version: String,
-    open: Option<Open>,
     known: HashMap<Arc<str>, Known>,
-    /// The event with the latest version of a node.
-    latest: Latest,
-    /// Whether the server streams lists, as far as known.
-    has_streamed_lists: bool,
-    /// Whether the last watch failed: then history is checked before the watch is reopened.
-    is_broken: bool,
 }
 
 /// What was last reported of a node.
@@ -47,147 +36,83 @@ struct Known {
     is_managed: bool,
 }
 
-#[derive(Deserialize)]
-struct Event<'a> {
-    #[serde(rename = "type", borrow)]
-    kind: Cow<'a, str>,
-    #[serde(borrow)]
-    object: NodeObject<'a>,
+impl Kind for Nodes {
+    const PLURAL: &'static str = "nodes";
+
+    type Object<'a> = NodeObject<'a>;
+
+    fn version<'a>(node: &'a NodeObject<'_>) -> &'a str {
+        &node.metadata.resource_version
+    }
 }
-
-/// An event that a cluster has in its history, as it was received.
-#[derive(Default)]
-struct Latest {
-    version: u64,
-    line: Vec<u8>,
-    /// Whether a node was deleted after it.
-    is_followed_by_deletion: bool,
-}
-
-#[derive(Deserialize)]
-struct ErrorEvent {
-    object: Status,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Page<'a> {
-    #[serde(borrow)]
-    metadata: PageMetadata<'a>,
-    #[serde(borrow)]
-    items: Vec<NodeObject<'a>>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct PageMetadata<'a> {
-    #[serde(rename = "continue")]
-    token: String,
-    #[serde(borrow, rename = "resourceVersion")]
-    version: Cow<'a, str>,
-}
-
-/// The timeout of a streamed list without progress: an old server may start one and never end it.
-const STALL: Duration = Duration::from_secs(10);
-
-/// The longest page, in bytes. If a page is longer, fewer nodes are read per page.
-const LONGEST_PAGE: usize = 16 * 1024 * 1024;
-
-/// The annotation that ends a streamed list.
-const END: (&str, &str) = ("k8s.io/initial-events-end", "true");
 
 impl Source for KubeSource {
-    async fn list(&mut self) -> Result<Vec<Record>, Interrupted> {
-        (self.open, self.is_broken) = (None, false);
-        self.reader = self.shared.reader();
-        self.shared.ours.send_if_modified(Ours::forget_version);
-        self.known.clear();
-        self.latest = Latest::default();
-        let listed = self.list_all().await;
-        let client = &self.shared.client;
-        listed
-            .inspect(|_| client.report.withholds_leases(None))
-            .map_err(|failure| client.interrupted(failure))
+    type Update = LeaseUpdate;
+
+    async fn list(&mut self) -> Result<Listed<LeaseUpdate>, Interrupted> {
+        let shared = Arc::clone(&self.nodes.shared);
+        self.nodes.reader = shared.reader();
+        shared.ours.send_if_modified(Ours::forget_version);
+        let mut records = BTreeMap::new();
+        let listed = self.history.list(|event| self.nodes.list(&mut records, event)).await;
+        listed.map_err(|failure| shared.client.report.interrupted(failure))?;
+        self.nodes.note_missing_own();
+        shared.client.report.withholds_leases(None);
+        Ok(snapshot(records.into_values().collect()))
     }
 
     async fn follow(&mut self) -> Result<Vec<LeaseUpdate>, Interrupted> {
         let update = self.next().await;
-        update.map(|it| vec![it]).map_err(|failure| self.shared.client.interrupted(failure))
+        let report = &self.nodes.shared.client.report;
+        update.map(|it| vec![it]).map_err(|failure| report.interrupted(failure))
     }
 }
 
 impl KubeSource {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
         Self {
-            reader: shared.reader(),
-            shared,
-            version: String::new(),
-            open: None,
-            known: HashMap::new(),
-            latest: Latest::default(),
-            has_streamed_lists: true,
-            is_broken: false,
+            history: History::new(Arc::clone(&shared.client), request::NODES),
+            nodes: KnownNodes { reader: shared.reader(), shared, known: HashMap::new() },
         }
     }
 
     async fn next(&mut self) -> Result<LeaseUpdate, Failure> {
-        let shared = Arc::clone(&self.shared);
-        loop {
-            let mut open = match self.open.take() {
-                Some(open) => open,
-                None => self.reopen().await?,
-            };
-            let received = open.line(&shared.client).await;
-            self.is_broken |= received.is_err();
-            let Some(line) = received? else {
-                if open.has_events {
-                    continue;
-                }
-                return Err(Failure::Unreachable);
-            };
-            let event = event(line)?;
-            let is_event = event.is_some();
-            let update = event.and_then(|event| {
-                self.latest.note(&event, line);
-                self.update(&event)
-            });
-            open.has_events |= is_event;
-            self.open = Some(open);
-            if let Some(update) = update {
-                return Ok(update);
+        if self.history.is_broken() {
+            let continuity = self.history.check().await?;
+            self.nodes.shared.check_own(continuity).await?;
+            self.history.confirmed();
+        }
+        self.history.next(|event| self.nodes.follow(event)).await
+    }
+}
+
+impl KnownNodes {
+    /// Nodes may change, be removed, or stop being managed while they are listed.
+    fn list(&mut self, records: &mut BTreeMap<LeaseId, Record>, event: Event<'_, Nodes>) {
+        if matches!(event, Event::Listing) {
+            records.clear();
+        }
+        match self.follow(event) {
+            Some(LeaseUpdate::Put(record)) => drop(records.insert(record.id.clone(), record)),
+            Some(LeaseUpdate::Remove(id) | LeaseUpdate::DeleteNode(id)) => {
+                records.remove(&id);
             }
+            Some(LeaseUpdate::Snapshot(_)) | None => {}
         }
     }
 
-    async fn reopen(&mut self) -> Result<Open, Failure> {
-        if self.is_broken {
-            // Bookmarks after that event may be of a history that a backup has replaced.
-            let history = self.shared.check_history(&self.latest).await?;
-            // A deletion leaves nothing to compare: a backup may have undone it.
-            if self.latest.is_followed_by_deletion {
-                return Err(GAP);
+    fn follow(&mut self, event: Event<'_, Nodes>) -> Option<LeaseUpdate> {
+        match event {
+            Event::Listing => {
+                self.known.clear();
+                None
             }
-            if let History::Has(version) = history {
-                self.version = version.to_string();
+            Event::Resumed => {
+                self.shared.client.report.withholds_leases(None);
+                None
             }
-        }
-        let opened = self.shared.open(&request::watch(&self.version, duration())).await;
-        self.is_broken = opened.is_err();
-        if opened.is_ok() {
-            self.shared.client.report.withholds_leases(None);
-        }
-        opened
-    }
-
-    fn update(&mut self, event: &Event<'_>) -> Option<LeaseUpdate> {
-        let version = event.object.metadata.resource_version.as_ref();
-        if !version.is_empty() {
-            version.clone_into(&mut self.version);
-        }
-        match event.kind.as_ref() {
-            "BOOKMARK" => None,
-            "DELETED" => self.remove(&event.object),
-            _ => self.put(&event.object),
+            Event::Put(node) => self.put(&node),
+            Event::Removed(node) => self.remove(&node),
         }
     }
 
@@ -232,96 +157,29 @@ impl KubeSource {
     fn is_own(&self, name: &str) -> bool {
         self.shared.ours.borrow().name.as_deref() == Some(name)
     }
-
-    async fn list_all(&mut self) -> Result<Vec<Record>, Failure> {
-        if self.has_streamed_lists {
-            if let Some(records) = self.list_streamed().await? {
-                return Ok(records);
-            }
-            info!("the API server does not stream lists: reading the nodes page by page");
-            self.has_streamed_lists = false;
-            self.known.clear();
-        }
-        self.list_paged().await
-    }
-
-    /// The same watch continues with the changes. None if the server does not stream lists.
-    async fn list_streamed(&mut self) -> Result<Option<Vec<Record>>, Failure> {
-        let shared = Arc::clone(&self.shared);
-        let mut open = match shared.open(&request::streamed_list(duration())).await {
-            Err(Failure::Refused(Refusal::Invalid(_))) => return Ok(None),
-            opened => opened?,
-        };
-        let (mut records, mut progress) = (BTreeMap::new(), Instant::now());
-        loop {
-            let Ok(line) = timeout_at(progress + STALL, open.line(&shared.client)).await else {
-                return Ok(None);
-            };
-            let line = line?.ok_or(Failure::Unreachable)?;
-            let Some(event) = event(line)? else { continue };
-            self.latest.note(&event, line);
-            note(&mut records, self.update(&event));
-            match event.kind.as_ref() {
-                "BOOKMARK" if event.object.metadata.annotations().any(|it| it == END) => {
-                    // Changes may follow.
-                    self.open = Some(open);
-                    self.note_missing_own();
-                    return Ok(Some(records.into_values().collect()));
-                }
-                // A server that supports streamed lists sends no other bookmark first.
-                "BOOKMARK" => return Ok(None),
-                "ADDED" => progress = Instant::now(),
-                _ => {}
-            }
-        }
-    }
-
-    async fn list_paged(&mut self) -> Result<Vec<Record>, Failure> {
-        let (mut records, shared) = (BTreeMap::new(), Arc::clone(&self.shared));
-        self.version = pages(&shared.client, |node| note(&mut records, self.put(node))).await?;
-        self.note_missing_own();
-        Ok(records.into_values().collect())
-    }
 }
 
 impl Shared {
-    /// Checks that the history of the cluster has the `latest` event. This detects a cluster
-    /// restored from a backup, even if its versions have reached the known ones. Without such an
-    /// event in the history, checks that our own node is not older than known.
-    async fn check_history(&self, latest: &Latest) -> Result<History, Failure> {
-        let Some((ask, object)) = latest.ask() else { return self.check_own_version().await };
-        match self.client.once(&ask).await {
-            Ok(body) if only_item(&body).is_some_and(|item| item == object) => {
-                // The watch has not read what this node wrote last: a backup may lack only that.
-                let is_ahead = self.ours.borrow().is_after(latest.version);
-                if is_ahead {
-                    self.check_own_version().await?;
-                }
-                Ok(History::Has(latest.version))
+    /// Checks, after an interruption, that our own node is not older than known. `continuity`: whether
+    /// the cluster has what the watch has read.
+    async fn check_own(&self, continuity: Continuity) -> Result<(), Failure> {
+        if let Continuity::UpTo(version) = continuity {
+            // The watch has not read what this node wrote last: a backup may lack only that.
+            let is_ahead = self.ours.borrow().is_after(version);
+            if !is_ahead {
+                return Ok(());
             }
-            // Other nodes may reach that version before the watch opens.
-            Ok(_) | Err(Failure::Refused(Refusal::Future)) => Err(restored()),
-            // The version is compacted, or the server has no such lists.
-            Err(Failure::Refused(Refusal::NoHistory | Refusal::Invalid(_))) => {
-                self.check_own_version().await
-            }
-            Err(failure) => Err(failure),
         }
-    }
-
-    async fn check_own_version(&self) -> Result<History, Failure> {
         let known = self.ours.borrow().clone();
-        let Some((name, known)) = known.name.as_deref().zip(known.node()) else {
-            return Ok(History::Unknown);
-        };
+        let Some((name, known)) = known.name.as_deref().zip(known.node()) else { return Ok(()) };
         match self.client.once(&request::node(name)).await {
             Ok(body) => match self.decode(&body) {
-                Some(node) if known.is_later_than(&node) => Err(restored()),
+                Some(node) if known.is_later_than(&node) => Err(restored(Nodes::PLURAL)),
                 // Versions may have reached ours: then what differs from our write shows it.
                 node => {
                     let see = |node| self.ours.send_if_modified(|ours| ours.see(node));
                     node.map(see);
-                    Ok(History::Unknown)
+                    Ok(())
                 }
             },
             Err(Failure::Refused(Refusal::Absent)) => Err(GAP),
@@ -330,140 +188,14 @@ impl Shared {
     }
 }
 
-/// Whether a cluster has the history that a watch has read.
-enum History {
-    /// Up to this version.
-    Has(u64),
-    Unknown,
-}
-
-impl Latest {
-    fn note(&mut self, event: &Event<'_>, line: &[u8]) {
-        let version = event.object.metadata.resource_version.parse().unwrap_or_default();
-        match event.kind.as_ref() {
-            "ADDED" | "MODIFIED" if version > self.version => {
-                (self.version, self.is_followed_by_deletion) = (version, false);
-                line.clone_into(&mut self.line);
-            }
-            "DELETED" if version > self.version => self.is_followed_by_deletion = true,
-            _ => {}
-        }
-    }
-
-    /// The request for the node of the event at its version, and the node; none without an event.
-    fn ask(&self) -> Option<(ApiRequest, Value)> {
-        let mut event: Value = serde_json::from_slice(&self.line).ok()?;
-        let object = without_kind(event.get_mut("object")?.take());
-        let name = object.pointer("/metadata/name")?.as_str()?;
-        Some((request::node_at(name, &self.version.to_string()), object))
-    }
-}
-
-/// The only item of a list; none if it has none, or several.
-fn only_item(list: &[u8]) -> Option<Value> {
-    let mut list: Value = serde_json::from_slice(list).ok()?;
-    match list.get_mut("items")?.as_array_mut()?.as_mut_slice() {
-        [item] => Some(without_kind(item.take())),
-        _ => None,
-    }
-}
-
-/// The items of a list have no kind.
-fn without_kind(mut object: Value) -> Value {
-    if let Some(fields) = object.as_object_mut() {
-        fields.remove("kind");
-        fields.remove("apiVersion");
-    }
-    object
-}
-
-/// The store has deleted the next changes, or never had them.
-const GAP: Failure = Failure::Refused(Refusal::NoHistory);
-
-fn restored() -> Failure {
-    info!("the cluster was restored from a backup: reading all nodes again");
-    GAP
-}
-
-/// None if the line is empty, or an event of an object that cannot be read; the watch continues.
-fn event(line: &[u8]) -> Result<Option<Event<'_>>, Failure> {
-    if line.is_empty() {
-        return Ok(None);
-    }
-    match serde_json::from_slice::<Event<'_>>(line) {
-        Ok(event) if event.kind == "ERROR" => Err(interruption(line)),
-        Ok(event) => Ok(Some(event)),
-        Err(error) => {
-            let error = excerpt::sentence(&error.to_string());
-            warn!(%error, "an event of the API server cannot be read");
-            // Another line is not of an API server, but of a proxy in between.
-            if is_event(line) { Ok(None) } else { Err(Failure::Unreachable) }
-        }
-    }
-}
-
-fn is_event(line: &[u8]) -> bool {
-    serde_json::from_slice::<Value>(line).is_ok_and(|event| event.get("type").is_some())
-}
-
-/// The interruption that an event of type ERROR causes.
-fn interruption(line: &[u8]) -> Failure {
-    let Ok(ErrorEvent { object: status }) = serde_json::from_slice(line) else {
-        return Failure::Unreachable;
-    };
-    let reason = excerpt::sentence(&status.message);
-    debug!(reason, "the watch on the nodes was ended");
-    if lacks_history(status.code, &status) { GAP } else { Failure::Unreachable }
-}
-
-/// Nodes may change, be removed, or stop being managed while they are listed.
-fn note(records: &mut BTreeMap<LeaseId, Record>, update: Option<LeaseUpdate>) {
-    match update {
-        Some(LeaseUpdate::Put(record)) => drop(records.insert(record.id.clone(), record)),
-        Some(LeaseUpdate::Remove(id) | LeaseUpdate::DeleteNode(id)) => drop(records.remove(&id)),
-        Some(LeaseUpdate::Snapshot(_)) | None => {}
-    }
-}
-
-/// The duration of a watch, in seconds, random so that watches of many nodes do not end together.
-fn duration() -> u32 {
-    random_range(240..290)
-}
-
-/// Calls `each` for all nodes, and returns the version of the list.
-pub(super) async fn pages(
-    client: &Client,
-    mut each: impl FnMut(&NodeObject<'_>),
-) -> Result<String, Failure> {
-    let (mut token, mut limit) = (String::new(), request::PAGE);
-    loop {
-        let body = match client.once_within(&request::page(&token, limit), LONGEST_PAGE).await {
-            Err(Failure::Refused(Refusal::TooLarge(_))) if limit > 1 => {
-                limit /= 2;
-                continue;
-            }
-            body => body?,
-        };
-        let page: Page<'_> = serde_json::from_slice(&body).map_err(|error| {
-            client.report.unreachable(&format!("the list of nodes cannot be read: {error}"));
-            Failure::Unreachable
-        })?;
-        page.items.iter().for_each(&mut each);
-        token = page.metadata.token;
-        if token.is_empty() {
-            return Ok(page.metadata.version.into_owned());
-        }
-        limit = request::PAGE.min(limit * 2);
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
+    use tweed_client::api::ApiOptions;
 
     use super::*;
     use crate::store::kube::{
-        AnnotationPrefix, ApiOptions, KubeOptions, KubeSubnetManager, NetworkCondition, NodeRef,
+        AnnotationPrefix, KubeOptions, KubeSubnetManager, NetworkCondition, NodeRef,
     };
 
     fn source() -> KubeSource {
@@ -479,8 +211,8 @@ mod tests {
         KubeSource::new(Arc::clone(&KubeSubnetManager::new(options).shared))
     }
 
-    /// An event of node n3, which flannel manages if it has this public IP.
-    fn line(kind: &str, public_ip: Option<&str>) -> Vec<u8> {
+    /// Node n3, which flannel manages if it has this public IP.
+    fn node(public_ip: Option<&str>) -> Value {
         let prefix = "flannel.alpha.coreos.com";
         let annotations = public_ip.map(|public_ip| {
             json!({
@@ -491,15 +223,18 @@ mod tests {
         });
         let metadata = json!({ "name": "n3", "annotations": annotations.unwrap_or(json!({})) });
         let spec = json!({ "podCIDR": "10.244.3.0/24" });
-        let object = json!({ "metadata": metadata, "spec": spec });
-        json!({ "type": kind, "object": object }).to_string().into_bytes()
+        json!({ "metadata": metadata, "spec": spec })
     }
 
+    type MakeEvent = fn(NodeObject<'_>) -> Event<'_, Nodes>;
+
     /// The public IPs of n3 in the listing after these events.
-    fn listed(lines: &[Vec<u8>]) -> Vec<String> {
+    fn listed(events: &[(MakeEvent, Option<&str>)]) -> Vec<String> {
         let (mut source, mut records) = (source(), BTreeMap::new());
-        for line in lines {
-            note(&mut records, source.update(&event(line).unwrap().unwrap()));
+        for (event, public_ip) in events {
+            let text = node(*public_ip).to_string();
+            let node = serde_json::from_str(&text).unwrap();
+            source.nodes.list(&mut records, event(node));
         }
         let public_ips = records.values().map(|record| record.lease.as_ref().unwrap());
         public_ips.map(|lease| lease.endpoints[0].public_ip.to_string()).collect()
@@ -507,11 +242,13 @@ mod tests {
 
     #[test]
     fn a_node_that_changes_during_the_listing_has_its_last_version() {
-        let (added, changed) =
-            (line("ADDED", Some("172.18.0.3")), line("MODIFIED", Some("172.18.0.33")));
-        assert_eq!(listed(&[added.clone(), changed]), ["172.18.0.33"]);
-        assert_eq!(listed(&[added.clone(), added.clone()]), ["172.18.0.3"]);
-        assert_eq!(listed(&[added.clone(), line("MODIFIED", None)]), [""; 0]);
-        assert_eq!(listed(&[added, line("DELETED", None)]), [""; 0]);
+        let put: MakeEvent = |node| Event::Put(node);
+        let removed: MakeEvent = |node| Event::Removed(node);
+        let added = (put, Some("172.18.0.3"));
+        assert_eq!(listed(&[added, (put, Some("172.18.0.33"))]), ["172.18.0.33"]);
+        assert_eq!(listed(&[added, added]), ["172.18.0.3"]);
+        assert_eq!(listed(&[added, (put, None)]), [""; 0]);
+        assert_eq!(listed(&[added, (removed, None)]), [""; 0]);
+        assert_eq!(listed(&[added, (|_| Event::Listing, None)]), [""; 0]);
     }
 }

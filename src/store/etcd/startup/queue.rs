@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
+use tweed_client::backoff::Backoff;
+use tweed_client::failover::retry;
 
 use super::snapshot::{Look, Proof};
-use crate::store::backoff::Backoff;
 use crate::store::etcd::pace::BRISK;
 use crate::store::etcd::store::{Listing, Store};
-use crate::store::failover::retry;
 
 /// The number of polls of a busy etcd before all leases are read anyway.
 const LOOKS: u32 = 8;

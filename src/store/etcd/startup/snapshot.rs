@@ -2,13 +2,13 @@
 
 use etcd_client::{Compare, CompareOp, Error, GetOptions, KeyValue, PutOptions, Txn, TxnOp};
 use tracing::debug;
+use tweed_client::failover::Failure;
 
 use super::codec::{self, Unreadable};
 use crate::store::etcd::client::{Connection, revision};
 use crate::store::etcd::connect::{is_unwelcome, unless_denied};
 use crate::store::etcd::ours::Own;
 use crate::store::etcd::store::{Listing, Store};
-use crate::store::failover::Failure;
 
 /// What a snapshot must be consistent with to be accepted.
 #[derive(Clone, Copy, Debug)]

@@ -17,7 +17,7 @@ use kube::client::Body;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tower::Service;
-use tweed::store::Transport;
+use tweed_client::transport::Transport;
 use tweed_lab::{ApiBody, ApiServer, Backup};
 
 use super::{Health, think};

@@ -5,6 +5,7 @@ mod server;
 mod state;
 
 pub use state::State;
+use tweed_client::transport::Transport;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,7 +14,6 @@ use etcd_client::proto::{
     PbDeleteRequest, PbPutRequest, PbTxnOpRequest, PbTxnRequest, PbTxnRequestOp,
 };
 use tokio::sync::watch;
-use tweed::store::Transport;
 
 use super::Health;
 use crate::act::ClusterId;

@@ -1,4 +1,4 @@
-//! Converts a store's interrupted history of leases into an endless stream of updates.
+//! Converts an interrupted history into an endless stream of updates.
 
 use std::future::{Future, ready};
 use std::time::Duration;
@@ -6,17 +6,26 @@ use std::time::Duration;
 use futures::stream::{self, BoxStream, Stream, StreamExt};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::model::lease::{LeaseUpdate, Record};
+use crate::backoff::Backoff;
 use crate::random::{random, random_range};
-use crate::store::backoff::Backoff;
 
-/// A store's history of leases, which may be interrupted.
+/// A history that may be interrupted.
 pub trait Source: Send + 'static {
+    type Update: Send + 'static;
+
     /// All records; `follow` continues from here.
-    fn list(&mut self) -> impl Future<Output = Result<Vec<Record>, Interrupted>> + Send;
+    fn list(&mut self) -> impl Future<Output = Result<Listed<Self::Update>, Interrupted>> + Send;
 
     /// The next changes, at least one. Resumes where it was interrupted.
-    fn follow(&mut self) -> impl Future<Output = Result<Vec<LeaseUpdate>, Interrupted>> + Send;
+    fn follow(&mut self) -> impl Future<Output = Result<Vec<Self::Update>, Interrupted>> + Send;
+}
+
+/// All records of a history at one time.
+pub struct Listed<U> {
+    /// Their number.
+    pub size: usize,
+    /// The records, in place of all that came before.
+    pub snapshot: U,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +40,7 @@ pub enum Interrupted {
 }
 
 /// Starts with a snapshot, and with another one after each gap.
-pub fn updates(source: impl Source) -> BoxStream<'static, LeaseUpdate> {
+pub fn updates<S: Source>(source: S) -> BoxStream<'static, S::Update> {
     let backoff = Backoff::up_to(LONGEST_PAUSE);
     let start = Follower { source, listed: None, list_at: Instant::now(), backoff };
     let steps = stream::unfold(start, |mut follower| async {
@@ -42,7 +51,7 @@ pub fn updates(source: impl Source) -> BoxStream<'static, LeaseUpdate> {
 }
 
 /// `values` without those that repeat the one before.
-pub(super) fn distinct<T>(values: impl Stream<Item = T> + Send + 'static) -> BoxStream<'static, T>
+pub fn distinct<T>(values: impl Stream<Item = T> + Send + 'static) -> BoxStream<'static, T>
 where
     T: Clone + PartialEq + Send + 'static,
 {
@@ -74,7 +83,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 const SPREAD_PER_RECORD: Duration = Duration::from_millis(2);
 
 impl<S: Source> Follower<S> {
-    async fn step(&mut self) -> Vec<LeaseUpdate> {
+    async fn step(&mut self) -> Vec<S::Update> {
         loop {
             let step = match self.listed {
                 None => self.list().await,
@@ -97,16 +106,16 @@ impl<S: Source> Follower<S> {
         }
     }
 
-    async fn list(&mut self) -> Result<Vec<LeaseUpdate>, Interrupted> {
-        let records = self.source.list().await?;
-        self.listed = Some(records.len());
+    async fn list(&mut self) -> Result<Vec<S::Update>, Interrupted> {
+        let Listed { size, snapshot } = self.source.list().await?;
+        self.listed = Some(size);
         let pause = BETWEEN_LISTINGS.mul_f64(random_range(0.5..1.0));
         self.list_at = Instant::now() + pause;
-        Ok(vec![LeaseUpdate::Snapshot(records)])
+        Ok(vec![snapshot])
     }
 
     /// A listing may interrupt `follow`, since it also contains what `follow` had read.
-    async fn follow(&mut self) -> Result<Vec<LeaseUpdate>, Interrupted> {
+    async fn follow(&mut self) -> Result<Vec<S::Update>, Interrupted> {
         if let Ok(followed) = timeout_at(self.list_at, self.source.follow()).await {
             return followed;
         }
@@ -129,7 +138,6 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::model::lease::{LeaseId, Malformed};
 
     enum Step {
         List(Result<usize, Interrupted>),
@@ -141,39 +149,30 @@ mod tests {
     /// Fails if a call differs from the script.
     struct Script(VecDeque<Step>);
 
-    fn record(index: usize) -> Record {
-        let id = LeaseId::new(index.to_string());
-        Record { id, lease: Err(Malformed(String::new())) }
-    }
-
+    /// Updates are letters: S for a snapshot, p for a put.
     impl Source for Script {
-        async fn list(&mut self) -> Result<Vec<Record>, Interrupted> {
+        type Update = char;
+
+        async fn list(&mut self) -> Result<Listed<char>, Interrupted> {
             match self.0.pop_front() {
-                Some(Step::List(records)) => records.map(|count| (0..count).map(record).collect()),
+                Some(Step::List(size)) => size.map(|size| Listed { size, snapshot: 'S' }),
                 Some(Step::Follow(_) | Step::Silence) => panic!("listed instead of following"),
                 None => std::future::pending().await,
             }
         }
 
-        async fn follow(&mut self) -> Result<Vec<LeaseUpdate>, Interrupted> {
+        async fn follow(&mut self) -> Result<Vec<char>, Interrupted> {
             match self.0.pop_front() {
-                Some(Step::Follow(puts)) => {
-                    puts.map(|count| (0..count).map(record).map(LeaseUpdate::Put).collect())
-                }
+                Some(Step::Follow(puts)) => puts.map(|count| vec!['p'; count]),
                 Some(Step::List(_)) => panic!("followed instead of listing"),
                 Some(Step::Silence) | None => std::future::pending().await,
             }
         }
     }
 
-    /// The updates that `steps` produce, as letters: S for a snapshot, p for a put.
+    /// The first updates that `steps` produce.
     async fn letters(steps: Vec<Step>, count: usize) -> String {
-        let letter = |update| match update {
-            LeaseUpdate::Snapshot(_) => 'S',
-            LeaseUpdate::Put(_) => 'p',
-            LeaseUpdate::Remove(_) | LeaseUpdate::DeleteNode(_) => 'r',
-        };
-        updates(Script(steps.into())).take(count).map(letter).collect().await
+        updates(Script(steps.into())).take(count).collect().await
     }
 
     use Interrupted::{Gap, PossibleGap, Unreachable};

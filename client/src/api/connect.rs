@@ -10,8 +10,7 @@ use hyper::header::{HeaderValue, USER_AGENT};
 use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
-use crate::store::failover::with_cause;
-use crate::store::{Transport, is_protected};
+use crate::transport::{Transport, is_protected, with_cause};
 
 /// How to reach the API servers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,17 +22,32 @@ pub struct ApiOptions {
     pub transport: Transport<Client>,
 }
 
+/// The program that sends requests.
+#[derive(Clone, Copy, Debug)]
+pub struct Program {
+    /// As the API server shall log it: `tweedd/0.1.0`.
+    pub agent: &'static str,
+    /// What names the API server outside of a pod: "set --kubeconfig".
+    pub flags: &'static str,
+    /// The document that lists the permissions it needs.
+    pub permissions: &'static str,
+}
+
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The files of the service account, which every pod has.
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// Sends no request yet. Kubeconfig, certificates and token are read each time, so that they may be
-/// replaced while the daemon runs.
+/// replaced while the program runs.
 ///
 /// # Errors
 /// The message contains no secrets.
-pub(super) async fn open(options: &ApiOptions, url: Option<&str>) -> Result<Client, String> {
+pub(super) async fn open(
+    options: &ApiOptions,
+    program: Program,
+    url: Option<&str>,
+) -> Result<Client, String> {
     if let Transport::Channels(open) = &options.transport {
         return open(url.unwrap_or_default());
     }
@@ -41,7 +55,7 @@ pub(super) async fn open(options: &ApiOptions, url: Option<&str>) -> Result<Clie
         (Some(file), _) => from_file(file).await?,
         (None, None) => Config::incluster().map_err(|error| {
             let error = describe(&error);
-            format!("{error}: outside of a pod, set --kubeconfig-file or --kube-api-url")
+            format!("{error}: outside of a pod, {}", program.flags)
         })?,
         (None, Some(url)) => of_account(url)?,
     };
@@ -52,13 +66,12 @@ pub(super) async fn open(options: &ApiOptions, url: Option<&str>) -> Result<Clie
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     // The caller retries.
     config.default_retry = false;
-    let agent = HeaderValue::from_static(concat!("tweedd/", env!("CARGO_PKG_VERSION")));
-    config.headers.push((USER_AGENT, agent));
+    config.headers.push((USER_AGENT, HeaderValue::from_static(program.agent)));
     Client::try_from(config).map_err(|error| describe(&error))
 }
 
-/// The namespace of tweed's own objects, from the files of the pod.
-pub(super) fn own_namespace() -> Option<String> {
+/// The namespace of this pod, from its files.
+pub fn own_namespace() -> Option<String> {
     let namespace = std::fs::read_to_string(Path::new(ACCOUNT).join("namespace")).ok()?;
     Some(namespace.trim().to_owned()).filter(|namespace| !namespace.is_empty())
 }
@@ -167,7 +180,8 @@ mod tests {
     async fn refusal(url: &str, secret: &str, flag: Option<&str>) -> Option<String> {
         let file = kubeconfig(url, secret);
         let kubeconfig = Some(file.path().to_owned());
-        open(&ApiOptions { kubeconfig, ..ApiOptions::default() }, flag).await.err()
+        let program = Program { agent: "test", flags: "set a flag", permissions: "a document" };
+        open(&ApiOptions { kubeconfig, ..ApiOptions::default() }, program, flag).await.err()
     }
 
     #[tokio::test]

@@ -6,17 +6,18 @@ use http_body_util::BodyExt;
 use kube::client::Body;
 use tokio::time::timeout;
 
-use super::Shared;
 use super::client::{Client, Connection, LONGEST};
 use super::connect::failure;
 use super::request::{self, ApiRequest};
-use crate::store::failover::Failure;
+use crate::failover::{Failure, Outcomes};
 
-pub(super) struct Open {
+pub(super) struct Lines {
+    /// What is watched, in sentences.
+    plural: &'static str,
     connection: Connection,
     body: Body,
     buffer: Vec<u8>,
-    /// The number of bytes at the start of the buffer that `line` has returned.
+    /// The number of bytes at the start of the buffer that `next` has returned.
     used: usize,
     /// Whether it has sent an event: a watch that ends without one is reopened only after a pause.
     pub(super) has_events: bool,
@@ -30,17 +31,25 @@ const SILENCE: Duration = Duration::from_secs(30);
 /// minute.
 const SILENCES: u32 = 5;
 
-impl Shared {
-    pub(super) async fn open(&self, ask: &ApiRequest) -> Result<Open, Failure> {
-        let (connection, response) = self.client.open(ask).await?;
+impl<R: Outcomes> Client<R> {
+    /// `plural`: what is watched, in sentences.
+    pub(super) async fn watch(
+        &self,
+        ask: &ApiRequest,
+        plural: &'static str,
+    ) -> Result<Lines, Failure> {
+        let (connection, response) = self.open(ask).await?;
         let (body, buffer) = (response.into_body(), Vec::new());
-        Ok(Open { connection, body, buffer, used: 0, has_events: false, silences: 0 })
+        Ok(Lines { plural, connection, body, buffer, used: 0, has_events: false, silences: 0 })
     }
 }
 
-impl Open {
+impl Lines {
     /// The next line; none when the watch has ended, as it does after its duration.
-    pub(super) async fn line(&mut self, client: &Client) -> Result<Option<&[u8]>, Failure> {
+    pub(super) async fn next<R: Outcomes>(
+        &mut self,
+        client: &Client<R>,
+    ) -> Result<Option<&[u8]>, Failure> {
         let length = loop {
             let rest = self.buffer.get(self.used..).unwrap_or_default();
             if let Some(length) = rest.iter().position(|byte| *byte == b'\n') {
@@ -56,7 +65,7 @@ impl Open {
     }
 
     /// Returns false when the watch has ended.
-    async fn wait_for_data(&mut self, client: &Client) -> Result<bool, Failure> {
+    async fn wait_for_data<R: Outcomes>(&mut self, client: &Client<R>) -> Result<bool, Failure> {
         loop {
             match timeout(SILENCE, self.more()).await {
                 Ok(Ok(more)) => {
@@ -71,14 +80,14 @@ impl Open {
         }
     }
 
-    async fn check_server(&mut self, client: &Client) -> Result<(), Failure> {
+    async fn check_server<R: Outcomes>(&mut self, client: &Client<R>) -> Result<(), Failure> {
         self.silences += 1;
         if client.once(&request::version()).await == Err(Failure::Unreachable) {
             return Err(Failure::Unreachable);
         }
         if self.silences >= SILENCES {
-            let reason = "the watch on the nodes received no data";
-            return Err(client.drop_connection(&self.connection, reason).await);
+            let reason = format!("the watch on the {} received no data", self.plural);
+            return Err(client.drop_connection(&self.connection, &reason).await);
         }
         Ok(())
     }

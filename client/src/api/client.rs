@@ -12,26 +12,28 @@ use kube::client::Body;
 use kube::core::Status;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep_until, timeout};
+use tweed_netlink::excerpt;
 
-use super::connect::{ApiOptions, failure, open};
+use super::connect::{ApiOptions, Program, failure, open};
 use super::request::ApiRequest;
-use crate::excerpt;
+use crate::backoff::Backoff;
+use crate::failover::{Failover, Failure, Outcomes, Refusal, Servers, retry};
 use crate::random::{random, shuffle};
-use crate::store::backoff::Backoff;
-use crate::store::failover::{Failover, Failure, Refusal, Servers, no_answer, retry};
-use crate::store::report::Report;
+use crate::transport::no_answer;
 
-pub(super) type Client = Failover<ApiServers>;
+/// A client of the API servers of one cluster.
+pub type Client<R> = Failover<ApiServers, R>;
 
-pub(in crate::store) struct ApiServers {
+pub struct ApiServers {
     options: ApiOptions,
+    program: Program,
     /// In the order in which they are used; `None` is the server of the kubeconfig or the cluster.
     urls: Vec<Option<String>>,
     /// The ends of the pauses that servers requested, by their indices.
     quiet_until: Mutex<BTreeMap<usize, Instant>>,
 }
 
-pub(super) type Connection = Arc<kube::Client>;
+pub type Connection = Arc<kube::Client>;
 
 /// The timeout for the start of an answer, and for its body.
 const ANSWER: Duration = Duration::from_secs(15);
@@ -48,14 +50,12 @@ const JITTER: Duration = Duration::from_secs(1);
 impl Servers for ApiServers {
     type Client = kube::Client;
 
-    const LIST_REFUSED: &str = "the API server does not list the nodes";
-
     fn count(&self) -> usize {
         self.urls.len()
     }
 
     async fn open(&self, index: usize) -> Result<kube::Client, String> {
-        open(&self.options, self.url(index)).await
+        open(&self.options, self.program, self.url(index)).await
     }
 
     fn unusable(&self, index: usize, reason: &str) -> String {
@@ -75,20 +75,21 @@ impl ApiServers {
     }
 }
 
-impl Client {
-    pub(super) fn new(options: ApiOptions) -> Self {
+impl<R: Outcomes> Client<R> {
+    /// Does not connect yet.
+    pub fn new(options: ApiOptions, program: Program, report: R) -> Self {
         let mut urls: Vec<_> = options.urls.iter().cloned().map(Some).collect();
         if urls.is_empty() {
             urls.push(None);
         }
-        // Nodes distribute over all servers.
+        // Clients distribute over all servers.
         shuffle(&mut urls);
-        let servers = ApiServers { options, urls, quiet_until: Mutex::default() };
-        Self::starting_at(0, servers, Report::of("the API server"))
+        let servers = ApiServers { options, program, urls, quiet_until: Mutex::default() };
+        Self::starting_at(0, servers, report)
     }
 
     /// Retries until there is an answer other than a denied permission.
-    pub(super) async fn request(&self, ask: &ApiRequest) -> Result<Bytes, Refusal> {
+    pub async fn request(&self, ask: &ApiRequest) -> Result<Bytes, Refusal> {
         retry(Backoff::LONGEST, || async move {
             match self.once(ask).await {
                 Ok(body) => Some(Ok(body)),
@@ -104,16 +105,12 @@ impl Client {
     }
 
     /// Sends one request to one server, and reads the whole answer.
-    pub(super) async fn once(&self, ask: &ApiRequest) -> Result<Bytes, Failure> {
+    pub async fn once(&self, ask: &ApiRequest) -> Result<Bytes, Failure> {
         self.once_within(ask, LONGEST).await
     }
 
     /// The same, for an answer of at most `longest` bytes.
-    pub(super) async fn once_within(
-        &self,
-        ask: &ApiRequest,
-        longest: usize,
-    ) -> Result<Bytes, Failure> {
+    pub async fn once_within(&self, ask: &ApiRequest, longest: usize) -> Result<Bytes, Failure> {
         let (connection, response) = self.open(ask).await?;
         let body = Limited::new(response.into_body(), longest).collect();
         let reason = match timeout(ANSWER, body).await {
@@ -131,10 +128,7 @@ impl Client {
     }
 
     /// Sends one request to one server; the caller reads the body.
-    pub(super) async fn open(
-        &self,
-        ask: &ApiRequest,
-    ) -> Result<(Connection, Response<Body>), Failure> {
+    pub async fn open(&self, ask: &ApiRequest) -> Result<(Connection, Response<Body>), Failure> {
         if let Some(until) = self.servers.quiet_until(self.server().await).await {
             sleep_until(until + JITTER.mul_f64(random())).await;
         }
@@ -161,8 +155,8 @@ impl Client {
     }
 
     /// Sends a request on which nothing depends, if there is a connection. Its failure neither
-    /// changes the server nor makes the store unreachable, and delays no other request.
-    pub(super) async fn send_unnoticed(&self, ask: &ApiRequest) -> Result<(), Dropped> {
+    /// changes the server nor is reported, and delays no other request.
+    pub async fn send_unnoticed(&self, ask: &ApiRequest) -> Result<(), Dropped> {
         if self.servers.quiet_until(self.server().await).await.is_some() {
             return Err(Dropped::Failed("the API server requested a pause".to_owned()));
         }
@@ -175,7 +169,7 @@ impl Client {
         let response = answer.map_err(|_| Dropped::Failed(no_answer(ANSWER)))?;
         let response = response.map_err(|error| Dropped::Failed(failure(&error)))?;
         let (status, page) = (response.status(), page(response.headers()));
-        match verdict(ask, response).await {
+        match self.verdict(ask, response).await {
             _ if status.is_success() => page.map_or(Ok(()), |page| Err(Dropped::Failed(page))),
             Verdict::Refused(refusal) => Err(Dropped::Refused(refusal)),
             // As of an admission webhook that does not answer: other requests may succeed.
@@ -196,7 +190,7 @@ impl Client {
         if let Some(pause) = pause(response.status(), response.headers()) {
             self.note_pause(connection, pause).await;
         }
-        match verdict(ask, response).await {
+        match self.verdict(ask, response).await {
             Verdict::Refused(refusal) => {
                 self.succeeded().await;
                 Failure::Refused(refusal)
@@ -227,10 +221,38 @@ impl Client {
             }
         }
     }
+
+    async fn verdict(&self, ask: &ApiRequest, response: Response<Body>) -> Verdict {
+        let status = response.status();
+        let answer = read_status(response).await;
+        let message = excerpt::sentence(&answer.message);
+        let text = if message.is_empty() { status.to_string() } else { message.clone() };
+        Verdict::Refused(match status {
+            StatusCode::NOT_FOUND => Refusal::Absent,
+            StatusCode::CONFLICT => Refusal::Exists,
+            StatusCode::FORBIDDEN => Refusal::Denied(self.denied(ask, &message)),
+            StatusCode::GONE => Refusal::NoHistory,
+            _ if is_future(&answer) => Refusal::Future,
+            StatusCode::TOO_MANY_REQUESTS => return Verdict::Busy,
+            // A retry may help, as after an expired token.
+            StatusCode::UNAUTHORIZED | StatusCode::REQUEST_TIMEOUT => return Verdict::Failed(text),
+            _ if status.is_client_error() => Refusal::Invalid(text),
+            _ => return Verdict::Failed(text),
+        })
+    }
+
+    fn denied(&self, ask: &ApiRequest, message: &str) -> String {
+        let (method, path) = (ask.method(), ask.uri().path());
+        let why = if message.is_empty() { String::new() } else { format!(": {message}") };
+        let document = self.servers.program.permissions;
+        format!(
+            "the API server forbids {method} {path}{why}; {document} lists the permissions to grant"
+        )
+    }
 }
 
 /// Why a request on which nothing depends had no effect.
-pub(super) enum Dropped {
+pub enum Dropped {
     Refused(Refusal),
     /// A retry may succeed soon.
     Failed(String),
@@ -243,25 +265,6 @@ enum Verdict {
     Busy,
     /// The server failed, or accepts the account of the connection no more.
     Failed(String),
-}
-
-async fn verdict(ask: &ApiRequest, response: Response<Body>) -> Verdict {
-    let status = response.status();
-    let answer = read_status(response).await;
-    let message = excerpt::sentence(&answer.message);
-    let text = if message.is_empty() { status.to_string() } else { message.clone() };
-    Verdict::Refused(match status {
-        StatusCode::NOT_FOUND => Refusal::Absent,
-        StatusCode::CONFLICT => Refusal::Exists,
-        StatusCode::FORBIDDEN => Refusal::Denied(denied(ask, &message)),
-        StatusCode::GONE => Refusal::NoHistory,
-        _ if is_future(&answer) => Refusal::Future,
-        StatusCode::TOO_MANY_REQUESTS => return Verdict::Busy,
-        // A retry may help, as after an expired token.
-        StatusCode::UNAUTHORIZED | StatusCode::REQUEST_TIMEOUT => return Verdict::Failed(text),
-        _ if status.is_client_error() => Refusal::Invalid(text),
-        _ => return Verdict::Failed(text),
-    })
 }
 
 /// The body of an answer; empty if it cannot be read.
@@ -299,22 +302,32 @@ fn is_future(answer: &Status) -> bool {
     causes.any(|cause| cause.reason == "ResourceVersionTooLarge")
 }
 
-fn denied(ask: &ApiRequest, message: &str) -> String {
-    let (method, path) = (ask.method(), ask.uri().path());
-    let why = if message.is_empty() { String::new() } else { format!(": {message}") };
-    format!(
-        "the API server forbids {method} {path}{why}; docs/kubernetes.md lists the permissions to grant"
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const PROGRAM: Program = Program { agent: "test", flags: "", permissions: "" };
+
+    struct Unheard;
+
+    impl Outcomes for Unheard {
+        fn reachable(&self) {}
+
+        fn unreachable(&self, _reason: &str) {}
+
+        fn unusable(&self) -> Option<String> {
+            None
+        }
+
+        fn refuses(&self, _sentence: &str) {}
+
+        fn request_ended(&self, _asked: Instant) {}
+    }
+
     #[tokio::test]
     async fn requests_that_fail_on_one_server_leave_it_once() {
         let urls = [1, 2, 3].map(|port| format!("http://127.0.0.1:{port}")).to_vec();
-        let client = Client::new(ApiOptions { urls, ..ApiOptions::default() });
+        let client = Client::new(ApiOptions { urls, ..ApiOptions::default() }, PROGRAM, Unheard);
         let connection = client.connection().await.unwrap();
         for _ in 0..3 {
             client.drop_connection(&connection, "no answer").await;

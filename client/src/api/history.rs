@@ -1,0 +1,434 @@
+//! The history of all objects of one kind: a listing, streamed if the server supports that, else page
+//! by page, never all objects in memory; then a watch that is resumed where it was interrupted.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::core::Status;
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::time::{Instant, timeout_at};
+use tracing::{debug, info, warn};
+use tweed_netlink::excerpt;
+
+use super::client::{Client, lacks_history};
+use super::lines::Lines;
+use super::request::{ApiRequest, Collection, PAGE};
+use crate::failover::{Failure, Outcomes, Refusal};
+use crate::random::random_range;
+
+/// A kind of objects.
+pub trait Kind: Send + 'static {
+    /// In sentences: "nodes".
+    const PLURAL: &'static str;
+
+    /// What is read of an object.
+    type Object<'a>: Deserialize<'a>;
+
+    /// Its `resourceVersion`.
+    fn version<'a>(object: &'a Self::Object<'_>) -> &'a str;
+}
+
+/// What happens to the objects of a kind.
+pub enum Event<'a, K: Kind> {
+    /// A listing begins: each object is put again, and what was known before is not.
+    Listing,
+    /// The watch is open again, and continues where it was interrupted.
+    Resumed,
+    /// It was there at the listing, or was added or changed.
+    Put(K::Object<'a>),
+    /// As it was last.
+    Removed(K::Object<'a>),
+}
+
+/// Reads the objects of a collection: first `list`, and then `next`, again and again.
+pub struct History<K, R> {
+    client: Arc<Client<R>>,
+    collection: Collection,
+    /// The version up to which all changes are known.
+    version: String,
+    open: Option<Lines>,
+    /// The line with the latest version of an object.
+    latest: Latest,
+    /// Whether the server streams lists, as far as known.
+    has_streamed_lists: bool,
+    /// Whether the last watch failed: then history is checked before the watch is reopened.
+    is_broken: bool,
+    kind: PhantomData<fn() -> K>,
+}
+
+/// Whether a cluster has the history that was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Continuity {
+    /// Up to the latest version of an object.
+    UpTo(u64),
+    Unknown,
+}
+
+#[derive(Deserialize)]
+struct Line<'a, O> {
+    #[serde(rename = "type", borrow)]
+    kind: Cow<'a, str>,
+    object: O,
+}
+
+#[derive(Deserialize)]
+struct LineType<'a> {
+    #[serde(rename = "type", borrow)]
+    kind: Cow<'a, str>,
+}
+
+#[derive(Deserialize)]
+struct ErrorLine {
+    object: Status,
+}
+
+#[derive(Deserialize)]
+struct Bookmark<'a> {
+    #[serde(borrow)]
+    object: BookmarkObject<'a>,
+}
+
+#[derive(Deserialize)]
+struct BookmarkObject<'a> {
+    #[serde(borrow)]
+    metadata: BookmarkMetadata<'a>,
+}
+
+#[derive(Deserialize)]
+struct BookmarkMetadata<'a> {
+    #[serde(borrow, default)]
+    annotations: Option<BTreeMap<Cow<'a, str>, Cow<'a, str>>>,
+}
+
+/// An event that a cluster has in its history, as it was received.
+#[derive(Default)]
+struct Latest {
+    version: u64,
+    line: Vec<u8>,
+    /// Whether an object was deleted after it.
+    is_followed_by_deletion: bool,
+}
+
+#[derive(Deserialize)]
+struct Page<'a, O> {
+    #[serde(borrow, default)]
+    metadata: PageMetadata<'a>,
+    #[serde(default = "Vec::new")]
+    items: Vec<O>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct PageMetadata<'a> {
+    #[serde(rename = "continue")]
+    token: String,
+    #[serde(borrow, rename = "resourceVersion")]
+    version: Cow<'a, str>,
+}
+
+/// The timeout of a streamed list without progress: an old server may start one and never end it.
+const STALL: Duration = Duration::from_secs(10);
+
+/// The longest page, in bytes. If a page is longer, fewer objects are read per page.
+const LONGEST_PAGE: usize = 16 * 1024 * 1024;
+
+/// The annotation that ends a streamed list.
+const END: (&str, &str) = ("k8s.io/initial-events-end", "true");
+
+/// The store has deleted the next changes, or never had them.
+pub const GAP: Failure = Failure::Refused(Refusal::NoHistory);
+
+impl<K: Kind, R: Outcomes> History<K, R> {
+    /// Sends no request yet.
+    pub fn new(client: Arc<Client<R>>, collection: Collection) -> Self {
+        Self {
+            client,
+            collection,
+            version: String::new(),
+            open: None,
+            latest: Latest::default(),
+            has_streamed_lists: true,
+            is_broken: false,
+            kind: PhantomData,
+        }
+    }
+
+    /// Passes all objects to `take`, and in a streamed list also changes of objects.
+    pub async fn list(&mut self, mut take: impl FnMut(Event<'_, K>)) -> Result<(), Failure> {
+        (self.open, self.is_broken, self.latest) = (None, false, Latest::default());
+        take(Event::Listing);
+        if self.has_streamed_lists {
+            if self.list_streamed(&mut take).await? {
+                return Ok(());
+            }
+            let plural = K::PLURAL;
+            info!("the API server does not stream lists: reading the {plural} page by page");
+            self.has_streamed_lists = false;
+            take(Event::Listing);
+        }
+        let put = |object: K::Object<'_>| take(Event::Put(object));
+        self.version = pages::<K, R>(&self.client, &self.collection, put).await?;
+        Ok(())
+    }
+
+    /// What `take` returns for the next event for which it returns anything. Resumes where it was
+    /// interrupted.
+    pub async fn next<T>(
+        &mut self,
+        mut take: impl FnMut(Event<'_, K>) -> Option<T>,
+    ) -> Result<T, Failure> {
+        let client = Arc::clone(&self.client);
+        loop {
+            let mut open = match self.open.take() {
+                Some(open) => open,
+                None => self.reopen(&mut take).await?,
+            };
+            let received = open.next(&client).await;
+            self.is_broken |= received.is_err();
+            let Some(text) = received? else {
+                if open.has_events {
+                    continue;
+                }
+                return Err(Failure::Unreachable);
+            };
+            let line = parse::<K>(text)?;
+            let is_event = line.is_some();
+            let event = line.and_then(|line| self.absorb(line, text));
+            let taken = event.and_then(&mut take);
+            open.has_events |= is_event;
+            self.open = Some(open);
+            if let Some(taken) = taken {
+                return Ok(taken);
+            }
+        }
+    }
+
+    /// Whether the watch failed, and nothing has shown since that the cluster has what was read.
+    pub const fn is_broken(&self) -> bool {
+        self.is_broken
+    }
+
+    /// Checks that the history of the cluster has the latest event. This detects a cluster restored
+    /// from a backup, even if its versions have reached the known ones. After it, the caller may check
+    /// more, and call `confirmed`.
+    pub async fn check(&mut self) -> Result<Continuity, Failure> {
+        let continuity = match self.latest.ask(&self.collection) {
+            None => Continuity::Unknown,
+            Some((ask, object)) => match self.client.once(&ask).await {
+                Ok(body) if only_item(&body).is_some_and(|item| item == object) => {
+                    Continuity::UpTo(self.latest.version)
+                }
+                // Other writers may reach that version before the watch opens.
+                Ok(_) | Err(Failure::Refused(Refusal::Future)) => return Err(restored(K::PLURAL)),
+                // The version is compacted, or the server has no such lists.
+                Err(Failure::Refused(Refusal::NoHistory | Refusal::Invalid(_))) => {
+                    Continuity::Unknown
+                }
+                Err(failure) => return Err(failure),
+            },
+        };
+        // A deletion leaves nothing to compare: a backup may have undone it.
+        if self.latest.is_followed_by_deletion {
+            return Err(GAP);
+        }
+        // Bookmarks after that event may be of a history that a backup has replaced.
+        if let Continuity::UpTo(version) = continuity {
+            self.version = version.to_string();
+        }
+        Ok(continuity)
+    }
+
+    /// The cluster has what was read: `next` opens the watch without another check.
+    pub const fn confirmed(&mut self) {
+        self.is_broken = false;
+    }
+
+    async fn reopen<T>(
+        &mut self,
+        take: &mut impl FnMut(Event<'_, K>) -> Option<T>,
+    ) -> Result<Lines, Failure> {
+        if self.is_broken {
+            self.check().await?;
+        }
+        let ask = self.collection.watch(&self.version, duration());
+        let opened = self.client.watch(&ask, K::PLURAL).await;
+        self.is_broken = opened.is_err();
+        if opened.is_ok() {
+            take(Event::Resumed);
+        }
+        opened
+    }
+
+    /// Notes the version of the object.
+    fn absorb<'a>(&mut self, line: Line<'a, K::Object<'a>>, text: &[u8]) -> Option<Event<'a, K>> {
+        let version = K::version(&line.object);
+        self.latest.note(&line.kind, version, text);
+        if !version.is_empty() {
+            version.clone_into(&mut self.version);
+        }
+        match line.kind.as_ref() {
+            "BOOKMARK" => None,
+            "DELETED" => Some(Event::Removed(line.object)),
+            _ => Some(Event::Put(line.object)),
+        }
+    }
+
+    /// The same watch continues with the changes. Returns whether the server streams lists.
+    async fn list_streamed(
+        &mut self,
+        take: &mut impl FnMut(Event<'_, K>),
+    ) -> Result<bool, Failure> {
+        let client = Arc::clone(&self.client);
+        let ask = self.collection.streamed_list(duration());
+        let mut open = match client.watch(&ask, K::PLURAL).await {
+            Err(Failure::Refused(Refusal::Invalid(_))) => return Ok(false),
+            opened => opened?,
+        };
+        let mut progress = Instant::now();
+        loop {
+            let Ok(text) = timeout_at(progress + STALL, open.next(&client)).await else {
+                return Ok(false);
+            };
+            let text = text?.ok_or(Failure::Unreachable)?;
+            let Some(line) = parse::<K>(text)? else { continue };
+            let (is_bookmark, is_added) = (line.kind == "BOOKMARK", line.kind == "ADDED");
+            let ends = is_bookmark && ends_list(text);
+            if let Some(event) = self.absorb(line, text) {
+                take(event);
+            }
+            if ends {
+                // Changes may follow.
+                self.open = Some(open);
+                return Ok(true);
+            }
+            // A server that supports streamed lists sends no other bookmark first.
+            if is_bookmark {
+                return Ok(false);
+            }
+            if is_added {
+                progress = Instant::now();
+            }
+        }
+    }
+}
+
+impl Latest {
+    fn note(&mut self, kind: &str, version: &str, text: &[u8]) {
+        let version = version.parse().unwrap_or_default();
+        match kind {
+            "ADDED" | "MODIFIED" if version > self.version => {
+                (self.version, self.is_followed_by_deletion) = (version, false);
+                text.clone_into(&mut self.line);
+            }
+            "DELETED" if version > self.version => self.is_followed_by_deletion = true,
+            _ => {}
+        }
+    }
+
+    /// The request for the object of the event at its version, and the object; none without an event.
+    fn ask(&self, collection: &Collection) -> Option<(ApiRequest, Value)> {
+        let mut event: Value = serde_json::from_slice(&self.line).ok()?;
+        let object = without_kind(event.get_mut("object")?.take());
+        let name = object.pointer("/metadata/name")?.as_str()?;
+        let namespace = object.pointer("/metadata/namespace").and_then(Value::as_str);
+        Some((collection.at(namespace.unwrap_or_default(), name, self.version), object))
+    }
+}
+
+/// Calls `each` for all objects, and returns the version of the list.
+pub async fn pages<K: Kind, R: Outcomes>(
+    client: &Client<R>,
+    collection: &Collection,
+    mut each: impl FnMut(K::Object<'_>),
+) -> Result<String, Failure> {
+    let (mut token, mut limit) = (String::new(), PAGE);
+    loop {
+        let body = match client.once_within(&collection.page(&token, limit), LONGEST_PAGE).await {
+            Err(Failure::Refused(Refusal::TooLarge(_))) if limit > 1 => {
+                limit /= 2;
+                continue;
+            }
+            body => body?,
+        };
+        let page = serde_json::from_slice::<Page<'_, K::Object<'_>>>(&body).map_err(|error| {
+            let plural = K::PLURAL;
+            client.report.unreachable(&format!("the list of {plural} cannot be read: {error}"));
+            Failure::Unreachable
+        })?;
+        page.items.into_iter().for_each(&mut each);
+        token = page.metadata.token;
+        if token.is_empty() {
+            return Ok(page.metadata.version.into_owned());
+        }
+        limit = PAGE.min(limit * 2);
+    }
+}
+
+/// None if the line is empty, or an event of an object that cannot be read; the watch continues.
+fn parse<K: Kind>(text: &[u8]) -> Result<Option<Line<'_, K::Object<'_>>>, Failure> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let error = match serde_json::from_slice::<Line<'_, K::Object<'_>>>(text) {
+        Ok(line) if line.kind != "ERROR" => return Ok(Some(line)),
+        Ok(_) => return Err(interruption::<K>(text)),
+        Err(error) => error,
+    };
+    let kind = serde_json::from_slice::<LineType<'_>>(text).map(|line| line.kind);
+    if kind.as_ref().is_ok_and(|kind| kind == "ERROR") {
+        return Err(interruption::<K>(text));
+    }
+    let error = excerpt::sentence(&error.to_string());
+    warn!(%error, "an event of the API server cannot be read");
+    // Another line is not of an API server, but of a proxy in between.
+    if kind.is_ok() { Ok(None) } else { Err(Failure::Unreachable) }
+}
+
+/// The interruption that an event of type ERROR causes.
+fn interruption<K: Kind>(text: &[u8]) -> Failure {
+    let Ok(ErrorLine { object: status }) = serde_json::from_slice(text) else {
+        return Failure::Unreachable;
+    };
+    let reason = excerpt::sentence(&status.message);
+    debug!(reason, "the watch on the {} was ended", K::PLURAL);
+    if lacks_history(status.code, &status) { GAP } else { Failure::Unreachable }
+}
+
+/// What a cluster that was restored from a backup does to a history.
+pub fn restored(plural: &str) -> Failure {
+    info!("the cluster was restored from a backup: reading all {plural} again");
+    GAP
+}
+
+fn ends_list(text: &[u8]) -> bool {
+    let Ok(bookmark) = serde_json::from_slice::<Bookmark<'_>>(text) else { return false };
+    let annotations = bookmark.object.metadata.annotations.unwrap_or_default();
+    annotations.get(END.0).is_some_and(|value| value == END.1)
+}
+
+/// The only item of a list; none if it has none, or several.
+fn only_item(list: &[u8]) -> Option<Value> {
+    let mut list: Value = serde_json::from_slice(list).ok()?;
+    match list.get_mut("items")?.as_array_mut()?.as_mut_slice() {
+        [item] => Some(without_kind(item.take())),
+        _ => None,
+    }
+}
+
+/// The items of a list have no kind.
+fn without_kind(mut object: Value) -> Value {
+    if let Some(fields) = object.as_object_mut() {
+        fields.remove("kind");
+        fields.remove("apiVersion");
+    }
+    object
+}
+
+/// The duration of a watch, in seconds, random so that watches of many clients do not end together.
+fn duration() -> u32 {
+    random_range(240..290)
+}
