@@ -89,6 +89,12 @@ impl Monitor {
         Self::open(Protocol::Route, &ROUTING, backlog)
     }
 
+    /// Of addresses only, likewise.
+    pub fn of_addresses(backlog: usize) -> io::Result<Self> {
+        let groups = [libc::RTNLGRP_IPV4_IFADDR, libc::RTNLGRP_IPV6_IFADDR];
+        Self::open(Protocol::Route, &groups, backlog)
+    }
+
     /// Of the tables of nftables, likewise; fails if the kernel has none or does not report changes.
     pub fn of_tables(backlog: usize) -> io::Result<Self> {
         Self::open(Protocol::Netfilter, &[libc::NFNLGRP_NFTABLES.cast_unsigned()], backlog)

@@ -7,7 +7,8 @@ use std::net::IpAddr;
 
 use tweed_netlink::Family;
 
-use crate::endpoints::{self, Chosen, Slice};
+use crate::diff::Changed;
+use crate::endpoints::{self, Chosen, Slice, SliceName};
 use crate::service::{Reach, Service, ServiceName};
 use crate::state::{Element, Endpoint, Entry, Flag, Frontend, List, Slots, State};
 
@@ -17,7 +18,9 @@ pub struct Cluster {
     addresses: NodeAddresses,
     services: HashMap<ServiceName, Service>,
     /// By service, and by their own names.
-    slices: HashMap<ServiceName, BTreeMap<String, Slice>>,
+    slices: HashMap<ServiceName, BTreeMap<SliceName, Slice>>,
+    /// The service of each slice.
+    services_of: HashMap<SliceName, ServiceName>,
     /// Which services have a frontend; the first of them gets it.
     claims: HashMap<Frontend, BTreeSet<Claim>>,
     /// The elements that a frontend needs and that belong to several.
@@ -45,13 +48,6 @@ struct Claim {
     port: usize,
 }
 
-/// What changed in [`State`].
-#[derive(Debug, Default)]
-pub struct Changed {
-    pub frontends: Vec<Frontend>,
-    pub shared: BTreeSet<Element>,
-}
-
 impl Cluster {
     pub fn new(addresses: NodeAddresses) -> Self {
         Self { addresses, ..Self::default() }
@@ -77,20 +73,69 @@ impl Cluster {
         self.claim(name, BTreeSet::insert);
     }
 
-    /// None if there is no such slice any more.
-    pub fn set_slice(&mut self, service: &ServiceName, name: &str, slice: Option<Slice>) {
+    /// None if there is no such slice any more, or if it belongs to no service.
+    pub fn set_slice(&mut self, name: &SliceName, slice: Option<(ServiceName, Slice)>) {
+        let service = slice.as_ref().map(|(service, _)| service);
+        let before = self.services_of.get(name).filter(|before| Some(*before) != service);
+        if let Some(before) = before.cloned() {
+            self.put_slice(&before, name, None);
+            self.services_of.remove(name);
+        }
+        if let Some((service, slice)) = slice {
+            self.put_slice(&service, name, Some(slice));
+            self.services_of.insert(name.clone(), service);
+        }
+    }
+
+    fn put_slice(&mut self, service: &ServiceName, name: &SliceName, slice: Option<Slice>) {
         let slices = self.slices.entry(service.clone()).or_default();
         if slices.get(name) == slice.as_ref() {
             return;
         }
         match slice {
-            Some(slice) => slices.insert(name.to_owned(), slice),
+            Some(slice) => slices.insert(name.clone(), slice),
             None => slices.remove(name),
         };
         if slices.is_empty() {
             self.slices.remove(service);
         }
         self.claim(service, |_, _| false);
+    }
+
+    /// These services, and no others.
+    pub fn set_services(&mut self, services: HashMap<ServiceName, Service>) {
+        let gone = self.services.keys().filter(|name| !services.contains_key(*name));
+        for name in gone.cloned().collect::<Vec<_>>() {
+            self.set_service(&name, None);
+        }
+        for (name, service) in services {
+            self.set_service(&name, Some(service));
+        }
+    }
+
+    /// These slices, and no others.
+    pub fn set_slices(&mut self, slices: HashMap<SliceName, (ServiceName, Slice)>) {
+        let gone = self.services_of.keys().filter(|name| !slices.contains_key(*name));
+        for name in gone.cloned().collect::<Vec<_>>() {
+            self.set_slice(&name, None);
+        }
+        for (name, slice) in slices {
+            self.set_slice(&name, Some(slice));
+        }
+    }
+
+    pub fn set_addresses(&mut self, addresses: NodeAddresses) {
+        if self.addresses == addresses {
+            return;
+        }
+        let names: Vec<ServiceName> = self.services.keys().cloned().collect();
+        for name in &names {
+            self.claim(name, |claims, claim| claims.remove(&claim));
+        }
+        self.addresses = addresses;
+        for name in &names {
+            self.claim(name, BTreeSet::insert);
+        }
     }
 
     /// What is to be programmed, as of the last [`Self::revise`].
@@ -123,7 +168,7 @@ impl Cluster {
         for frontend in mem::take(&mut self.changed) {
             let (entry, needs) = self.plan(frontend).unzip();
             if self.desired.frontends.get(&frontend) != entry.as_ref() {
-                changed.frontends.push(frontend);
+                changed.frontends.insert(frontend);
             }
             match entry {
                 Some(entry) => self.desired.frontends.insert(frontend, entry),

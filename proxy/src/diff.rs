@@ -1,7 +1,9 @@
 //! The changes that lead from what the sets hold to what they are to hold, in their order.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::mem;
+use std::time::Duration;
 
 use crate::state::{Element, Entry, Frontend, List, State};
 
@@ -10,6 +12,13 @@ use crate::state::{Element, Entry, Frontend, List, State};
 pub enum Change {
     Remove(Element),
     Put(Element),
+}
+
+/// The parts of a [`State`] that may have changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changed {
+    pub frontends: BTreeSet<Frontend>,
+    pub shared: BTreeSet<Element>,
 }
 
 /// Changes, each of these three after the one before it. A packet may be looked up in several sets
@@ -24,18 +33,96 @@ pub struct Changes {
     pub last: Vec<Change>,
 }
 
+/// What is to be looked at, and when. Times are those since any fixed time.
+#[derive(Debug, Default)]
+pub struct Pending {
+    changed: Changed,
+    /// What is not looked up any more, and from when on it may be removed.
+    unused: BTreeMap<Part, Duration>,
+}
+
+/// What changes together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Part {
+    Frontend(Frontend),
+    /// It belongs to several frontends.
+    Shared(Element),
+}
+
+/// After this time, packets that were on their way have passed.
+const PASSED: Duration = Duration::from_millis(100);
+
 /// Between all of both.
 pub fn diff(desired: &State, actual: &State) -> Changes {
-    let frontends = desired.frontends.keys().chain(actual.frontends.keys());
-    let frontends: BTreeSet<&Frontend> = frontends.collect();
+    let Changed { frontends, shared } = Changed::between(desired, actual);
     let mut changes = Changes::default();
     for frontend in frontends {
-        let (want, have) = (desired.frontends.get(frontend), actual.frontends.get(frontend));
-        changes.add_frontend(*frontend, want, have);
+        let (want, have) = (desired.frontends.get(&frontend), actual.frontends.get(&frontend));
+        changes.add_frontend(frontend, want, have);
     }
-    let shared = desired.shared.symmetric_difference(&actual.shared);
-    changes.add_shared(shared.copied(), desired, actual);
+    changes.add_shared(shared, desired, actual);
     changes
+}
+
+impl Changed {
+    /// All parts that one of both has, if they may differ.
+    pub fn between(desired: &State, actual: &State) -> Self {
+        let frontends = desired.frontends.keys().chain(actual.frontends.keys());
+        let shared = desired.shared.symmetric_difference(&actual.shared);
+        Self { frontends: frontends.copied().collect(), shared: shared.copied().collect() }
+    }
+
+    pub fn add(&mut self, other: Self) {
+        self.frontends.extend(other.frontends);
+        self.shared.extend(other.shared);
+    }
+}
+
+impl Pending {
+    pub fn add(&mut self, changed: Changed) {
+        self.changed.add(changed);
+    }
+
+    /// What is to be changed now, between what may differ of both. The caller carries it out.
+    pub fn changes(&mut self, desired: &State, actual: &State, now: Duration) -> Changes {
+        let due = self.unused.iter().filter(|(_, at)| **at <= now).map(|(part, _)| *part);
+        let Changed { frontends, shared } = mem::take(&mut self.changed);
+        let parts = due.chain(frontends.into_iter().map(Part::Frontend));
+        let parts: BTreeSet<Part> = parts.chain(shared.into_iter().map(Part::Shared)).collect();
+        let mut all = Changes::default();
+        for part in parts {
+            let mut changes = Changes::default();
+            match part {
+                Part::Frontend(frontend) => {
+                    let want = desired.frontends.get(&frontend);
+                    changes.add_frontend(frontend, want, actual.frontends.get(&frontend));
+                }
+                Part::Shared(element) => changes.add_shared([element], desired, actual),
+            }
+            self.hold_back(part, &mut changes, now);
+            all.add(changes);
+        }
+        all
+    }
+
+    /// When there is something to be changed, even if nothing happens.
+    pub fn due(&self) -> Option<Duration> {
+        self.unused.values().min().copied()
+    }
+
+    /// Takes out of `changes` what packets on their way may still look up.
+    fn hold_back(&mut self, part: Part, changes: &mut Changes, now: Duration) {
+        let at = self.unused.remove(&part);
+        if changes.last.is_empty() {
+            return;
+        }
+        let was_looked_up = !changes.first.is_empty() || !changes.then.is_empty();
+        let at = at.filter(|_| !was_looked_up).unwrap_or(now + PASSED);
+        if at > now {
+            changes.last.clear();
+            self.unused.insert(part, at);
+        }
+    }
 }
 
 impl Changes {
@@ -46,6 +133,12 @@ impl Changes {
     /// In their order.
     pub fn all(&self) -> impl Iterator<Item = &Change> {
         self.first.iter().chain(&self.then).chain(&self.last)
+    }
+
+    pub fn add(&mut self, other: Self) {
+        self.first.extend(other.first);
+        self.then.extend(other.then);
+        self.last.extend(other.last);
     }
 
     /// Of `elements` that belong to several frontends.
@@ -99,6 +192,14 @@ fn has_slot(entry: &Entry, list: List, index: u32) -> bool {
 }
 
 impl Change {
+    /// Carries it out in a copy of what the sets hold.
+    pub fn apply(&self, state: &mut State) {
+        match self {
+            Self::Put(element) => state.put(*element),
+            Self::Remove(element) => state.remove(*element),
+        }
+    }
+
     pub const fn element(&self) -> &Element {
         match self {
             Self::Put(element) | Self::Remove(element) => element,

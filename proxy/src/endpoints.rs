@@ -2,12 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use tweed_netlink::Family;
 
-use crate::object::{EndpointConditions, EndpointSliceObject};
+use crate::object::{EndpointConditions, EndpointSliceObject, Metadata};
 use crate::service::{Service, ServiceName, ServicePort};
 use crate::state::{Endpoint, Transport};
+
+/// Namespace and name of an `EndpointSlice`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SliceName(Arc<str>);
 
 /// A part of the endpoints of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +51,13 @@ pub struct Chosen {
 }
 
 const SERVICE: &str = "kubernetes.io/service-name";
+
+impl SliceName {
+    pub fn of(object: &EndpointSliceObject) -> Self {
+        let Metadata { namespace, name, .. } = &object.metadata;
+        Self(format!("{namespace}/{name}").into())
+    }
+}
 
 impl Slice {
     /// With the service that it belongs to; none for one without a service, or with names instead of

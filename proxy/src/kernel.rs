@@ -1,13 +1,15 @@
 //! The table in the kernel: read, and changed in transactions.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
+use std::future::pending;
+use std::{io, mem};
 
+use nix::libc::ENOBUFS;
 use tweed_netlink::conntrack;
 use tweed_netlink::nftables::{
     self, Batch, Condition, ListedElement, MOST_ELEMENTS, Rule, Rules, Table, TableFamily, Verdict,
 };
-use tweed_netlink::{Family, Protocol, Refusal, Socket};
+use tweed_netlink::{Family, Frame, Monitor, Protocol, Refusal, Socket};
 
 use crate::codec;
 use crate::conntrack::Stale;
@@ -19,6 +21,16 @@ use crate::state::{Set, State, Transport};
 pub struct Kernel {
     socket: Socket,
     policy: Policy,
+    listener: Option<Listener>,
+}
+
+/// Reads what the kernel reports of all tables.
+struct Listener {
+    monitor: Monitor,
+    /// The number of this process.
+    own: u32,
+    /// Whether the transaction that is received changed a table of ours.
+    is_touched: bool,
 }
 
 /// The table could not be read or changed.
@@ -34,10 +46,37 @@ pub enum Error {
 /// between transactions, and not within them.
 const TRANSACTION: usize = 1000;
 
+/// Room for what the kernel reports of our own changes until they are complete, in bytes. Without it,
+/// a large load would end with a needless reading.
+const BACKLOG: usize = 32 << 20;
+
 impl Kernel {
     pub fn open(policy: Policy) -> Result<Self, Error> {
         let socket = Socket::open(Protocol::Netfilter)?;
-        Ok(Self { socket, policy })
+        Ok(Self { socket, policy, listener: None })
+    }
+
+    /// From now on, [`Self::damaged`] reports changes by other programs. Must be called within a tokio
+    /// runtime.
+    pub fn listen(&mut self) -> Result<(), Error> {
+        let own = nftables::own_number(&mut self.socket)?;
+        let monitor = Monitor::of_tables(BACKLOG)?;
+        self.listener = Some(Listener { monitor, own, is_touched: false });
+        Ok(())
+    }
+
+    /// Waits until another program has changed a table of ours. Cancel safe.
+    pub async fn damaged(&mut self) -> Result<(), Error> {
+        let Some(listener) = &mut self.listener else { return pending().await };
+        loop {
+            match listener.receive().await {
+                Ok(false) => {}
+                Ok(true) => return Ok(()),
+                // Some reports are lost.
+                Err(error) if error.raw_os_error() == Some(ENOBUFS) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
 
     /// What the sets hold.
@@ -132,6 +171,24 @@ impl Kernel {
             Some(source) => Err(Error::Refused { family, source }),
         }
     }
+}
+
+impl Listener {
+    /// Returns whether another program has changed a table of ours.
+    async fn receive(&mut self) -> io::Result<bool> {
+        let Self { monitor, own, is_touched } = self;
+        let mut is_damaged = false;
+        let read = |frame: &Frame<'_>| match nftables::committer(frame) {
+            Some(process) => is_damaged |= mem::take(is_touched) && process != *own,
+            None => *is_touched |= changes_table(frame),
+        };
+        monitor.receive(read).await?;
+        Ok(is_damaged)
+    }
+}
+
+fn changes_table(frame: &Frame<'_>) -> bool {
+    matches!(nftables::changed_table(frame), Some((TableFamily::Only(_), TABLE)))
 }
 
 const fn table(family: Family) -> Table<'static> {

@@ -18,3 +18,7 @@ pub mod state;
 // The kernel.
 pub mod codec;
 pub mod kernel;
+
+// The loop between both, and where the objects come from.
+pub mod reconciler;
+pub mod watch;

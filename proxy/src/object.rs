@@ -24,6 +24,7 @@ pub enum Object {
 pub struct Metadata {
     pub name: String,
     pub namespace: String,
+    pub resource_version: String,
     pub labels: Option<BTreeMap<String, String>>,
 }
 

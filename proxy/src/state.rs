@@ -170,6 +170,16 @@ impl Slots {
         }
         self.slots.splice(index..=index, [Some(endpoint)]);
     }
+
+    fn remove(&mut self, index: u32, endpoint: Endpoint) {
+        let index = usize::try_from(index).unwrap_or(usize::MAX);
+        if let Some(slot) = self.slots.get_mut(index).filter(|slot| **slot == Some(endpoint)) {
+            *slot = None;
+        }
+        while self.slots.last().is_some_and(Option::is_none) {
+            self.slots.pop();
+        }
+    }
 }
 
 impl Entry {
@@ -204,6 +214,27 @@ impl Entry {
         }
     }
 
+    /// Without `element`.
+    fn remove(&mut self, element: Element) {
+        match element {
+            Element::Slot(list, _, index, endpoint) => self.list_mut(list).remove(index, endpoint),
+            Element::Count(list, _, count) => {
+                self.list_mut(list).counts.remove(&count);
+            }
+            Element::Client(_, network) => {
+                self.clients.remove(&network);
+            }
+            Element::Flag(flag, _) => {
+                self.flags.remove(&flag);
+            }
+            Element::Hairpin(..) | Element::ClusterIp(_) => {}
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
     /// The elements that program it.
     pub fn elements(&self, frontend: Frontend) -> impl Iterator<Item = Element> {
         let lists = List::ALL.into_iter().flat_map(move |list| {
@@ -223,15 +254,30 @@ impl Entry {
 impl State {
     pub fn of(elements: impl IntoIterator<Item = Element>) -> Self {
         let mut state = Self::default();
-        for element in elements {
-            match element.frontend() {
-                Some(frontend) => state.frontends.entry(frontend).or_default().add(element),
-                None => {
-                    state.shared.insert(element);
-                }
-            }
-        }
+        elements.into_iter().for_each(|element| state.put(element));
         state
+    }
+
+    /// With `element`.
+    pub fn put(&mut self, element: Element) {
+        if let Some(frontend) = element.frontend() {
+            self.frontends.entry(frontend).or_default().add(element);
+        } else {
+            self.shared.insert(element);
+        }
+    }
+
+    /// Without `element`.
+    pub fn remove(&mut self, element: Element) {
+        let Some(frontend) = element.frontend() else {
+            self.shared.remove(&element);
+            return;
+        };
+        let Some(entry) = self.frontends.get_mut(&frontend) else { return };
+        entry.remove(element);
+        if entry.is_empty() {
+            self.frontends.remove(&frontend);
+        }
     }
 }
 

@@ -2,7 +2,8 @@
 //! packet finds half of a frontend meanwhile.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
 
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
@@ -11,9 +12,9 @@ use tweed_netlink::Family;
 use tweed_netlink::nftables::ListedElement;
 use tweed_proxy::cluster::{Cluster, NodeAddresses};
 use tweed_proxy::codec;
-use tweed_proxy::diff::{Change, Changes, diff};
-use tweed_proxy::endpoints::Slice;
-use tweed_proxy::object::Object;
+use tweed_proxy::diff::{Change, Changes, Pending, diff};
+use tweed_proxy::endpoints::{Slice, SliceName};
+use tweed_proxy::object::{EndpointSliceObject, Object};
 use tweed_proxy::service::{Service, ServiceName};
 use tweed_proxy::state::{Element, Entry, Flag, Frontend, List, State};
 
@@ -120,7 +121,7 @@ fn of_service(number: u8, edit: &ServiceEdit) -> Option<Service> {
     Service::of(&service)
 }
 
-fn of_slice(number: u8, slice: u8, edits: &[EndpointEdit]) -> Slice {
+fn of_slice(number: u8, slice: u8, edits: &[EndpointEdit]) -> EndpointSliceObject {
     let endpoint = |edit: &EndpointEdit| {
         json!({
             "addresses": [format!("10.1.{number}.{}", edit.number)],
@@ -143,7 +144,7 @@ fn of_slice(number: u8, slice: u8, edits: &[EndpointEdit]) -> Slice {
         "endpoints": endpoints,
     }));
     let Object::EndpointSlice(slice) = object else { panic!("{object:?}") };
-    Slice::of(&slice, NODE).unwrap().1
+    slice
 }
 
 fn name(number: u8) -> ServiceName {
@@ -163,8 +164,9 @@ fn perform(cluster: &mut Cluster, edit: &Edit) {
             cluster.set_service(&name(*number), service);
         }
         Edit::Slice(number, slice, edits) => {
-            let part = edits.as_ref().map(|edits| of_slice(*number, *slice, edits));
-            cluster.set_slice(&name(*number), &format!("s{number}-{slice}"), part);
+            let object = of_slice(*number, *slice, edits.as_deref().unwrap_or_default());
+            let part = edits.as_ref().and_then(|_| Slice::of(&object, NODE));
+            cluster.set_slice(&SliceName::of(&object), part);
         }
     }
 }
@@ -314,6 +316,88 @@ proptest! {
         prop_assert_eq!(after.desired(), before.desired());
     }
 
+    /// What is not looked up any more is removed 100 ms later, whatever happens meanwhile.
+    #[test]
+    fn removals_wait_for_packets_on_their_way(edits in vec((edit(), 0..200_u64), 1..40)) {
+        let (mut cluster, mut kernel) = (self::cluster(), Kernel::default());
+        let (mut pending, mut actual) = (Pending::default(), State::default());
+        let mut now = Duration::ZERO;
+        // When a slot was looked up for the last time, as far as the sets show it.
+        let mut looked_up: BTreeMap<Element, Duration> = BTreeMap::new();
+        let mut step = |cluster: &Cluster, pending: &mut Pending, now: Duration| {
+            looked_up.extend(used(&actual).into_iter().map(|element| (element, now)));
+            let changes = pending.changes(cluster.desired(), &actual, now);
+            for change in &changes.last {
+                let since = looked_up.get(change.element()).copied().unwrap_or_default();
+                assert!(now >= since + Duration::from_millis(100), "{change} at {now:?}, {since:?}");
+            }
+            kernel.apply(&changes);
+            changes.all().for_each(|change| change.apply(&mut actual));
+            assert_eq!(actual, kernel.state());
+        };
+        for (edit, pause) in &edits {
+            perform(&mut cluster, edit);
+            pending.add(cluster.revise());
+            step(&cluster, &mut pending, now);
+            now += Duration::from_millis(*pause);
+        }
+        while let Some(due) = pending.due() {
+            now = now.max(due);
+            step(&cluster, &mut pending, now);
+        }
+        prop_assert_eq!(&actual, cluster.desired());
+    }
+
+    #[test]
+    fn a_snapshot_leads_to_what_single_edits_lead_to(
+        before in vec(edit(), 0..20),
+        edits in vec(edit(), 1..40),
+    ) {
+        let mut single = self::cluster();
+        perform_all(&mut single, &edits);
+        let mut snapshot = self::cluster();
+        perform_all(&mut snapshot, &before);
+        snapshot.revise();
+        let (mut services, mut slices) = (HashMap::new(), HashMap::new());
+        for edit in &edits {
+            match edit {
+                Edit::Service(number, edit) => {
+                    services.remove(&name(*number));
+                    let service = edit.as_ref().and_then(|edit| of_service(*number, edit));
+                    services.extend(service.map(|service| (name(*number), service)));
+                }
+                Edit::Slice(number, slice, edits) => {
+                    let object = of_slice(*number, *slice, edits.as_deref().unwrap_or_default());
+                    slices.remove(&SliceName::of(&object));
+                    let slice = edits.as_ref().and_then(|_| Slice::of(&object, NODE));
+                    slices.extend(slice.map(|slice| (SliceName::of(&object), slice)));
+                }
+            }
+        }
+        snapshot.set_services(services);
+        snapshot.set_slices(slices);
+        for cluster in [&mut single, &mut snapshot] {
+            cluster.revise();
+        }
+        prop_assert_eq!(unordered(snapshot.desired()), unordered(single.desired()));
+        prop_assert_eq!(&snapshot.desired().shared, &single.desired().shared);
+    }
+
+    #[test]
+    fn other_addresses_of_the_node_move_its_node_ports(edits in vec(edit(), 1..40)) {
+        let mut cluster = self::cluster();
+        perform_all(&mut cluster, &edits);
+        cluster.revise();
+        let address = vec!["172.16.0.2".parse().unwrap()];
+        let other = NodeAddresses { primary: address.clone(), for_node_ports: address };
+        cluster.set_addresses(other.clone());
+        cluster.revise();
+        let mut fresh = Cluster::new(other);
+        perform_all(&mut fresh, &edits);
+        fresh.revise();
+        prop_assert_eq!(unordered(fresh.desired()), unordered(cluster.desired()));
+    }
+
     #[test]
     fn an_encoded_element_is_decoded_without_change(edits in vec(edit(), 1..30)) {
         let mut cluster = self::cluster();
@@ -343,6 +427,20 @@ proptest! {
             }
         }
     }
+}
+
+/// The slots that packets may look up.
+fn used(state: &State) -> Vec<Element> {
+    let mut used = Vec::new();
+    for (frontend, entry) in &state.frontends {
+        for list in List::ALL {
+            let count = entry.list(list).counts.iter().max().copied().unwrap_or(0);
+            used.extend(entry.elements(*frontend).filter(|element| {
+                matches!(element, Element::Slot(other, _, index, _) if *other == list && *index < count)
+            }));
+        }
+    }
+    used
 }
 
 /// A service with a cluster IP and these endpoints, and what a change to others changes there.

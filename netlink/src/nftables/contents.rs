@@ -196,10 +196,27 @@ fn comment(mut data: &[u8]) -> Option<String> {
 
 /// The number of the rule set, which every change of any table changes.
 pub fn generation(socket: &mut Socket) -> io::Result<u32> {
+    of_generation(socket, nfta::GEN_ID)
+}
+
+/// The number of this process as [`committer`] has it: as seen from outside of all namespaces.
+pub fn own_number(socket: &mut Socket) -> io::Result<u32> {
+    of_generation(socket, nfta::GEN_PROC_PID)
+}
+
+fn of_generation(socket: &mut Socket, attribute: u16) -> io::Result<u32> {
     let question = request(TableFamily::Only(Family::V4), NFT_MSG_GETGEN, 0);
-    let number = |frame: &Frame<'_>| frame.attributes(HEADER)?.be32(nfta::GEN_ID);
-    let generation = socket.get(question, number)?.map_err(|refusal| refusal.errno)?;
-    Ok(generation.ok_or(Errno::ENODATA)?)
+    let number = |frame: &Frame<'_>| frame.attributes(HEADER)?.be32(attribute);
+    let found = socket.get(question, number)?.map_err(|refusal| refusal.errno)?;
+    Ok(found.ok_or(Errno::ENODATA)?)
+}
+
+/// The process that made all changes since the last such `frame`; none for any other frame. The kernel
+/// sends it to listeners at the end of each transaction.
+pub fn committer(frame: &Frame<'_>) -> Option<u32> {
+    let kind = i32::from(frame.kind);
+    let is_end = kind == NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_NEWGEN;
+    is_end.then(|| frame.attributes(HEADER)?.be32(nfta::GEN_PROC_PID))?
 }
 
 /// The table that changed, by a `frame` that the kernel sends to listeners.

@@ -13,7 +13,9 @@ mod set;
 
 pub use batch::{Batch, Chain, Hook};
 pub use chains::{FilterChain, filter_chains};
-pub use contents::{Contents, ListedRule, Rules, changed_chain, changed_table, generation};
+pub use contents::{
+    Contents, ListedRule, Rules, changed_chain, changed_table, committer, generation, own_number,
+};
 pub use family::{Table, TableFamily};
 pub use key::{Field, Key, Side};
 pub use rule::{Condition, Match, Ports, Rule, Tracking, Verdict};

@@ -12,6 +12,7 @@ pub(super) const CHAIN_POLICY: u16 = 5;
 pub(super) const CHAIN_TYPE: u16 = 7;
 pub(super) const CHAIN_USERDATA: u16 = 12;
 pub(super) const GEN_ID: u16 = 1;
+pub(super) const GEN_PROC_PID: u16 = 2;
 pub(super) const HOOK_HOOKNUM: u16 = 1;
 pub(super) const HOOK_PRIORITY: u16 = 2;
 pub(super) const RULE_TABLE: u16 = 1;

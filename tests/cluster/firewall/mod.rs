@@ -1,4 +1,4 @@
-//! Rules of tweed: forwarding, masquerading, and the guard of the tunnel.
+//! Rules of tweed: forwarding, masquerading, services, and the guard of the tunnel.
 
 mod change;
 mod forged;
@@ -6,3 +6,4 @@ mod forward;
 mod guard;
 mod injection;
 mod masquerade;
+mod services;

@@ -52,11 +52,13 @@ fn bridge(node: &Node, env: &SubnetEnv) -> Result<()> {
     node.namespace().ip_batch(&lines)
 }
 
+/// A port reflects packets, as by flannel's CNI config: a pod reaches itself by a service.
 fn connect(node: &Node, pod: &Namespace, mtu: u32, number: u32) -> Result<()> {
     let port = format!("pod{number}");
     node.namespace().ip_batch(&format!(
         "link add {port} type veth peer name eth0 netns {}\n\
-         link set {port} mtu {mtu} master cni0 up\n",
+         link set {port} mtu {mtu} master cni0 up\n\
+         link set {port} type bridge_slave hairpin on\n",
         pod.name()
     ))
 }

@@ -4,6 +4,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::{Container, ContainerPlan, Runtime, SERVE, image, parse};
 use crate::node::host::Host;
+use crate::wait::{PATIENCE, eventually};
 
 const ADDRESSES: &str =
     "--format={{with .NetworkSettings.Networks.cbr0}}{{.IPAddress}} {{.GlobalIPv6Address}}{{end}}";
@@ -61,6 +62,8 @@ impl Runtime for Podman {
     }
 
     fn remove(&self, container: &Container) -> Result<()> {
-        self.call(&["rm", "--force", "--time=0", &container.main]).map(drop)
+        // It waits for 5 s until the killed process is gone; a busy machine takes longer.
+        let words = ["rm", "--force", "--ignore", "--time=0", &container.main];
+        eventually(PATIENCE, || self.call(&words).map(drop)).map(drop)
     }
 }

@@ -5,6 +5,7 @@
 mod fault;
 mod merge;
 mod reply;
+mod selector;
 mod serve;
 mod state;
 mod store;
@@ -28,6 +29,7 @@ use crate::network::namespace::Namespace;
 use crate::network::segment::Segment;
 use crate::wait::lock;
 use crate::world::World;
+use selector::Selector;
 use state::Shared;
 
 const NODES: &str = "/api/v1/nodes";
@@ -67,6 +69,11 @@ impl ApiServer {
     /// On an unused port of this host.
     pub fn start() -> Result<Self> {
         Self::serve(SocketAddr::from(([127, 0, 0, 1], 0)), None)
+    }
+
+    /// On an unused port of a namespace.
+    pub fn start_in(namespace: &Namespace) -> Result<Self> {
+        Self::serve(SocketAddr::from(([127, 0, 0, 1], 0)), Some(namespace.clone()))
     }
 
     /// On the management network of a lab.
@@ -165,6 +172,11 @@ impl ApiServer {
         self.shared.change(|store| store.patch(&place, patch));
     }
 
+    pub fn delete(&self, collection: &str, name: &str) {
+        let place = (collection.to_owned(), name.to_owned());
+        self.shared.change(|store| store.delete(&place));
+    }
+
     pub fn get(&self, collection: &str, name: &str) -> Option<Value> {
         lock(&self.shared.store).get(&(collection.to_owned(), name.to_owned())).cloned()
     }
@@ -237,7 +249,8 @@ impl ApiServer {
     }
 
     pub fn nodes(&self) -> Vec<Value> {
-        lock(&self.shared.store).list(NODES, "").cloned().collect()
+        let selector = Selector::all(NODES);
+        lock(&self.shared.store).list(&selector, None).map(|(_, node)| node.clone()).collect()
     }
 
     /// Ends every watch; clients start new ones.
@@ -276,6 +289,6 @@ fn bind(address: SocketAddr, namespace: Option<&Namespace>) -> Result<TcpListene
     listener.with_context(|| format!("binding {address}"))
 }
 
-fn node_place(name: &str) -> store::Place {
+fn node_place(name: &str) -> selector::Place {
     (NODES.to_owned(), name.to_owned())
 }

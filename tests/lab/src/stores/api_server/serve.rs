@@ -21,8 +21,9 @@ use tokio::task::JoinSet;
 use super::Asked;
 use super::fault::Page;
 use super::reply::{self, Body, json, page, refusal, throttled};
-use super::state::{Query, Shared};
-use super::store::{Place, Store};
+use super::selector::{Place, Query, Selector, decoded};
+use super::state::Shared;
+use super::store::Store;
 use super::watch;
 use crate::wait::lock;
 
@@ -124,7 +125,7 @@ fn route(
             watch::answer(shared, &collection, query)
         }
         ("GET", (collection, None)) if query.is("resourceVersionMatch", "Exact") => {
-            list_former(shared, collection, query)
+            list_former(shared, &collection, query)
         }
         ("GET", (collection, None)) => list(shared, &collection, query),
         ("GET", (collection, Some(name))) => stored(shared, &(collection, name), StatusCode::OK),
@@ -145,6 +146,8 @@ fn place(path: &str) -> Option<(String, Option<String>)> {
     let depth = match parts.as_slice() {
         ["api", _, "namespaces", _, ..] => 5,
         ["api", ..] => 3,
+        ["apis", _, _, "namespaces", _, ..] => 6,
+        ["apis", ..] => 4,
         _ => return None,
     };
     let (collection, name) = parts.split_at_checked(depth)?;
@@ -154,46 +157,39 @@ fn place(path: &str) -> Option<(String, Option<String>)> {
 fn list(shared: &Shared, collection: &str, query: &Query) -> Response<Body> {
     let store = lock(&shared.store);
     let limit = query.get("limit").and_then(|text| text.parse().ok()).unwrap_or(usize::MAX);
-    let after = query.get("continue").unwrap_or_default();
-    let labels = query.get("labelSelector").map(labels).unwrap_or_default();
-    let is_asked_for = |item: &&Value| {
-        labels.iter().all(|(key, value)| item["metadata"]["labels"][key] == value.as_str())
-    };
-    let found = store.list(collection, after).filter(is_asked_for);
-    let mut items: Vec<&Value> = found.take(limit.saturating_add(1)).collect();
-    let more = items.len() > limit;
-    items.truncate(limit);
-    let last = items.last().filter(|_| more).map(|last| last["metadata"]["name"].clone());
+    let token = query.get("continue").map(decoded);
+    let after = token.as_deref().and_then(|token| token.rsplit_once(':'));
+    let after = after.map(|(collection, name)| (collection.to_owned(), name.to_owned()));
+    let selector = Selector::of(collection, query);
+    let mut found: Vec<(&Place, &Value)> =
+        store.list(&selector, after).take(limit.saturating_add(1)).collect();
+    let more = found.len() > limit;
+    found.truncate(limit);
+    let last = found.last().filter(|_| more);
+    let token = last.map(|((collection, name), _)| format!("{collection}:{name}"));
+    let items: Vec<&Value> = found.into_iter().map(|(_, object)| object).collect();
     let metadata = json!({
         "resourceVersion": store.version().to_string(),
-        "continue": last.unwrap_or_else(|| "".into()),
+        "continue": token.unwrap_or_default(),
     });
     json(StatusCode::OK, &json!({ "kind": "List", "metadata": metadata, "items": items }))
 }
 
 /// The list of a former version, of one object by its name.
-fn list_former(shared: &Shared, collection: String, query: &Query) -> Response<Body> {
+fn list_former(shared: &Shared, collection: &str, query: &Query) -> Response<Body> {
     let store = lock(&shared.store);
-    let name = query.get("fieldSelector").and_then(|it| it.strip_prefix("metadata.name%3D"));
+    let place = Selector::of(collection, query).place();
     let version = query.get("resourceVersion").and_then(|text| text.parse().ok());
-    let Some((name, version)) = name.zip(version) else { return invalid() };
+    let Some((place, version)) = place.zip(version) else { return invalid() };
     if version > store.version() {
         return reply::too_large(version, store.version());
     }
     if version < store.compacted() {
         return refusal(StatusCode::GONE, "Expired", "too old resource version");
     }
-    let items: Vec<&Value> =
-        store.at(&(collection, name.to_owned()), version).into_iter().collect();
+    let items: Vec<&Value> = store.at(&place, version).into_iter().collect();
     let metadata = json!({ "resourceVersion": version.to_string() });
     json(StatusCode::OK, &json!({ "kind": "List", "metadata": metadata, "items": items }))
-}
-
-/// `name=tweed,component=x`, URL-encoded.
-fn labels(selector: &str) -> Vec<(String, String)> {
-    let plain = selector.replace("%2F", "/").replace("%3D", "=").replace("%2C", ",");
-    let pairs = plain.split(',').filter_map(|pair| pair.split_once('='));
-    pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
 }
 
 fn create(shared: &Shared, collection: String, body: &[u8]) -> Response<Body> {

@@ -1,6 +1,5 @@
-//! What all requests to an API server share, and the query of one.
+//! What all requests to an API server share.
 
-use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -24,29 +23,10 @@ pub(super) struct Shared {
     pub(super) watches: channel::Sender<u64>,
 }
 
-/// The key-value pairs after the question mark.
-pub(super) struct Query(BTreeMap<String, String>);
-
 impl Shared {
     pub(super) fn change<T>(&self, change: impl FnOnce(&mut Store) -> T) -> T {
         let result = change(&mut lock(&self.store));
         self.changed.send_modify(|count| *count += 1);
         result
-    }
-}
-
-impl Query {
-    pub(super) fn parse(text: &str) -> Self {
-        let pairs = text.split('&').filter_map(|pair| pair.split_once('='));
-        Self(pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect())
-    }
-
-    /// None if it is empty.
-    pub(super) fn get(&self, key: &str) -> Option<&str> {
-        self.0.get(key).map(String::as_str).filter(|value| !value.is_empty())
-    }
-
-    pub(super) fn is(&self, key: &str, value: &str) -> bool {
-        self.get(key) == Some(value)
     }
 }

@@ -5,12 +5,10 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::merge::merge;
+use super::selector::{Place, Selector, namespace};
 
 /// The number of changes in the history.
 const LONGEST: usize = 4000;
-
-/// The path of an object: its collection, such as `/api/v1/nodes`, and its name.
-pub(super) type Place = (String, String);
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Store {
@@ -55,18 +53,37 @@ impl Store {
         self.objects.get(place)
     }
 
-    /// The objects of a collection whose names come after `after`, by name.
-    pub(super) fn list(&self, collection: &str, after: &str) -> impl Iterator<Item = &Value> {
-        let in_collection = self.objects.iter().filter(move |((place, _), _)| place == collection);
-        let after = after.to_owned();
-        in_collection.filter(move |((_, name), _)| **name > *after).map(|(_, object)| object)
+    /// The selected objects whose places come after `after`, in order.
+    pub(super) fn list(
+        &self,
+        selector: &Selector,
+        after: Option<Place>,
+    ) -> impl Iterator<Item = (&Place, &Value)> {
+        let selected = self.objects.iter().filter(|((collection, _), object)| {
+            selector.includes(collection) && selector.admits(object)
+        });
+        selected.filter(move |(place, _)| after.as_ref().is_none_or(|after| *place > after))
     }
 
-    /// The changes in a collection after `version`.
-    pub(super) fn since(&self, collection: &str, version: u64) -> Vec<Change> {
+    /// The changes of selected objects after `version`. One that is not selected any more counts as
+    /// deleted.
+    pub(super) fn since(&self, selector: &Selector, version: u64) -> Vec<Change> {
         let from = self.history.partition_point(|change| change.version <= version);
         let later = self.history[from..].iter();
-        later.filter(|change| change.collection == collection).cloned().collect()
+        let of_collection = later.filter(|change| selector.includes(&change.collection));
+        let selected = of_collection.filter_map(|change| {
+            if selector.is_open() {
+                return Some(change.clone());
+            }
+            let before = self.at(&change.place(), change.version - 1);
+            let was_selected = before.is_some_and(|object| selector.admits(object));
+            match (was_selected, selector.admits(&change.object)) {
+                (_, true) => Some(change.clone()),
+                (true, false) => Some(Change { kind: "DELETED", ..change.clone() }),
+                (false, false) => None,
+            }
+        });
+        selected.collect()
     }
 
     /// An object at a version that is not compacted; none if it did not exist then.
@@ -90,6 +107,9 @@ impl Store {
             "creationTimestamp": time(self.created),
         });
         merge(&mut object["metadata"], &metadata);
+        if let Some(namespace) = namespace(&place.0) {
+            object["metadata"]["namespace"] = namespace.into();
+        }
         self.write("ADDED", place, object);
         true
     }

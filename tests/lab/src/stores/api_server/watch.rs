@@ -15,7 +15,8 @@ use tokio::time::timeout;
 
 use super::fault::{Gone, Lists};
 use super::reply::{Body, refusal, status, too_large};
-use super::state::{Query, Shared};
+use super::selector::{Query, Selector};
+use super::state::Shared;
 use crate::wait::lock;
 
 /// The number of objects per write.
@@ -27,7 +28,7 @@ pub(super) const REAL_BOOKMARK: Duration = Duration::from_secs(60);
 
 struct Watch {
     shared: Arc<Shared>,
-    collection: String,
+    selector: Selector,
     version: u64,
     changed: Receiver<u64>,
     dropped: Receiver<u64>,
@@ -47,6 +48,7 @@ pub(super) fn answer(shared: &Arc<Shared>, collection: &str, query: &Query) -> R
     let (changed, dropped) = (shared.changed.subscribe(), shared.watches.subscribe());
     let store = lock(&shared.store);
     let asked: Option<u64> = query.get("resourceVersion").and_then(|text| text.parse().ok());
+    let selector = Selector::of(collection, query);
     let mut first = Vec::new();
     if let Some(asked) = asked.filter(|asked| *asked > store.version()) {
         return too_large(asked, store.version());
@@ -59,8 +61,8 @@ pub(super) fn answer(shared: &Arc<Shared>, collection: &str, query: &Query) -> R
         first.push(json!({ "type": "ERROR", "object": gone }));
     }
     if asked.is_none() {
-        let objects = store.list(collection, "");
-        first.extend(objects.map(|object| json!({ "type": "ADDED", "object": object })));
+        let objects = store.list(&selector, None);
+        first.extend(objects.map(|(_, object)| json!({ "type": "ADDED", "object": object })));
         if streams && lists == Lists::Streamed {
             let mut end = bookmark(store.version());
             end["object"]["metadata"]["annotations"] =
@@ -71,9 +73,8 @@ pub(super) fn answer(shared: &Arc<Shared>, collection: &str, query: &Query) -> R
     let seconds = query.get("timeoutSeconds").and_then(|text| text.parse().ok());
     let until = seconds.map(|seconds| tokio::time::Instant::now() + Duration::from_secs(seconds));
     let version = asked.unwrap_or(store.version());
-    let (shared, collection) = (Arc::clone(shared), collection.to_owned());
-    let watch =
-        Watch { version, changed, dropped, first, until, collection, shared: Arc::clone(&shared) };
+    let shared = Arc::clone(shared);
+    let watch = Watch { shared, selector, version, changed, dropped, first, until };
     drop(store);
     let lines = stream::unfold(watch, |mut watch| async {
         let next = watch.next().await?;
@@ -98,7 +99,7 @@ impl Watch {
                 if self.version < store.compacted() {
                     return None;
                 }
-                store.since(&self.collection, self.version)
+                store.since(&self.selector, self.version)
             };
             if let Some(last) = changes.last() {
                 self.version = last.version;
@@ -116,7 +117,7 @@ impl Watch {
                 waited = timeout(bookmark_due, self.changed.changed()) => if waited.is_err() {
                     let store = lock(&self.shared.store);
                     // A bookmark must not skip changes that occurred after the wait.
-                    if store.since(&self.collection, self.version).is_empty() {
+                    if store.since(&self.selector, self.version).is_empty() {
                         self.version = self.version.max(store.version());
                         return Some(Ok(lines(&[bookmark(self.version)])));
                     }

@@ -1,6 +1,8 @@
 //! The tables in a real kernel, as `nft(8)` shows and changes them.
 #![allow(clippy::unwrap_used)]
 
+mod watch;
+
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 

@@ -1,0 +1,248 @@
+//! What the API server knows of Services, their endpoints and the Node of this host: each a stream that
+//! starts with a snapshot and never ends.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures::stream::BoxStream;
+use tokio::time::Instant;
+use tracing::{info, warn};
+use tweed_client::api::{Client, Collection, Event, History, Kind};
+use tweed_client::failover::{Failure, Outcomes, Refusal};
+use tweed_client::watch::{self, Interrupted, Listed, Source};
+use tweed_netlink::excerpt;
+
+use crate::endpoints::{Slice, SliceName};
+use crate::object::{EndpointSliceObject, NodeObject, ServiceObject};
+use crate::service::{Service, ServiceName};
+
+/// A kind of objects, and what is kept of each.
+pub trait Watched: Kind {
+    type Key: Clone + Eq + Hash + Send + 'static;
+    type Value: Send + 'static;
+
+    /// None if the object is of no use here. `node`: the name of this node.
+    fn read(object: &Self::Object<'_>, node: &str) -> (Self::Key, Option<Self::Value>);
+}
+
+/// A change of the objects of one kind.
+pub enum Update<W: Watched> {
+    /// These are all.
+    All(HashMap<W::Key, W::Value>),
+    /// None if it is gone, or of no use any more.
+    One(W::Key, Option<W::Value>),
+}
+
+pub struct Services;
+
+pub struct Slices;
+
+pub struct Nodes;
+
+/// Those that another proxy serves, or none.
+const LABELS: &str = "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless";
+
+impl Kind for Services {
+    const PLURAL: &'static str = "services";
+
+    type Object<'a> = ServiceObject;
+
+    fn version(object: &ServiceObject) -> &str {
+        &object.metadata.resource_version
+    }
+}
+
+impl Watched for Services {
+    type Key = ServiceName;
+    type Value = Service;
+
+    fn read(object: &ServiceObject, _: &str) -> (ServiceName, Option<Service>) {
+        let name = ServiceName::of(&object.metadata.namespace, &object.metadata.name);
+        (name, Service::of(object))
+    }
+}
+
+impl Kind for Slices {
+    const PLURAL: &'static str = "endpoint slices";
+
+    type Object<'a> = EndpointSliceObject;
+
+    fn version(object: &EndpointSliceObject) -> &str {
+        &object.metadata.resource_version
+    }
+}
+
+impl Watched for Slices {
+    type Key = SliceName;
+    type Value = (ServiceName, Slice);
+
+    fn read(object: &EndpointSliceObject, node: &str) -> (SliceName, Option<(ServiceName, Slice)>) {
+        (SliceName::of(object), Slice::of(object, node))
+    }
+}
+
+impl Kind for Nodes {
+    const PLURAL: &'static str = "nodes";
+
+    type Object<'a> = NodeObject;
+
+    fn version(object: &NodeObject) -> &str {
+        &object.metadata.resource_version
+    }
+}
+
+impl Watched for Nodes {
+    type Key = String;
+    /// The internal addresses.
+    type Value = Vec<IpAddr>;
+
+    fn read(object: &NodeObject, _: &str) -> (String, Option<Vec<IpAddr>>) {
+        (object.metadata.name.clone(), Some(object.internal_addresses().collect()))
+    }
+}
+
+/// All services that no other proxy serves.
+pub fn services(client: Arc<Client<Access>>, node: &str) -> BoxStream<'static, Update<Services>> {
+    let collection = Collection { labels: LABELS, ..Collection::all("/api/v1/services") };
+    updates(client, collection, node)
+}
+
+/// Their endpoint slices.
+pub fn slices(client: Arc<Client<Access>>, node: &str) -> BoxStream<'static, Update<Slices>> {
+    let path = "/apis/discovery.k8s.io/v1/endpointslices";
+    updates(client, Collection { labels: LABELS, ..Collection::all(path) }, node)
+}
+
+/// This node only.
+pub fn nodes(client: Arc<Client<Access>>, node: &str) -> BoxStream<'static, Update<Nodes>> {
+    let fields = format!("metadata.name={node}");
+    updates(client, Collection { fields, ..Collection::all("/api/v1/nodes") }, node)
+}
+
+fn updates<W: Watched>(
+    client: Arc<Client<Access>>,
+    collection: Collection,
+    node: &str,
+) -> BoxStream<'static, Update<W>> {
+    let history = History::new(Arc::clone(&client), collection);
+    watch::updates(Objects { client, history, node: node.into() })
+}
+
+struct Objects<W> {
+    client: Arc<Client<Access>>,
+    history: History<W, Access>,
+    node: Arc<str>,
+}
+
+impl<W: Watched> Source for Objects<W> {
+    type Update = Update<W>;
+
+    async fn list(&mut self) -> Result<Listed<Update<W>>, Interrupted> {
+        let (mut all, node) = (HashMap::new(), Arc::clone(&self.node));
+        let listed = self.history.list(|event| match update::<W>(event, &node) {
+            Some(Update::One(key, Some(value))) => drop(all.insert(key, value)),
+            Some(Update::One(key, None)) => drop(all.remove(&key)),
+            Some(Update::All(new)) => all = new,
+            None => {}
+        });
+        listed.await.map_err(|failure| self.interrupted(failure))?;
+        self.client.report.lists(W::PLURAL);
+        Ok(Listed { size: all.len(), snapshot: Update::All(all) })
+    }
+
+    async fn follow(&mut self) -> Result<Vec<Update<W>>, Interrupted> {
+        let node = Arc::clone(&self.node);
+        let next = self.history.next(|event| update(event, &node)).await;
+        next.map(|update| vec![update]).map_err(|failure| self.interrupted(failure))
+    }
+}
+
+impl<W: Watched> Objects<W> {
+    fn interrupted(&self, failure: Failure) -> Interrupted {
+        match failure {
+            Failure::Refused(Refusal::NoHistory | Refusal::Future) => return Interrupted::Gap,
+            Failure::Refused(Refusal::Denied(why)) => {
+                self.client.report.withholds(W::PLURAL, &why);
+            }
+            Failure::Refused(refusal) => {
+                self.client.report.withholds(W::PLURAL, &refusal.to_string());
+            }
+            Failure::Unreachable => {}
+        }
+        Interrupted::Unreachable
+    }
+}
+
+fn update<W: Watched>(event: Event<'_, W>, node: &str) -> Option<Update<W>> {
+    match event {
+        Event::Listing => Some(Update::All(HashMap::new())),
+        Event::Resumed => None,
+        Event::Put(object) => {
+            let (key, value) = W::read(&object, node);
+            Some(Update::One(key, value))
+        }
+        Event::Removed(object) => Some(Update::One(W::read(&object, node).0, None)),
+    }
+}
+
+/// Whether the API server can be used; the log has each change of that.
+#[derive(Debug, Default)]
+pub struct Access(Mutex<Problems>);
+
+#[derive(Debug, Default)]
+struct Problems {
+    /// Why no server can be used.
+    server: Option<String>,
+    /// Why it does not list the objects of a kind.
+    withheld: BTreeMap<&'static str, String>,
+}
+
+impl Access {
+    /// The objects of a kind were listed.
+    fn lists(&self, plural: &'static str) {
+        if self.change(|problems| problems.withheld.remove(plural)).is_some() {
+            info!("the API server lists the {plural} again");
+        }
+    }
+
+    /// The API server answers, but does not list the objects of a kind.
+    fn withholds(&self, plural: &'static str, reason: &str) {
+        self.reachable();
+        let reason = excerpt::sentence(reason);
+        let known = self.change(|problems| problems.withheld.insert(plural, reason.clone()));
+        if known.as_ref() != Some(&reason) {
+            warn!(reason, "the API server does not list the {plural}");
+        }
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut Problems) -> T) -> T {
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Outcomes for Access {
+    fn reachable(&self) {
+        if self.change(|problems| problems.server.take()).is_some() {
+            info!("the API server answers again");
+        }
+    }
+
+    fn unreachable(&self, reason: &str) {
+        let reason = excerpt::sentence(reason);
+        let known = self.change(|problems| problems.server.replace(reason.clone()));
+        if known.is_none() {
+            warn!(reason, "the API server cannot be used");
+        }
+    }
+
+    fn unusable(&self) -> Option<String> {
+        self.change(|problems| problems.server.clone())
+    }
+
+    /// A watch is no such request.
+    fn refuses(&self, _sentence: &str) {}
+
+    fn request_ended(&self, _asked: Instant) {}
+}

@@ -1,0 +1,288 @@
+//! `tweed-proxy run` next to an API server, in a real kernel: it follows what happens, and repairs what
+//! others damage.
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use anyhow::ensure;
+use serde_json::{Value, json};
+use tweed_lab::{ApiServer, Lists, eventually};
+
+use crate::Host;
+
+const SERVICES: &str = "/api/v1/namespaces/default/services";
+const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
+
+/// For what takes a moment.
+const LONG: Duration = Duration::from_secs(60);
+
+/// A host with an API server and a proxy; all end with the test.
+struct Cluster {
+    host: Host,
+    server: ApiServer,
+    proxy: Option<Child>,
+    log: PathBuf,
+}
+
+impl Cluster {
+    /// With a Node, Service `web` with two endpoints, and a proxy that has programmed it.
+    fn new() -> Self {
+        let mut cluster = Self::without_proxy();
+        cluster.start();
+        cluster.expect(&["10.96.0.1 . tcp . 80 . 0 : 10.1.0.2 . 8080", "10.1.1.2 . 8080"]);
+        cluster
+    }
+
+    fn without_proxy() -> Self {
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
+        let name = format!("proxy-watch-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
+        let host = Host::new(&name);
+        let server = ApiServer::start_in(&host.0).unwrap();
+        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+        let log = folder.join(format!("{name}.{}.log", std::process::id()));
+        server.add_node("here", &["10.1.0.0/24"]);
+        let addresses = json!([{ "type": "InternalIP", "address": "172.16.0.1" }]);
+        server.patch_node("here", &json!({ "status": { "addresses": addresses } }));
+        let cluster = Self { host, server, proxy: None, log };
+        cluster.add_service("web", "10.96.0.1");
+        cluster.add_slice("web", &["10.1.0.2", "10.1.1.2"]);
+        cluster
+    }
+
+    fn start(&mut self) {
+        let log = File::options().create(true).append(true).open(&self.log).unwrap();
+        let url = self.server.url();
+        let spawn = || {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_tweed-proxy"));
+            command.args(["run", "--hostname-override", "here", "--kube-api-url", &url]);
+            command.stdin(Stdio::null()).stderr(log).spawn().unwrap()
+        };
+        self.proxy = Some(self.host.0.within(spawn).unwrap());
+    }
+
+    /// As kill -9.
+    fn kill(&mut self) {
+        let mut proxy = self.proxy.take().unwrap();
+        proxy.kill().unwrap();
+        proxy.wait().unwrap();
+    }
+
+    fn add_service(&self, name: &str, cluster_ip: &str) {
+        let node_port = if name == "web" { 30080 } else { 0 };
+        let port = json!({ "port": 80, "nodePort": node_port });
+        let spec = json!({ "clusterIPs": [cluster_ip], "ports": [port] });
+        self.server.add(SERVICES, name, &json!({ "kind": "Service", "spec": spec }));
+    }
+
+    fn add_slice(&self, service: &str, endpoints: &[&str]) {
+        let slice = json!({
+            "kind": "EndpointSlice",
+            "addressType": "IPv4",
+            "metadata": { "labels": { "kubernetes.io/service-name": service } },
+            "ports": [{ "name": "", "port": 8080, "protocol": "TCP" }],
+            "endpoints": list(endpoints),
+        });
+        self.server.add(SLICES, &format!("{service}-1"), &slice);
+    }
+
+    fn set_endpoints(&self, service: &str, endpoints: &[&str]) {
+        let patch = json!({ "endpoints": list(endpoints) });
+        self.server.patch(SLICES, &format!("{service}-1"), &patch);
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Waits until the tables have all of these texts.
+    #[track_caller]
+    fn expect(&self, texts: &[&str]) {
+        let has_all = || {
+            let listed = self.host.nft("list ruleset");
+            for text in texts {
+                ensure!(listed.contains(text), "no {text:?} in {listed}\n{}", self.log());
+            }
+            Ok(())
+        };
+        eventually(LONG, has_all).unwrap();
+    }
+
+    /// Waits until the tables have none of these texts.
+    #[track_caller]
+    fn expect_gone(&self, texts: &[&str]) {
+        let has_none = || {
+            let listed = self.host.nft("list ruleset");
+            for text in texts {
+                ensure!(!listed.contains(text), "{text:?} in {listed}\n{}", self.log());
+            }
+            Ok(())
+        };
+        eventually(LONG, has_none).unwrap();
+    }
+
+    /// Waits until the log has a number of lines with this text.
+    #[track_caller]
+    fn expect_log(&self, text: &str, number: usize) {
+        let has_lines = || {
+            let log = self.log();
+            ensure!(log.matches(text).count() == number, "{number} times {text:?}: {log}");
+            Ok(())
+        };
+        eventually(LONG, has_lines).unwrap();
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if let Some(proxy) = &mut self.proxy {
+            let _ = (proxy.kill(), proxy.wait());
+        }
+        let _ = fs::remove_file(&self.log);
+    }
+}
+
+fn list(endpoints: &[&str]) -> Value {
+    endpoints.iter().map(|address| json!({ "addresses": [address] })).collect()
+}
+
+const READY: &str = "all services are programmed";
+
+#[test]
+fn changes_of_services_endpoints_and_the_node_are_followed() {
+    let cluster = Cluster::new();
+    cluster.expect(&["set count-2", "172.16.0.1 . tcp . 30080 . 1 : 10.1.1.2 . 8080"]);
+    cluster.set_endpoints("web", &["10.1.0.2", "10.1.1.2", "10.1.2.2"]);
+    cluster.expect(&["set count-3", "10.96.0.1 . tcp . 80 . 2 : 10.1.2.2 . 8080"]);
+    cluster.set_endpoints("web", &["10.1.2.2"]);
+    cluster.expect_gone(&["10.1.0.2", "10.1.1.2"]);
+    cluster.expect(&["10.96.0.1 . tcp . 80 . 0 : 10.1.2.2 . 8080"]);
+    cluster.add_service("other", "10.96.0.2");
+    cluster.add_slice("other", &["10.1.3.2"]);
+    cluster.expect(&["10.96.0.2 . tcp . 80 . 0 : 10.1.3.2 . 8080"]);
+    // The slice belongs to another service from now on.
+    let labels = json!({ "kubernetes.io/service-name": "web" });
+    cluster.server.patch(SLICES, "other-1", &json!({ "metadata": { "labels": labels } }));
+    cluster.expect(&["10.96.0.1 . tcp . 80 . 1 : 10.1.3.2 . 8080"]);
+    cluster.expect_gone(&["10.96.0.2 . tcp . 80 . 0"]);
+    let addresses = json!([{ "type": "InternalIP", "address": "172.16.0.9" }]);
+    cluster.server.patch_node("here", &json!({ "status": { "addresses": addresses } }));
+    cluster.expect(&["172.16.0.9 . tcp . 30080 . 0"]);
+    cluster.expect_gone(&["172.16.0.1 "]);
+    // Another proxy serves it from now on.
+    let labels = json!({ "service.kubernetes.io/service-proxy-name": "other" });
+    cluster.server.patch(SERVICES, "web", &json!({ "metadata": { "labels": labels } }));
+    cluster.expect_gone(&["10.96.0.1"]);
+    cluster.server.delete(SERVICES, "other");
+    cluster.expect_gone(&["10.96.0.2"]);
+    assert_eq!(cluster.log().matches("another program").count(), 0, "{}", cluster.log());
+}
+
+#[test]
+fn damage_is_repaired_at_once_and_other_tables_are_not_looked_at() {
+    let cluster = Cluster::new();
+    cluster.expect_log(READY, 1);
+    let listed = cluster.host.listed();
+    for damage in [
+        "delete table ip tweed-proxy",
+        "delete table ip6 tweed-proxy",
+        "flush set ip tweed-proxy frontends",
+        "flush map ip tweed-proxy endpoints",
+        "flush chain ip tweed-proxy prerouting",
+        "insert rule ip tweed-proxy untranslated accept",
+        "add element ip tweed-proxy refused { 10.96.0.1 . tcp . 80 }",
+        "add element ip tweed-proxy endpoints { 10.96.0.1 . tcp . 80 . 7 : 10.9.9.9 . 9 }",
+    ] {
+        cluster.host.nft(damage);
+        let is_repaired = || {
+            let found = cluster.host.listed();
+            ensure!(found == listed, "{damage}: {found:#?}\n{}", cluster.log());
+            Ok(())
+        };
+        eventually(LONG, is_repaired).unwrap();
+    }
+    cluster.expect_log("another program changed the table", 8);
+    cluster.host.nft("add table ip theirs; add chain ip theirs input");
+    cluster.add_service("other", "10.96.0.2");
+    cluster.expect(&["10.96.0.2 . tcp . 80", "table ip theirs"]);
+    cluster.expect_log("another program changed the table", 8);
+}
+
+#[test]
+fn a_restart_writes_nothing_even_without_an_api_server() {
+    let mut cluster = Cluster::new();
+    cluster.expect_log(READY, 1);
+    // A proxy that knew nothing of the sets would give these other indexes.
+    cluster.set_endpoints("web", &["10.1.1.2", "10.1.2.2"]);
+    cluster.expect(&["10.96.0.1 . tcp . 80 . 0 : 10.1.2.2", "10.96.0.1 . tcp . 80 . 1 : 10.1.1.2"]);
+    let (generation, listed) = (cluster.host.generation(), cluster.host.listed());
+    cluster.kill();
+    cluster.start();
+    cluster.expect_log(READY, 2);
+    assert_eq!(cluster.host.generation(), generation);
+    cluster.kill();
+    cluster.server.stop().unwrap();
+    cluster.start();
+    cluster.expect_log("the API server cannot be used", 1);
+    assert_eq!((cluster.host.generation(), cluster.host.listed()), (generation, listed));
+    cluster.server.delete(SERVICES, "web");
+    cluster.server.start_again().unwrap();
+    cluster.expect_gone(&["10.96.0.1"]);
+}
+
+#[test]
+fn what_happens_while_the_api_server_is_away_is_noticed() {
+    let mut cluster = Cluster::new();
+    cluster.server.stop().unwrap();
+    cluster.server.delete(SERVICES, "web");
+    cluster.add_service("other", "10.96.0.2");
+    // Its history is gone, too.
+    cluster.server.compact();
+    // What is known is still repaired.
+    cluster.host.nft("delete table ip tweed-proxy");
+    cluster.expect(&["10.96.0.1 . tcp . 80 . 1 : 10.1.1.2 . 8080"]);
+    cluster.server.start_again().unwrap();
+    cluster.expect(&["10.96.0.2 . tcp . 80"]);
+    cluster.expect_gone(&["10.96.0.1"]);
+}
+
+#[test]
+fn a_restored_api_server_is_noticed() {
+    let cluster = Cluster::new();
+    let backup = cluster.server.back_up();
+    cluster.add_service("lost", "10.96.0.2");
+    cluster.server.delete(SERVICES, "web");
+    cluster.expect(&["10.96.0.2 . tcp . 80"]);
+    cluster.expect_gone(&["10.96.0.1"]);
+    cluster.server.restore(backup);
+    // Versions reach those that the proxy knows.
+    cluster.server.change_something_else();
+    cluster.server.change_something_else();
+    cluster.expect(&["10.96.0.1 . tcp . 80 . 1 : 10.1.1.2 . 8080"]);
+    cluster.expect_gone(&["10.96.0.2"]);
+}
+
+#[test]
+fn an_api_server_that_does_not_stream_lists_is_read_page_by_page() {
+    let mut cluster = Cluster::without_proxy();
+    cluster.server.fail(|faults| faults.lists = Lists::Paged);
+    for number in 0..250 {
+        cluster.add_service(&format!("s{number}"), &format!("10.97.0.{number}"));
+    }
+    cluster.start();
+    cluster.expect(&["10.97.0.249 . tcp . 80", "10.97.0.7 . tcp . 80", "10.96.0.1 . tcp . 80 . 1"]);
+}
+
+#[test]
+fn a_missing_permission_is_named() {
+    let mut cluster = Cluster::without_proxy();
+    cluster.server.fail(|faults| faults.forbidden = vec!["GET /apis/discovery".to_owned()]);
+    cluster.start();
+    cluster.expect_log("forbids GET /apis/discovery.k8s.io/v1/endpointslices", 1);
+    cluster.expect_log("docs/guides/services.md lists the permissions", 1);
+    assert_eq!(cluster.host.listed(), [] as [&str; 0]);
+    cluster.server.fail(|faults| faults.forbidden.clear());
+    cluster.expect(&["10.96.0.1 . tcp . 80 . 1 : 10.1.1.2 . 8080"]);
+}
