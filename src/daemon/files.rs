@@ -20,6 +20,8 @@ use crate::model::policy::Policy;
 use crate::model::prefix::Prefix;
 use crate::store::claim::Previous;
 
+pub(super) const NOT_WRITTEN: &str = "the subnet file is not written yet";
+
 const RETRY: Duration = Duration::from_secs(5);
 /// A full disk sends no notification when space is free again, and serialising all leases is
 /// expensive.
@@ -59,7 +61,7 @@ async fn in_turn<T: Send + 'static>(
 
 /// What the subnet file must have.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Content {
+pub(super) enum Content {
     Subnets(SubnetEnv),
     /// No pod may get an address: the store has no subnet for this node.
     Nothing,
@@ -70,6 +72,17 @@ impl Content {
     fn of(progress: &Progress, policy: &Policy) -> Option<Self> {
         let subnets = progress.usable.as_ref().map(|it| Self::Subnets(subnet_env(it, policy)));
         subnets.or_else(|| progress.has_no_subnet.then_some(Self::Nothing))
+    }
+
+    /// Why pods would not get the subnets of `progress` by this file; none if they would, or if these
+    /// are not known.
+    pub(super) fn lacks(&self, progress: &Progress, policy: &Policy) -> Option<String> {
+        let serves = match (self, Self::of(progress, policy)) {
+            (Self::Subnets(file), Some(Self::Subnets(wanted))) => file.subnets == wanted.subnets,
+            (Self::Nothing, Some(Self::Subnets(_))) => false,
+            (_, Some(Self::Nothing) | None) => true,
+        };
+        (!serves).then(|| NOT_WRITTEN.to_owned())
     }
 
     fn put(&self, path: &Path) -> io::Result<()> {
@@ -119,7 +132,7 @@ pub(super) async fn keep_subnet_file(shared: Shared) -> Result<()> {
                 Err(error) => {
                     let reason = error.to_string();
                     tracing::error!(%reason, "the subnet file is not written");
-                    shared.subnet_file.send_replace(Some(reason));
+                    shared.subnet_file.send_modify(|written| *written = Err(reason));
                     sleep(RETRY).await;
                     continue;
                 }
@@ -135,7 +148,7 @@ pub(super) async fn keep_subnet_file(shared: Shared) -> Result<()> {
             }
             Content::Subnets(_) => tracing::info!(%path, "wrote the subnet file"),
         }
-        shared.subnet_file.send_replace(None);
+        shared.subnet_file.send_modify(|written| *written = Ok(content.clone()));
         last = Some(content);
     }
 }
@@ -379,6 +392,31 @@ mod tests {
         assert!(!are_others(&["10.244.1.0/24"], &["10.244.1.0/24"]));
         assert!(!are_others(&["10.244.1.0/24"], &[]), "a reboot has taken the file");
         assert!(!are_others(&["10.244.1.0/24", "fd00:1::/64"], &["10.244.1.0/24"]));
+    }
+
+    #[test]
+    fn a_file_of_before_does_not_make_a_node_ready() {
+        let progress = |subnet: Option<&str>, mtu| {
+            let usable = subnet.map(|subnet| Usable {
+                networks: vec!["10.244.0.0/16".parse().unwrap()],
+                subnets: vec![subnet.parse().unwrap()],
+                mtu,
+            });
+            Progress { has_no_subnet: usable.is_none(), usable, ..Progress::default() }
+        };
+        let policy = Policy::default();
+        let lacks = |written: &Progress, wanted: &Progress| {
+            let content = Content::of(written, &policy).unwrap();
+            content.lacks(wanted, &policy).is_some()
+        };
+        let (none, own) = (progress(None, 1450), progress(Some("10.244.1.0/24"), 1450));
+        assert!(lacks(&none, &own));
+        assert!(lacks(&own, &progress(Some("10.244.9.0/24"), 1450)));
+        assert!(!lacks(&own, &own));
+        assert!(!lacks(&own, &progress(Some("10.244.1.0/24"), 1500)), "another MTU");
+        // What the node lacks then is another reason.
+        assert!(!lacks(&own, &none));
+        assert!(!lacks(&own, &Progress::default()));
     }
 
     #[tokio::test(start_paused = true)]

@@ -14,7 +14,7 @@ pub mod resources;
 mod serve;
 mod systemd;
 
-use files::{Turns, Withdrawal};
+use files::{Content, Turns, Withdrawal};
 pub use files::{load_checkpoint, previous};
 use keep::OwnLease;
 pub use log::{LogFormat, log_to_stderr};
@@ -60,8 +60,8 @@ struct Shared {
     progress: watch::Receiver<Progress>,
     heartbeat: watch::Receiver<Instant>,
     turns: Turns,
-    /// Why subnet.env is not up to date; none if it is.
-    subnet_file: watch::Sender<Option<String>>,
+    /// What subnet.env has had since it was written last, or why it could not be written.
+    subnet_file: watch::Sender<Result<Content, String>>,
     /// The findings of the last check of the host, by level; none before the first one.
     findings: watch::Sender<Option<BTreeMap<Level, usize>>>,
     requests: watch::Receiver<Histogram>,
@@ -102,9 +102,13 @@ impl Shared {
     /// Waits until the node is ready and the subnet file is written.
     async fn until_ready(&self) -> Result<()> {
         let (mut progress, mut file) = (self.progress.clone(), self.subnet_file.subscribe());
-        let ready = progress.wait_for(|progress| progress.readiness.ready).await;
-        ready.context("the loop has ended")?;
-        file.wait_for(Option::is_none).await.context("the subnet file is not written")?;
+        while !self.readiness().ready {
+            tokio::select! {
+                biased;
+                changed = progress.changed() => changed.context("the loop has ended")?,
+                changed = file.changed() => changed.context("the subnet file is not written")?,
+            }
+        }
         Ok(())
     }
 }
@@ -190,7 +194,7 @@ impl<S: Leases + Documents + 'static> Daemon<S> {
             progress: outputs.progress.subscribe(),
             heartbeat: outputs.heartbeat.subscribe(),
             turns: Turns::default(),
-            subnet_file: watch::Sender::new(Some("the subnet file is not written yet".to_owned())),
+            subnet_file: watch::Sender::new(Err(files::NOT_WRITTEN.to_owned())),
             findings: watch::Sender::default(),
             requests: manager.requests(),
             term: manager.term(),
