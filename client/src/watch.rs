@@ -7,6 +7,7 @@ use futures::stream::{self, BoxStream, Stream, StreamExt};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::backoff::Backoff;
+use crate::failover::{Failure, Refusal};
 use crate::random::{random, random_range};
 
 /// A history that may be interrupted.
@@ -37,6 +38,19 @@ pub enum Interrupted {
     /// The store has the next changes, but may have been restored from a backup: its history may
     /// lack changes that we know, and contain changes that we do not.
     PossibleGap,
+}
+
+impl Interrupted {
+    /// The effect of a failed request for all records on their history. `withhold` gets a refusal that
+    /// a new listing would not change.
+    pub fn by(failure: Failure, withhold: impl FnOnce(Refusal)) -> Self {
+        match failure {
+            Failure::Refused(Refusal::NoHistory | Refusal::Future) => return Self::Gap,
+            Failure::Refused(refusal) => withhold(refusal),
+            Failure::Unreachable => {}
+        }
+        Self::Unreachable
+    }
 }
 
 /// Starts with a snapshot, and with another one after each gap.

@@ -31,13 +31,11 @@ use tweed_netlink::{Family, Monitor, Protocol, Socket};
 
 use tweed_proxy::cluster::{Cluster, NodeAddresses};
 use tweed_proxy::diff::diff;
-use tweed_proxy::endpoints::{Slice, SliceName};
 use tweed_proxy::kernel::Kernel;
 use tweed_proxy::object::{NodeObject, Object};
 use tweed_proxy::reconciler::{Reconciler, counts};
 use tweed_proxy::ruleset::Policy;
-use tweed_proxy::service::{Service, ServiceName};
-use tweed_proxy::watch::{self, Access, Nodes, Services, Slices, Update};
+use tweed_proxy::watch::{self, Access, Nodes, Services, Slices, Update, Watched};
 
 /// Programs Services of Kubernetes in nftables, in the network namespace that it runs in.
 #[derive(Debug, Parser)]
@@ -410,8 +408,7 @@ fn pause_until(due: Instant) {
 }
 
 fn cleanup() -> anyhow::Result<()> {
-    let policy = Policy { pods: Vec::new(), services: Vec::new(), masquerades_all: false, mark: 0 };
-    Ok(Kernel::open(policy)?.remove()?)
+    Ok(Kernel::open(Policy::default())?.remove()?)
 }
 
 /// All objects of a file; a list counts as its items.
@@ -434,11 +431,12 @@ fn read(path: &PathBuf) -> anyhow::Result<Vec<Object>> {
 fn add(cluster: &mut Cluster, object: &Object, node: &str) {
     match object {
         Object::Service(service) => {
-            let name = ServiceName::of(&service.metadata.namespace, &service.metadata.name);
-            cluster.set_service(&name, Service::of(service));
+            let (name, service) = Services::read(service, node);
+            cluster.set_service(&name, service);
         }
         Object::EndpointSlice(slice) => {
-            cluster.set_slice(&SliceName::of(slice), Slice::of(slice, node));
+            let (name, slice) = Slices::read(slice, node);
+            cluster.set_slice(&name, slice);
         }
         Object::Node(_) | Object::List { .. } | Object::Other => {}
     }

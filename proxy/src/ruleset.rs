@@ -14,7 +14,7 @@ use crate::state::{Flag, List, Set};
 pub const TABLE: &str = "tweed-proxy";
 
 /// What operators decide about the rules.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
     /// Networks of pods: connections to cluster IPs from elsewhere are masqueraded. No condition in a
     /// family that has none.

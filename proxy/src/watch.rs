@@ -10,7 +10,7 @@ use futures::stream::BoxStream;
 use tokio::time::Instant;
 use tracing::{info, warn};
 use tweed_client::api::{Client, Collection, Event, History, Kind};
-use tweed_client::failover::{Failure, Outcomes, Refusal};
+use tweed_client::failover::{Failure, Outcomes};
 use tweed_client::watch::{self, Interrupted, Listed, Source};
 use tweed_netlink::excerpt;
 
@@ -161,17 +161,9 @@ impl<W: Watched> Source for Objects<W> {
 
 impl<W: Watched> Objects<W> {
     fn interrupted(&self, failure: Failure) -> Interrupted {
-        match failure {
-            Failure::Refused(Refusal::NoHistory | Refusal::Future) => return Interrupted::Gap,
-            Failure::Refused(Refusal::Denied(why)) => {
-                self.client.report.withholds(W::PLURAL, &why);
-            }
-            Failure::Refused(refusal) => {
-                self.client.report.withholds(W::PLURAL, &refusal.to_string());
-            }
-            Failure::Unreachable => {}
-        }
-        Interrupted::Unreachable
+        Interrupted::by(failure, |refusal| {
+            self.client.report.withholds(W::PLURAL, &refusal.to_string());
+        })
     }
 }
 

@@ -138,17 +138,14 @@ impl Report {
 
     /// The effect of a failed request for all leases on their history.
     pub(super) fn interrupted(&self, failure: Failure) -> Interrupted {
-        match failure {
-            Failure::Refused(Refusal::NoHistory | Refusal::Future) => return Interrupted::Gap,
-            Failure::Refused(Refusal::Denied(why)) => self.withholds_leases(Some(&why)),
-            Failure::Refused(refusal) => {
-                let (store, records) = (self.store, self.records);
-                let reason = format!("{store} does not list the {records}: {refusal}");
-                self.withholds_leases(Some(&reason));
-            }
-            Failure::Unreachable => {}
-        }
-        Interrupted::Unreachable
+        Interrupted::by(failure, |refusal| {
+            let (store, records) = (self.store, self.records);
+            let reason = match refusal {
+                Refusal::Denied(why) => why,
+                refusal => format!("{store} does not list the {records}: {refusal}"),
+            };
+            self.withholds_leases(Some(&reason));
+        })
     }
 
     fn note(
