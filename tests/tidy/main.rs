@@ -108,18 +108,11 @@ const OPERATORS: &[&str] = &["src/kernel", "src/plan", "src/control"];
 const FOLDERS: [&str; 8] =
     ["model", "plan", "store", "kernel", "probe", "control", "daemon", "operator"];
 
-/// The sources of all members of the workspace.
-const MEMBERS: [&str; 9] = [
-    "src",
-    "client/src",
-    "netlink/src",
-    "cni-plugin/src",
-    "proxy/src",
-    "bench/src",
-    "tests/judges/src",
-    "tests/lab/src",
-    "tests/model/src",
-];
+/// The sources of the programs, and of the crates that they share.
+const PRODUCTS: [&str; 5] = ["src", "client/src", "netlink/src", "cni-plugin/src", "proxy/src"];
+
+/// The sources of what tests and measures them.
+const TOOLS: [&str; 4] = ["bench/src", "tests/judges/src", "tests/lab/src", "tests/model/src"];
 
 const LONGEST_FILE: usize = 600;
 
@@ -203,16 +196,8 @@ fn folders_import_in_one_direction() {
 
 #[test]
 fn siblings_import_in_one_direction() {
-    let sources = [
-        "src",
-        "client/src",
-        "netlink/src",
-        "cni-plugin/src",
-        "proxy/src",
-        "bench/src",
-        "tests/lab/src",
-    ];
-    let cycles = sources.iter().flat_map(|source| imports::cycles(source));
+    let sources = PRODUCTS.iter().chain(&["bench/src", "tests/lab/src"]);
+    let cycles = sources.flat_map(|source| imports::cycles(source));
     assert_eq!(cycles.collect::<Vec<_>>(), Vec::<String>::new());
 }
 
@@ -232,7 +217,7 @@ fn only_the_loop_builds_operations() {
 
 #[test]
 fn no_file_is_too_long() {
-    let long = MEMBERS.iter().flat_map(|place| sources(place)).filter_map(|file| {
+    let long = members().flat_map(sources).filter_map(|file| {
         let lines = read(&file).lines().count();
         (lines > LONGEST_FILE && !is_test(&file)).then(|| format!("{}: {lines}", file.display()))
     });
@@ -241,14 +226,9 @@ fn no_file_is_too_long() {
 
 #[test]
 fn no_folder_is_too_full() {
-    let places = MEMBERS.iter().chain(&[
-        "cni-plugin/tests",
-        "netlink/tests",
-        "proxy/tests",
-        "tests",
-        "docs",
-    ]);
-    let files: BTreeSet<PathBuf> = places.flat_map(|place| texts(place)).collect();
+    let others = ["cni-plugin/tests", "netlink/tests", "proxy/tests", "tests", "docs"];
+    let places = members().chain(others);
+    let files: BTreeSet<PathBuf> = places.flat_map(texts).collect();
     let mut folders: BTreeMap<&Path, usize> = BTreeMap::new();
     for file in files.iter().filter(|file| is_written(file)) {
         *folders.entry(file.parent().unwrap()).or_default() += 1;
@@ -272,16 +252,7 @@ fn the_linter_limits_functions_and_forbids_unsafe_code() {
     }
     let bounds = read(&root().join("clippy.toml"));
     assert!(bounds.contains("too-many-lines-threshold = 60"));
-    for member in [
-        "client",
-        "netlink",
-        "cni-plugin",
-        "proxy",
-        "bench",
-        "tests/judges",
-        "tests/lab",
-        "tests/model",
-    ] {
+    for member in members().filter_map(|sources| sources.strip_suffix("/src")) {
         let manifest = read(&root().join(member).join("Cargo.toml"));
         assert!(manifest.contains("[lints]\nworkspace = true"), "{member}");
     }
@@ -301,9 +272,9 @@ fn only_tests_may_unwrap() {
         .iter()
         .any(|allow| text.contains(allow))
     };
-    let offenders: Vec<_> = ["src", "client/src", "netlink/src", "cni-plugin/src", "proxy/src"]
-        .iter()
-        .flat_map(|place| sources(place))
+    let offenders: Vec<_> = PRODUCTS
+        .into_iter()
+        .flat_map(sources)
         .filter(|file| !is_test(file) && allows(&product(file)))
         .collect();
     assert_eq!(offenders, Vec::<PathBuf>::new());
@@ -311,25 +282,22 @@ fn only_tests_may_unwrap() {
 
 #[test]
 fn every_file_begins_with_its_purpose() {
-    let silent: Vec<_> = MEMBERS
-        .iter()
-        .flat_map(|place| sources(place))
-        .filter(|file| !read(file).starts_with("//! "))
-        .collect();
+    let silent: Vec<_> =
+        members().flat_map(sources).filter(|file| !read(file).starts_with("//! ")).collect();
     assert_eq!(silent, Vec::<PathBuf>::new());
 }
 
 #[test]
 fn no_module_has_a_catch_all_name() {
-    let drawers: Vec<_> =
-        ["src", "client/src", "netlink/src", "cni-plugin/src", "proxy/src", "tests"]
-            .iter()
-            .flat_map(|place| sources(place))
-            .filter(|file| {
-                let name = file.file_stem().unwrap_or_default().to_string_lossy().to_string();
-                ["util", "utils", "common", "helper", "helpers", "types"].contains(&name.as_str())
-            })
-            .collect();
+    let drawers: Vec<_> = PRODUCTS
+        .into_iter()
+        .chain(["tests"])
+        .flat_map(sources)
+        .filter(|file| {
+            let name = file.file_stem().unwrap_or_default().to_string_lossy().to_string();
+            ["util", "utils", "common", "helper", "helpers", "types"].contains(&name.as_str())
+        })
+        .collect();
     assert_eq!(drawers, Vec::<PathBuf>::new());
 }
 
@@ -395,8 +363,7 @@ fn plain_words_are_used() {
 fn protections_against_attackers_name_existing_tests() {
     let places =
         ["src", "client/src", "netlink/src", "cni-plugin/src", "cni-plugin/tests", "tests"];
-    let code: String =
-        places.iter().flat_map(|place| sources(place)).map(|file| read(&file)).collect();
+    let code: String = places.into_iter().flat_map(sources).map(|file| read(&file)).collect();
     let scenarios = texts("tests/scenarios");
     let text = read(&root().join("docs/security.md"));
     let tables = text.split("| held by |\n").skip(1);
@@ -413,6 +380,11 @@ fn protections_against_attackers_name_existing_tests() {
             assert!(is_scenario || code.contains(&format!("fn {name}(")), "no test {name}");
         }
     }
+}
+
+/// The sources of all members of the workspace.
+fn members() -> impl Iterator<Item = &'static str> {
+    PRODUCTS.into_iter().chain(TOOLS)
 }
 
 /// The anchor by which a link names a heading.
