@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use tweed_lab::{Host, Node};
 
-use crate::cluster::{Cluster, ClusterPlan, Stack};
+use crate::cluster::{Cluster, ClusterPlan, Stack, program};
 
 pub const VXLAN: &str = r#""Mixed":true,"Backend":{"Type":"vxlan"}"#;
 pub const HOST_GW: &str = r#""Mixed":true,"Backend":{"Type":"host-gw"}"#;
@@ -30,9 +30,7 @@ impl<R> Site<R> {
 
 /// A host with the plugin and kube-flannel's unchanged config.
 pub fn boot(node: &Node) -> Result<Host> {
-    let flannel = Path::new(env!("CARGO_BIN_EXE_tweedd")).with_file_name("flannel");
-    let missing = format!("{} is missing: cargo build --workspace --bins", flannel.display());
-    ensure!(flannel.is_file(), missing);
+    let flannel = program("flannel")?;
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let host = Host::boot(node)?;
     host.install_plugin(&flannel, &root.join("config/cni/10-flannel.conflist"))?;

@@ -3,8 +3,7 @@
 
 mod watch;
 
-use std::io::Write;
-use std::process::{Command, Output, Stdio};
+use std::process::Output;
 
 use tweed_lab::Namespace;
 use tweed_netlink::nftables::generation;
@@ -36,14 +35,7 @@ impl Host {
     }
 
     fn call(&self, words: &[&str], input: &str) -> Output {
-        let run = || {
-            let mut command = Command::new(env!("CARGO_BIN_EXE_tweed-proxy"));
-            command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-            let mut child = command.spawn().unwrap();
-            child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
-            child.wait_with_output().unwrap()
-        };
-        self.0.within(run).unwrap()
+        self.0.output_for(env!("CARGO_BIN_EXE_tweed-proxy"), words, input).unwrap()
     }
 
     /// What `apply` prints with `options`.

@@ -100,27 +100,26 @@ impl Cluster {
     /// Waits until the tables have all of these texts.
     #[track_caller]
     fn expect(&self, texts: &[&str]) {
-        let has_all = || {
-            let listed = self.host.nft("list ruleset");
-            for text in texts {
-                ensure!(listed.contains(text), "no {text:?} in {listed}\n{}", self.log());
-            }
-            Ok(())
-        };
-        eventually(LONG, has_all).unwrap();
+        self.wait_for(texts, true);
     }
 
     /// Waits until the tables have none of these texts.
     #[track_caller]
     fn expect_gone(&self, texts: &[&str]) {
-        let has_none = || {
+        self.wait_for(texts, false);
+    }
+
+    #[track_caller]
+    fn wait_for(&self, texts: &[&str], are_there: bool) {
+        let is_right = || {
             let listed = self.host.nft("list ruleset");
             for text in texts {
-                ensure!(!listed.contains(text), "{text:?} in {listed}\n{}", self.log());
+                let is_there = listed.contains(text);
+                ensure!(is_there == are_there, "{text:?}: {is_there}, {listed}\n{}", self.log());
             }
             Ok(())
         };
-        eventually(LONG, has_none).unwrap();
+        eventually(LONG, is_right).unwrap();
     }
 
     /// Waits until the log has a number of lines with this text.

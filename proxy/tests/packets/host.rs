@@ -2,10 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::io::{ErrorKind, Write as _};
+use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -160,14 +159,7 @@ impl Host {
 
     /// Runs a program on the node; it must succeed.
     pub(crate) fn run(&self, program: &str, words: &[&str], input: &str) {
-        let output = self.node.within(|| {
-            let mut command = Command::new(program);
-            command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-            let mut child = command.spawn().unwrap();
-            child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
-            child.wait_with_output().unwrap()
-        });
-        let output = output.unwrap();
+        let output = self.node.output_for(program, words, input).unwrap();
         assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
 

@@ -2,14 +2,13 @@
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 use tweed_lab::{ApiServer, Family, Namespace, Node, Pod, Process, eventually, is_silence};
 
-use crate::fixture::cluster::{PATIENCE, Stack};
+use crate::fixture::cluster::{PATIENCE, Stack, program};
 use crate::fixture::scene::{BY_NFTABLES, Scene, network};
 use crate::fixture::table::{HOST_GW, Side, VXLAN};
 
@@ -145,17 +144,12 @@ impl Services {
     }
 
     fn start_proxies(&mut self) -> Result<()> {
-        let program = Path::new(env!("CARGO_BIN_EXE_tweedd")).with_file_name("tweed-proxy");
-        let missing = format!("{} is missing: cargo build --workspace --bins", program.display());
-        ensure!(program.is_file(), missing);
+        let program = program("tweed-proxy")?;
         let networks = format!("{},{}", network(Family::V4), network(Family::V6));
         let url = self.server.url();
         for node in &self.scene.cluster.nodes {
-            // A node looks up the route to a service before it translates the address: usually a
-            // default route.
-            for (family, range) in [(Family::V4, "10.96.0.0/16"), (Family::V6, "fd96::/112")] {
-                node.ip(format!("{} route replace {range} dev eth0", family.flag()))?;
-            }
+            node.route_to_services(Family::V4)?;
+            node.route_to_services(Family::V6)?;
             let words = ["run", "--hostname-override", node.name(), "--kube-api-url", &url];
             let words = [&words[..], &["--cluster-cidr", &networks]].concat();
             let log = format!("proxy-{}", node.name());

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tweed_lab::{Host, eventually};
 
 use crate::fixture::ask;
-use crate::fixture::cluster::{Cluster, ClusterPlan, PATIENCE, Stack, binaries};
+use crate::fixture::cluster::{Cluster, ClusterPlan, PATIENCE, Stack, binaries, program};
 
 /// Runs its arguments, and prints the exit code after their output.
 const RUN: &str = r#""$@" 2>&1; echo "exit $?""#;
@@ -27,9 +27,7 @@ const INTERRUPT: &str = r#"
 fn start() -> Result<(Cluster, Host)> {
     let config = Stack::Dual.config(r#""Backend":{"Type":"vxlan"}"#);
     let cluster = ClusterPlan::new(2, &config).stack(Stack::Dual).start()?;
-    let flannel = Path::new(env!("CARGO_BIN_EXE_tweedd")).with_file_name("flannel");
-    let missing = format!("{} is missing: cargo build --workspace --bins", flannel.display());
-    ensure!(flannel.is_file(), missing);
+    let flannel = program("flannel")?;
     let host = Host::boot(&cluster.nodes[0])?;
     let config = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/cni/10-flannel.conflist");
     host.install_plugin(&flannel, &config)?;

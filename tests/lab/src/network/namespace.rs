@@ -84,6 +84,21 @@ impl Namespace {
         })
     }
 
+    /// Like [`output`](Self::output), for a program that reads `input`.
+    pub fn output_for(
+        &self,
+        program: impl AsRef<OsStr>,
+        arguments: &[&str],
+        input: &str,
+    ) -> Result<Output> {
+        let mut command = Command::new(program);
+        command.args(arguments);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = self.spawn(&mut command)?;
+        child.stdin.take().context("no standard input")?.write_all(input.as_bytes())?;
+        Ok(child.wait_with_output()?)
+    }
+
     pub(crate) fn spawn(&self, command: &mut Command) -> Result<Child> {
         self.within(|| command.spawn())?.with_context(|| {
             format!("starting {} in {}", command.get_program().display(), self.name)
@@ -98,12 +113,7 @@ impl Namespace {
     /// Several lines for one `ip(8)`, which is much cheaper than one for each; the first line that
     /// fails is the last one.
     pub fn ip_batch(&self, lines: &str) -> Result<()> {
-        let mut command = Command::new("ip");
-        command.args(["-batch", "-"]);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = self.spawn(&mut command)?;
-        child.stdin.take().context("no standard input")?.write_all(lines.as_bytes())?;
-        let output = child.wait_with_output()?;
+        let output = self.output_for("ip", &["-batch", "-"], lines)?;
         let text = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "in {}: {}: {lines}", self.name, text.trim());
         Ok(())

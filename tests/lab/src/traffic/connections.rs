@@ -61,10 +61,7 @@ impl Connections {
             let spaces = [node.namespace(), pod.namespace()];
             spaces.into_iter().try_for_each(|space| connections.listen(space))?;
             for family in pod.families() {
-                // A node looks up the route to a service before it translates the address: usually
-                // a default route.
-                let route = format!("route replace {} dev eth0", service_range(family));
-                node.ip(format!("{} {route}", family.flag()))?;
+                node.route_to_services(family)?;
             }
         }
         connections.listen(connections.outside.namespace())?;

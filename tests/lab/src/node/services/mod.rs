@@ -53,6 +53,13 @@ impl Proxy {
 }
 
 impl Node {
+    /// A node looks up the route to a service before it translates the address: usually a default
+    /// route.
+    pub fn route_to_services(&self, family: Family) -> Result<()> {
+        let route = format!("route replace {} dev eth0", service_range(family));
+        self.ip(format!("{} {route}", family.flag())).map(drop)
+    }
+
     /// Writes the rules for these services, and replaces those of an earlier call in one
     /// transaction, as kube-proxy does at its start and at every sync. Pods in the networks of
     /// `subnet.env` keep their source address.
