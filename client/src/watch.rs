@@ -99,13 +99,17 @@ const SPREAD_PER_RECORD: Duration = Duration::from_millis(2);
 impl<S: Source> Follower<S> {
     async fn step(&mut self) -> Vec<S::Update> {
         loop {
+            let follows = self.listed.is_some();
             let step = match self.listed {
                 None => self.list().await,
                 Some(_) => self.follow().await,
             };
             match step {
                 Ok(updates) => {
-                    self.backoff.reset();
+                    // A listing does not show that changes can be followed.
+                    if follows {
+                        self.backoff.reset();
+                    }
                     return updates;
                 }
                 Err(Interrupted::Unreachable) => sleep(self.backoff.delay(random())).await,

@@ -1,7 +1,7 @@
 //! Sends requests to an API server, waits if it requests a pause, and classifies its answers.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{self, Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Collected, Limited};
@@ -12,9 +12,11 @@ use kube::client::Body;
 use kube::core::Status;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep_until, timeout};
+use tracing::info;
 use tweed_netlink::excerpt;
 
 use super::connect::{ApiOptions, Program, failure, open};
+use super::newest::Newest;
 use super::request::ApiRequest;
 use crate::backoff::Backoff;
 use crate::failover::{Failover, Failure, Outcomes, Refusal, Servers, retry};
@@ -31,9 +33,10 @@ pub struct ApiServers {
     urls: Vec<Option<String>>,
     /// The ends of the pauses that servers requested, by their indices.
     quiet_until: Mutex<BTreeMap<usize, Instant>>,
+    newest: sync::Mutex<Newest>,
 }
 
-pub type Connection = Arc<kube::Client>;
+pub(super) type Connection = Arc<kube::Client>;
 
 /// The timeout for the start of an answer, and for its body.
 const ANSWER: Duration = Duration::from_secs(15);
@@ -64,6 +67,11 @@ impl Servers for ApiServers {
 }
 
 impl ApiServers {
+    /// The newest event that was received of any object.
+    pub(super) fn newest(&self) -> MutexGuard<'_, Newest> {
+        self.newest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn url(&self, index: usize) -> Option<&str> {
         self.urls.get(index).and_then(Option::as_deref)
     }
@@ -84,8 +92,32 @@ impl<R: Outcomes> Client<R> {
         }
         // Clients distribute over all servers.
         shuffle(&mut urls);
-        let servers = ApiServers { options, program, urls, quiet_until: Mutex::default() };
+        let servers = ApiServers {
+            options,
+            program,
+            urls,
+            quiet_until: Mutex::default(),
+            newest: sync::Mutex::default(),
+        };
         Self::starting_at(0, servers, report)
+    }
+
+    /// For a caller that has found that the cluster was restored from a backup. Returns what its
+    /// reading fails with.
+    pub fn was_restored(&self) -> Failure {
+        let generation = self.servers.newest().generation;
+        self.reject_history(generation)
+    }
+
+    /// Notes that the cluster was restored from a backup: what was read of any kind, up to this
+    /// `generation` of the newest event, is of another history. Returns what its reader fails with.
+    pub(super) fn reject_history(&self, generation: u64) -> Failure {
+        let mut newest = self.servers.newest();
+        if newest.generation == generation {
+            info!("the cluster was restored from a backup: reading everything again");
+        }
+        newest.forget(generation);
+        Failure::Refused(Refusal::NoHistory)
     }
 
     /// Retries until there is an answer other than a denied permission.
@@ -110,7 +142,11 @@ impl<R: Outcomes> Client<R> {
     }
 
     /// The same, for an answer of at most `longest` bytes.
-    pub async fn once_within(&self, ask: &ApiRequest, longest: usize) -> Result<Bytes, Failure> {
+    pub(super) async fn once_within(
+        &self,
+        ask: &ApiRequest,
+        longest: usize,
+    ) -> Result<Bytes, Failure> {
         let (connection, response) = self.open(ask).await?;
         let body = Limited::new(response.into_body(), longest).collect();
         let reason = match timeout(ANSWER, body).await {
@@ -128,7 +164,10 @@ impl<R: Outcomes> Client<R> {
     }
 
     /// Sends one request to one server; the caller reads the body.
-    pub async fn open(&self, ask: &ApiRequest) -> Result<(Connection, Response<Body>), Failure> {
+    pub(super) async fn open(
+        &self,
+        ask: &ApiRequest,
+    ) -> Result<(Connection, Response<Body>), Failure> {
         if let Some(until) = self.servers.quiet_until(self.server().await).await {
             sleep_until(until + JITTER.mul_f64(random())).await;
         }
@@ -300,6 +339,8 @@ pub(super) fn lacks_history(code: u16, answer: &Status) -> bool {
 fn is_future(answer: &Status) -> bool {
     let mut causes = answer.details.iter().flat_map(|details| &details.causes);
     causes.any(|cause| cause.reason == "ResourceVersionTooLarge")
+        // Of a list at a version, before Kubernetes 1.34.
+        || answer.message.contains("required revision is a future revision")
 }
 
 #[cfg(test)]

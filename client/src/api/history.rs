@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use kube::core::Status;
 use serde::Deserialize;
-use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 use tracing::{debug, info, warn};
 use tweed_netlink::excerpt;
 
 use super::client::{Client, lacks_history};
 use super::lines::Lines;
-use super::request::{ApiRequest, Collection, PAGE};
+use super::newest::only_item;
+use super::request::{Collection, PAGE};
 use crate::failover::{Failure, Outcomes, Refusal};
 use crate::random::random_range;
 
@@ -36,7 +36,7 @@ pub trait Kind: Send + 'static {
 pub enum Event<'a, K: Kind> {
     /// A listing begins: each object is put again, and what was known before is not.
     Listing,
-    /// The watch is open again, and continues where it was interrupted.
+    /// The watch is open, and continues where it was interrupted or where a list ended.
     Resumed,
     /// It was there at the listing, or was added or changed.
     Put(K::Object<'a>),
@@ -51,8 +51,11 @@ pub struct History<K, R> {
     /// The version up to which all changes are known.
     version: String,
     open: Option<Lines>,
-    /// The line with the latest version of an object.
-    latest: Latest,
+    /// The version of the listing, or of a later deletion: what was removed before leaves nothing to
+    /// compare.
+    removals: u64,
+    /// How often the newest event had been forgotten when the objects were listed.
+    generation: u64,
     /// Whether the server streams lists, as far as known.
     has_streamed_lists: bool,
     /// Whether the last watch failed: then history is checked before the watch is reopened.
@@ -63,9 +66,19 @@ pub struct History<K, R> {
 /// Whether a cluster has the history that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Continuity {
-    /// Up to the latest version of an object.
+    /// Up to the version of the newest event of any object.
     UpTo(u64),
+    /// There was no event, or the cluster has its version no longer.
     Unknown,
+}
+
+/// The answer to the question whether a cluster has the newest event.
+struct Asked {
+    /// None if it is unknown, or if there was no event.
+    is_there: Option<bool>,
+    /// Of the event.
+    version: u64,
+    generation: u64,
 }
 
 #[derive(Deserialize)]
@@ -102,15 +115,6 @@ struct BookmarkObject<'a> {
 struct BookmarkMetadata<'a> {
     #[serde(borrow, default)]
     annotations: Option<BTreeMap<Cow<'a, str>, Cow<'a, str>>>,
-}
-
-/// An event that a cluster has in its history, as it was received.
-#[derive(Default)]
-struct Latest {
-    version: u64,
-    line: Vec<u8>,
-    /// Whether an object was deleted after it.
-    is_followed_by_deletion: bool,
 }
 
 #[derive(Deserialize)]
@@ -150,19 +154,28 @@ impl<K: Kind, R: Outcomes> History<K, R> {
             collection,
             version: String::new(),
             open: None,
-            latest: Latest::default(),
+            removals: 0,
+            generation: 0,
             has_streamed_lists: true,
             is_broken: false,
             kind: PhantomData,
         }
     }
 
-    /// Passes all objects to `take`, and in a streamed list also changes of objects.
+    /// Passes all objects to `take`, and in a streamed list also changes of objects. After an error,
+    /// they must be listed again.
     pub async fn list(&mut self, mut take: impl FnMut(Event<'_, K>)) -> Result<(), Failure> {
-        (self.open, self.is_broken, self.latest) = (None, false, Latest::default());
+        (self.open, self.is_broken) = (None, false);
+        let asked = Self::ask_newest(&self.client).await?;
+        // What is listed must not hide from other histories that theirs was replaced.
+        if asked.version > 0 && asked.is_there != Some(true) {
+            self.client.servers.newest().forget(asked.generation);
+        }
+        self.generation = self.client.servers.newest().generation;
         take(Event::Listing);
         if self.has_streamed_lists {
             if self.list_streamed(&mut take).await? {
+                self.removals = self.version.parse().unwrap_or_default();
                 return Ok(());
             }
             let plural = K::PLURAL;
@@ -172,11 +185,16 @@ impl<K: Kind, R: Outcomes> History<K, R> {
         }
         let put = |object: K::Object<'_>| take(Event::Put(object));
         self.version = pages::<K, R>(&self.client, &self.collection, put).await?;
+        self.removals = self.version.parse().unwrap_or_default();
         Ok(())
     }
 
-    /// What `take` returns for the next event for which it returns anything. Resumes where it was
-    /// interrupted.
+    /// What `take` returns for the next event for which it returns anything; what it returns for
+    /// [`Event::Resumed`] is dropped. Resumes where it was interrupted.
+    ///
+    /// # Errors
+    /// [`GAP`] if the objects must be listed again. Also if it is unknown whether the cluster has what
+    /// was read, unless the caller has called `check` and `confirmed`.
     pub async fn next<T>(
         &mut self,
         mut take: impl FnMut(Event<'_, K>) -> Option<T>,
@@ -212,34 +230,37 @@ impl<K: Kind, R: Outcomes> History<K, R> {
         self.is_broken
     }
 
-    /// Checks that the history of the cluster has the latest event. This detects a cluster restored
-    /// from a backup, even if its versions have reached the known ones. After it, the caller may check
-    /// more, and call `confirmed`.
+    /// Checks that the history of the cluster has the newest event. This detects a cluster restored
+    /// from a backup, even if its versions have reached the known ones. Lowers the version at which
+    /// `next` resumes to what is certain. After it, the caller may check more, and call `confirmed`.
+    ///
+    /// # Errors
+    /// [`GAP`] if the objects must be listed again.
     pub async fn check(&mut self) -> Result<Continuity, Failure> {
-        let continuity = match self.latest.ask(&self.collection) {
-            None => Continuity::Unknown,
-            Some((ask, object)) => match self.client.once(&ask).await {
-                Ok(body) if only_item(&body).is_some_and(|item| item == object) => {
-                    Continuity::UpTo(self.latest.version)
-                }
-                // Other writers may reach that version before the watch opens.
-                Ok(_) | Err(Failure::Refused(Refusal::Future)) => return Err(restored(K::PLURAL)),
-                // The version is compacted, or the server has no such lists.
-                Err(Failure::Refused(Refusal::NoHistory | Refusal::Invalid(_))) => {
-                    Continuity::Unknown
-                }
-                Err(failure) => return Err(failure),
-            },
-        };
-        // A deletion leaves nothing to compare: a backup may have undone it.
-        if self.latest.is_followed_by_deletion {
+        let is_outdated =
+            |history: &Self| history.client.servers.newest().generation != history.generation;
+        if is_outdated(self) {
             return Err(GAP);
         }
-        // Bookmarks after that event may be of a history that a backup has replaced.
-        if let Continuity::UpTo(version) = continuity {
-            self.version = version.to_string();
+        let asked = Self::ask_newest(&self.client).await?;
+        // Another history may have noticed a restore meanwhile.
+        if is_outdated(self) {
+            return Err(GAP);
         }
-        Ok(continuity)
+        if asked.is_there == Some(false) {
+            // Other writers may reach that version before the watch opens.
+            return Err(self.client.reject_history(asked.generation));
+        }
+        if self.removals > asked.version {
+            return Err(GAP);
+        }
+        if asked.is_there.is_none() {
+            return Ok(Continuity::Unknown);
+        }
+        // Bookmarks after that event may be of a history that a backup has replaced.
+        let known = self.version.parse().unwrap_or(asked.version);
+        self.version = known.min(asked.version).to_string();
+        Ok(Continuity::UpTo(asked.version))
     }
 
     /// The cluster has what was read: `next` opens the watch without another check.
@@ -251,8 +272,8 @@ impl<K: Kind, R: Outcomes> History<K, R> {
         &mut self,
         take: &mut impl FnMut(Event<'_, K>) -> Option<T>,
     ) -> Result<Lines, Failure> {
-        if self.is_broken {
-            self.check().await?;
+        if self.is_broken && self.check().await? == Continuity::Unknown {
+            return Err(GAP);
         }
         let ask = self.collection.watch(&self.version, duration());
         let opened = self.client.watch(&ask, K::PLURAL).await;
@@ -263,18 +284,42 @@ impl<K: Kind, R: Outcomes> History<K, R> {
         opened
     }
 
+    /// Asks whether the cluster has the newest event.
+    async fn ask_newest(client: &Client<R>) -> Result<Asked, Failure> {
+        let (question, version, generation) = {
+            let newest = client.servers.newest();
+            (newest.ask(), newest.version, newest.generation)
+        };
+        let asked = |is_there| Asked { is_there, version, generation };
+        let Some((question, object)) = question else { return Ok(asked(None)) };
+        match client.once(&question).await {
+            Ok(body) => Ok(asked(Some(only_item(&body).is_some_and(|item| item == object)))),
+            Err(Failure::Refused(Refusal::Future)) => Ok(asked(Some(false))),
+            // The version is compacted, the server has no such lists, or this kind is forbidden.
+            Err(Failure::Refused(_)) => Ok(asked(None)),
+            Err(Failure::Unreachable) => Err(Failure::Unreachable),
+        }
+    }
+
     /// Notes the version of the object.
     fn absorb<'a>(&mut self, line: Line<'a, K::Object<'a>>, text: &[u8]) -> Option<Event<'a, K>> {
         let version = K::version(&line.object);
-        self.latest.note(&line.kind, version, text);
+        let number = version.parse().unwrap_or_default();
         if !version.is_empty() {
             version.clone_into(&mut self.version);
         }
         match line.kind.as_ref() {
-            "BOOKMARK" => None,
-            "DELETED" => Some(Event::Removed(line.object)),
-            _ => Some(Event::Put(line.object)),
+            "BOOKMARK" => return None,
+            "DELETED" => {
+                self.removals = self.removals.max(number);
+                return Some(Event::Removed(line.object));
+            }
+            "ADDED" | "MODIFIED" => {
+                self.client.servers.newest().note(number, text, self.collection.path);
+            }
+            _ => {}
         }
+        Some(Event::Put(line.object))
     }
 
     /// The same watch continues with the changes. Returns whether the server streams lists.
@@ -313,29 +358,6 @@ impl<K: Kind, R: Outcomes> History<K, R> {
                 progress = Instant::now();
             }
         }
-    }
-}
-
-impl Latest {
-    fn note(&mut self, kind: &str, version: &str, text: &[u8]) {
-        let version = version.parse().unwrap_or_default();
-        match kind {
-            "ADDED" | "MODIFIED" if version > self.version => {
-                (self.version, self.is_followed_by_deletion) = (version, false);
-                text.clone_into(&mut self.line);
-            }
-            "DELETED" if version > self.version => self.is_followed_by_deletion = true,
-            _ => {}
-        }
-    }
-
-    /// The request for the object of the event at its version, and the object; none without an event.
-    fn ask(&self, collection: &Collection) -> Option<(ApiRequest, Value)> {
-        let mut event: Value = serde_json::from_slice(&self.line).ok()?;
-        let object = without_kind(event.get_mut("object")?.take());
-        let name = object.pointer("/metadata/name")?.as_str()?;
-        let namespace = object.pointer("/metadata/namespace").and_then(Value::as_str);
-        Some((collection.at(namespace.unwrap_or_default(), name, self.version), object))
     }
 }
 
@@ -398,34 +420,10 @@ fn interruption<K: Kind>(text: &[u8]) -> Failure {
     if lacks_history(status.code, &status) { GAP } else { Failure::Unreachable }
 }
 
-/// What a cluster that was restored from a backup does to a history.
-pub fn restored(plural: &str) -> Failure {
-    info!("the cluster was restored from a backup: reading all {plural} again");
-    GAP
-}
-
 fn ends_list(text: &[u8]) -> bool {
     let Ok(bookmark) = serde_json::from_slice::<Bookmark<'_>>(text) else { return false };
     let annotations = bookmark.object.metadata.annotations.unwrap_or_default();
     annotations.get(END.0).is_some_and(|value| value == END.1)
-}
-
-/// The only item of a list; none if it has none, or several.
-fn only_item(list: &[u8]) -> Option<Value> {
-    let mut list: Value = serde_json::from_slice(list).ok()?;
-    match list.get_mut("items")?.as_array_mut()?.as_mut_slice() {
-        [item] => Some(without_kind(item.take())),
-        _ => None,
-    }
-}
-
-/// The items of a list have no kind.
-fn without_kind(mut object: Value) -> Value {
-    if let Some(fields) = object.as_object_mut() {
-        fields.remove("kind");
-        fields.remove("apiVersion");
-    }
-    object
 }
 
 /// The duration of a watch, in seconds, random so that watches of many clients do not end together.

@@ -4,9 +4,10 @@ mod client;
 mod connect;
 mod history;
 mod lines;
+mod newest;
 mod request;
 
-pub use client::{ApiServers, Client, Connection, Dropped};
+pub use client::{ApiServers, Client, Dropped};
 pub use connect::{ApiOptions, Program, own_namespace};
-pub use history::{Continuity, Event, GAP, History, Kind, pages, restored};
+pub use history::{Continuity, Event, GAP, History, Kind, pages};
 pub use request::{ApiRequest, Collection, built};

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use tweed_client::api::{Continuity, Event, GAP, History, Kind, restored};
+use tweed_client::api::{Continuity, Event, GAP, History, Kind};
 use tweed_client::failover::{Failure, Refusal};
 use tweed_client::watch::{Interrupted, Listed, Source};
 
@@ -174,7 +174,7 @@ impl Shared {
         let Some((name, known)) = known.name.as_deref().zip(known.node()) else { return Ok(()) };
         match self.client.once(&request::node(name)).await {
             Ok(body) => match self.decode(&body) {
-                Some(node) if known.is_later_than(&node) => Err(restored(Nodes::PLURAL)),
+                Some(node) if known.is_later_than(&node) => Err(self.client.was_restored()),
                 // Versions may have reached ours: then what differs from our write shows it.
                 node => {
                     let see = |node| self.ours.send_if_modified(|ours| ours.see(node));
