@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
+use tweed_http::page::Histogram;
 
 use super::Control;
 use super::apply::is_guard;
@@ -14,7 +15,7 @@ use crate::model::config::Pool;
 use crate::model::entry::{Entry, Key, Setting};
 use crate::model::event::EventPage;
 use crate::model::lease::{Endpoint, Lease, LeaseId, Rejected};
-use crate::model::measurements::{Histogram, Measurements, SubnetUsage};
+use crate::model::measurements::{Measurements, SubnetUsage};
 use crate::model::path::Path;
 use crate::model::prefix::Prefix;
 use crate::model::report::{

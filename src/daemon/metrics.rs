@@ -2,16 +2,15 @@
 //! value changes, and no label holds a sentence.
 
 use std::collections::BTreeMap;
-use std::fmt::{Display, Write};
 use std::time::Duration;
 
-use super::resources::{Pods, Process, Resources};
+use tweed_http::page::{Histogram, Page, number};
+
+use super::resources::{Pods, Resources};
 use crate::model::config::BackendType;
 use crate::model::entry::EntryKind;
 use crate::model::lease::Rejected;
-use crate::model::measurements::{
-    Histogram, Measurements, PathChangeReason, RolloutPhase, SubnetUsage,
-};
+use crate::model::measurements::{Measurements, PathChangeReason, RolloutPhase, SubnetUsage};
 use crate::model::path::Path;
 use crate::model::prefix::Family;
 use crate::model::status::{ConfigStatus, ProbeCounts, ProbeStatus, Readiness, Statistics, Status};
@@ -38,314 +37,206 @@ pub struct Figures {
 pub fn render(figures: &Figures) -> String {
     let Figures { status, measured, resources, .. } = figures;
     let mut page = Page::default();
-    page.health(figures);
-    page.store(figures);
-    page.config(&status.config, measured.rollout);
-    page.peers(status, measured);
-    page.kernel(status);
-    page.work(&status.statistics, measured);
-    page.probes(status.probes.as_ref(), measured);
-    if let Some(pods) = &resources.pods {
-        page.pods(pods);
+    health(&mut page, figures);
+    store(&mut page, figures);
+    config(&mut page, &status.config, measured.rollout);
+    peers(&mut page, status, measured);
+    kernel(&mut page, status);
+    work(&mut page, &status.statistics, measured);
+    probes(&mut page, status.probes.as_ref(), measured);
+    if let Some(counted) = &resources.pods {
+        pods(&mut page, counted);
     }
     if let Some(process) = &resources.process {
-        page.process(process);
+        process.add_to(&mut page);
     }
-    page.0
+    page.into_text()
 }
 
-#[derive(Default)]
-struct Page(String);
-
-impl Page {
-    fn health(&mut self, figures: &Figures) {
-        let Figures { status, readiness, silence, findings, .. } = figures;
-        let help = "Version of this daemon; always 1.";
-        self.by_label("tweed_build_info", help, "version", [(&status.version, 1)]);
-        let help = "Whether the node is ready, as /readyz reports.";
-        self.gauge("tweed_ready", help, u8::from(readiness.ready));
-        let help = "Time since the last pass of the main loop, in seconds.";
-        self.gauge("tweed_loop_silence_seconds", help, silence.as_secs_f64());
-        let help = "Whether this node applies the backend.";
-        let backends = BackendType::ALL.map(BackendType::as_str);
-        self.state("tweed_backend", help, "backend", (backends, status.backend.as_deref()));
-        let help = "Whether Mixed is applied: each node has its own backend.";
-        self.gauge("tweed_mixed", help, u8::from(status.mixed));
-        if let Some(findings) = findings {
-            let levels = [Level::Fatal, Level::Warning, Level::Note];
-            let count = |level| findings.get(&level).copied().unwrap_or_default();
-            let findings = levels.map(|level| (level.as_str(), count(level)));
-            let help = "Host settings that tweedctl doctor reports, by level.";
-            self.by_label("tweed_doctor_findings", help, "level", findings);
-        }
-    }
-
-    fn store(&mut self, Figures { status, requests, lease_remaining, measured, .. }: &Figures) {
-        let help = "Whether the store is reachable.";
-        self.gauge("tweed_store_reachable", help, u8::from(status.store.is_reachable()));
-        let help = "Times of requests to the store until the answer or the timeout, in seconds.";
-        self.histogram("tweed_store_request_seconds", help, requests);
-        let help = "Time until the lease ends without another renewal, in seconds; 0 without a \
-                    lease, +Inf without an end.";
-        self.gauge("tweed_lease_remaining_seconds", help, number(*lease_remaining));
-        let help = "Subnets of the pod network, by whether a lease has them.";
-        self.usage("tweed_subnets", help, &measured.subnets);
-    }
-
-    fn config(
-        &mut self,
-        ConfigStatus { revision, pending, invalid, .. }: &ConfigStatus,
-        rollout: RolloutPhase,
-    ) {
-        let help = "Revision of the latest config in the store.";
-        self.gauge("tweed_config_revision", help, revision);
-        let help = "Whether a part of the latest config waits; tweedctl status gives the reason.";
-        self.gauge("tweed_config_pending", help, u8::from(pending.is_some()));
-        let help = "Whether the latest config is invalid; tweedctl status gives the reason.";
-        self.gauge("tweed_config_invalid", help, u8::from(invalid.is_some()));
-        let help = "How far this node follows the rollout of a backend; none: there is no rollout.";
-        let phases = RolloutPhase::ALL.map(RolloutPhase::as_str);
-        self.state("tweed_rollout", help, "phase", (phases, Some(rollout.as_str())));
-    }
-
-    fn peers(&mut self, status: &Status, measured: &Measurements) {
-        let Status { peers, reachability, conflicts, .. } = status;
-        let paths = [
-            ("direct", peers.direct),
-            ("tunnel", peers.tunnel),
-            ("skipped", peers.skipped),
-            ("rejected", peers.rejected),
-        ];
-        let help = "Peers by path; skipped: no path, rejected: bad lease.";
-        self.by_label("tweed_peers", help, "path", paths);
-        let reachable = [
-            ("reachable", reachability.reachable),
-            ("degraded", reachability.degraded),
-            ("unreachable", reachability.unreachable),
-            ("unknown", reachability.unknown),
-        ];
-        let help = "Peers with a path, by whether they answer probes by it.";
-        self.by_label("tweed_peers_reachability", help, "state", reachable);
-        let help = "Peers that are missing from the store and still routed.";
-        self.gauge("tweed_peers_missing", help, peers.missing);
-        self.path_changes(measured);
-        let count = |what| conflicts.get(what).copied().unwrap_or_default();
-        let conflicts = Rejected::CONFLICTS.map(|what| (what, count(what)));
-        let help = "Leases that conflict with another lease or with this node, by subject.";
-        self.by_label("tweed_lease_conflicts", help, "about", conflicts);
-    }
-
-    fn path_changes(&mut self, measured: &Measurements) {
-        let name = "tweed_path_changes_total";
-        let help = "Changes of the path to a peer, by the new path and the reason.";
-        self.family(name, "counter", help);
-        for to in Path::ALL.map(Some).into_iter().chain([None]) {
-            for reason in PathChangeReason::ALL {
-                let path = to.map_or("none", Path::as_str);
-                let labels = [("to", path), ("reason", reason.as_str())];
-                let count = measured.path_changes.get(&(to, reason)).copied().unwrap_or_default();
-                self.sample(name, &labels, count);
-            }
-        }
-    }
-
-    fn kernel(&mut self, status: &Status) {
-        let help = "Kernel entries in the desired state.";
-        self.gauge("tweed_desired_entries", help, status.desired);
-        let help = "Entries that the kernel refused.";
-        self.gauge("tweed_refused_entries", help, status.refused.len());
-        let help = "Whether the firewall holds the rules of tweed; 0 for both without rules.";
-        let firewall = status.firewall.as_ref().map(|firewall| firewall.name.as_str());
-        self.state("tweed_firewall", help, "firewall", (["nftables", "iptables"], firewall));
-        let guards = status.guard.iter().flat_map(|guard| &guard.tables);
-        let tables = status.tables.iter().chain(guards);
-        let tables = tables.map(|table| (&table.name, u8::from(table.programmed)));
-        let help = "Whether a table for masquerading or for the tunnel guard is in place.";
-        self.by_label("tweed_table_in_place", help, "table", tables);
-        if let Some(guard) = &status.guard {
-            let help = "Whether the tunnel guard is in place as configured.";
-            self.gauge("tweed_tunnel_guarded", help, u8::from(guard.applied));
-            let help = "Underlay addresses from which the tunnel accepts packets.";
-            self.gauge("tweed_tunnel_admitted_addresses", help, guard.admitted);
-        }
-    }
-
-    fn work(&mut self, statistics: &Statistics, measured: &Measurements) {
-        let Statistics { created, replaced, removed, overruns, edits, mac_changes, .. } =
-            *statistics;
-        let operations = [("create", created), ("replace", replaced), ("remove", removed)];
-        let help = "Kernel entries that were created, replaced or removed.";
-        self.counters("tweed_kernel_operations_total", help, "operation", operations);
-        let count = |kind| measured.repairs.get(kind).copied().unwrap_or_default();
-        let repairs = EntryKind::ALL.iter().map(|kind| (kind.name(), count(kind)));
-        let help = "Kernel entries that were lost or changed, and restored, by kind.";
-        self.counters("tweed_repairs_total", help, "kind", repairs);
-        let help = "Times from the first event of a pass of the main loop until the kernel has \
-                    applied its operations, in seconds.";
-        self.histogram("tweed_event_to_kernel_seconds", help, &measured.event_to_kernel);
-        let help = "Times of full reads of the kernel state, in seconds.";
-        self.histogram("tweed_dump_seconds", help, &measured.dumps);
-        let help = "Losses of kernel notifications.";
-        self.counter("tweed_kernel_overruns_total", help, overruns);
-        let help = "Config updates from the store, including the first one.";
-        self.counter("tweed_config_edits_total", help, edits);
-        let help = "Changes of a VTEP MAC address that another node may use.";
-        self.counter("tweed_vtep_mac_changes_total", help, mac_changes);
-    }
-
-    fn probes(&mut self, probes: Option<&ProbeStatus>, measured: &Measurements) {
-        let ProbeStatus { good, bad, silent, pending, state, counts, .. } =
-            probes.cloned().unwrap_or_default();
-        let state = if probes.is_some() { state.as_str() } else { "disabled" };
-        let states = ["on", "off", "starting", "disabled"];
-        let help =
-            "Whether paths are probed; off: the probes do not work, disabled: by the config.";
-        self.state("tweed_probing", help, "state", (states, Some(state)));
-        let verdicts = [("good", good), ("bad", bad), ("silent", silent), ("pending", pending)];
-        let help = "Direct paths, by the verdict of their probes.";
-        self.by_label("tweed_direct_paths", help, "verdict", verdicts);
-        let help = "Share of lost probes of each peer by the path in use: the peers at this \
-                    moment, so use it without rate().";
-        self.histogram("tweed_probe_loss_ratio", help, &measured.loss);
-        let help = "Last round-trip time of each peer by the path in use, in seconds: the peers at \
-                    this moment, so use it without rate().";
-        self.histogram("tweed_probe_rtt_seconds", help, &measured.round_trip);
-        let ProbeCounts { asked, answered, served, rejected, unsent } = counts;
-        self.counter("tweed_probes_asked_total", "Probes sent.", asked);
-        self.counter("tweed_probes_answered_total", "Answers received.", answered);
-        let help = "Probes of peers that this node answered.";
-        self.counter("tweed_probes_served_total", help, served);
-        let help = "Packets rejected: not of an accepted peer, replayed, or above a peer's limit.";
-        self.counter("tweed_probes_rejected_total", help, rejected);
-        let help = "Probes that the kernel refused to send.";
-        self.counter("tweed_probes_unsent_total", help, unsent);
-    }
-
-    fn pods(&mut self, Pods { attachments, addresses }: &Pods) {
-        let help = "Attachments of containers that the CNI plugin has recorded.";
-        self.gauge("tweed_cni_attachments", help, attachments);
-        let help = "Addresses of this node's subnets, by whether a container has them.";
-        self.usage("tweed_cni_addresses", help, addresses);
-    }
-
-    fn process(&mut self, process: &Process) {
-        let help = "Processor time of this daemon, in seconds.";
-        self.family("process_cpu_seconds_total", "counter", help);
-        self.sample("process_cpu_seconds_total", &[], process.cpu_seconds);
-        let help = "Open file descriptors.";
-        self.gauge("process_open_fds", help, process.open_files);
-        let help = "Maximum number of open file descriptors.";
-        self.gauge("process_max_fds", help, number(process.max_files));
-        let help = "Virtual memory, in bytes.";
-        self.gauge("process_virtual_memory_bytes", help, process.virtual_memory);
-        let help = "Resident memory, in bytes.";
-        self.gauge("process_resident_memory_bytes", help, process.resident_memory);
-        self.gauge("process_threads", "Threads.", process.threads);
-        let help = "Start of this daemon, in seconds since 1970.";
-        self.gauge("process_start_time_seconds", help, process.started);
-    }
-
-    /// 1 for the present one of `states`, and 0 for all others.
-    fn state<const N: usize>(
-        &mut self,
-        name: &str,
-        help: &str,
-        label: &str,
-        (states, present): ([&str; N], Option<&str>),
-    ) {
-        let values = states.map(|state| (state, u8::from(present == Some(state))));
-        self.by_label(name, help, label, values);
-    }
-
-    fn usage(&mut self, name: &str, help: &str, usages: &[SubnetUsage]) {
-        self.family(name, "gauge", help);
-        for SubnetUsage { family, used, free } in usages {
-            let family = match family {
-                Family::V4 => "ipv4",
-                Family::V6 => "ipv6",
-            };
-            self.sample(name, &[("family", family), ("state", "used")], used);
-            self.sample(name, &[("family", family), ("state", "free")], free);
-        }
-    }
-
-    fn by_label(
-        &mut self,
-        name: &str,
-        help: &str,
-        label: &str,
-        values: impl IntoIterator<Item = (impl AsRef<str>, impl Display)>,
-    ) {
-        self.family(name, "gauge", help);
-        for (value, count) in values {
-            self.sample(name, &[(label, value.as_ref())], count);
-        }
-    }
-
-    fn counters(
-        &mut self,
-        name: &str,
-        help: &str,
-        label: &str,
-        values: impl IntoIterator<Item = (impl AsRef<str>, u64)>,
-    ) {
-        self.family(name, "counter", help);
-        for (value, count) in values {
-            self.sample(name, &[(label, value.as_ref())], count);
-        }
-    }
-
-    fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
-        self.family(name, "gauge", help);
-        self.sample(name, &[], value);
-    }
-
-    fn counter(&mut self, name: &str, help: &str, value: u64) {
-        self.family(name, "counter", help);
-        self.sample(name, &[], value);
-    }
-
-    fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
-        self.family(name, "histogram", help);
-        let bucket = format!("{name}_bucket");
-        for (bound, count) in histogram.buckets() {
-            self.sample(&bucket, &[("le", &bound.to_string())], count);
-        }
-        self.sample(&bucket, &[("le", "+Inf")], histogram.count());
-        self.sample(&format!("{name}_sum"), &[], histogram.sum());
-        self.sample(&format!("{name}_count"), &[], histogram.count());
-    }
-
-    fn family(&mut self, name: &str, kind: &str, help: &str) {
-        self.line(format_args!("# HELP {name} {help}"));
-        self.line(format_args!("# TYPE {name} {kind}"));
-    }
-
-    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
-        let labels = labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value)));
-        let labels = labels.collect::<Vec<_>>().join(",");
-        let labels = if labels.is_empty() { labels } else { format!("{{{labels}}}") };
-        self.line(format_args!("{name}{labels} {value}"));
-    }
-
-    fn line(&mut self, line: std::fmt::Arguments<'_>) {
-        // Writing to a string cannot fail.
-        let _ = writeln!(self.0, "{line}");
+fn health(page: &mut Page, figures: &Figures) {
+    let Figures { status, readiness, silence, findings, .. } = figures;
+    let help = "Version of this daemon; always 1.";
+    page.by_label("tweed_build_info", help, "version", [(&status.version, 1)]);
+    let help = "Whether the node is ready, as /readyz reports.";
+    page.gauge("tweed_ready", help, u8::from(readiness.ready));
+    let help = "Time since the last pass of the main loop, in seconds.";
+    page.gauge("tweed_loop_silence_seconds", help, silence.as_secs_f64());
+    let help = "Whether this node applies the backend.";
+    let backends = BackendType::ALL.map(BackendType::as_str);
+    page.state("tweed_backend", help, "backend", (backends, status.backend.as_deref()));
+    let help = "Whether Mixed is applied: each node has its own backend.";
+    page.gauge("tweed_mixed", help, u8::from(status.mixed));
+    if let Some(findings) = findings {
+        let levels = [Level::Fatal, Level::Warning, Level::Note];
+        let count = |level| findings.get(&level).copied().unwrap_or_default();
+        let findings = levels.map(|level| (level.as_str(), count(level)));
+        let help = "Host settings that tweedctl doctor reports, by level.";
+        page.by_label("tweed_doctor_findings", help, "level", findings);
     }
 }
 
-/// In the notation of Prometheus.
-fn number(value: f64) -> String {
-    if value == f64::INFINITY { "+Inf".to_owned() } else { value.to_string() }
+fn store(page: &mut Page, Figures { status, requests, lease_remaining, measured, .. }: &Figures) {
+    let help = "Whether the store is reachable.";
+    page.gauge("tweed_store_reachable", help, u8::from(status.store.is_reachable()));
+    let help = "Times of requests to the store until the answer or the timeout, in seconds.";
+    page.histogram("tweed_store_request_seconds", help, requests);
+    let help = "Time until the lease ends without another renewal, in seconds; 0 without a \
+                lease, +Inf without an end.";
+    page.gauge("tweed_lease_remaining_seconds", help, number(*lease_remaining));
+    let help = "Subnets of the pod network, by whether a lease has them.";
+    usage(page, "tweed_subnets", help, &measured.subnets);
 }
 
-fn escaped(value: &str) -> String {
-    value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n")
+fn config(
+    page: &mut Page,
+    ConfigStatus { revision, pending, invalid, .. }: &ConfigStatus,
+    rollout: RolloutPhase,
+) {
+    let help = "Revision of the latest config in the store.";
+    page.gauge("tweed_config_revision", help, revision);
+    let help = "Whether a part of the latest config waits; tweedctl status gives the reason.";
+    page.gauge("tweed_config_pending", help, u8::from(pending.is_some()));
+    let help = "Whether the latest config is invalid; tweedctl status gives the reason.";
+    page.gauge("tweed_config_invalid", help, u8::from(invalid.is_some()));
+    let help = "How far this node follows the rollout of a backend; none: there is no rollout.";
+    let phases = RolloutPhase::ALL.map(RolloutPhase::as_str);
+    page.state("tweed_rollout", help, "phase", (phases, Some(rollout.as_str())));
+}
+
+fn peers(page: &mut Page, status: &Status, measured: &Measurements) {
+    let Status { peers, reachability, conflicts, .. } = status;
+    let paths = [
+        ("direct", peers.direct),
+        ("tunnel", peers.tunnel),
+        ("skipped", peers.skipped),
+        ("rejected", peers.rejected),
+    ];
+    let help = "Peers by path; skipped: no path, rejected: bad lease.";
+    page.by_label("tweed_peers", help, "path", paths);
+    let reachable = [
+        ("reachable", reachability.reachable),
+        ("degraded", reachability.degraded),
+        ("unreachable", reachability.unreachable),
+        ("unknown", reachability.unknown),
+    ];
+    let help = "Peers with a path, by whether they answer probes by it.";
+    page.by_label("tweed_peers_reachability", help, "state", reachable);
+    let help = "Peers that are missing from the store and still routed.";
+    page.gauge("tweed_peers_missing", help, peers.missing);
+    path_changes(page, measured);
+    let count = |what| conflicts.get(what).copied().unwrap_or_default();
+    let conflicts = Rejected::CONFLICTS.map(|what| (what, count(what)));
+    let help = "Leases that conflict with another lease or with this node, by subject.";
+    page.by_label("tweed_lease_conflicts", help, "about", conflicts);
+}
+
+fn path_changes(page: &mut Page, measured: &Measurements) {
+    let name = "tweed_path_changes_total";
+    let help = "Changes of the path to a peer, by the new path and the reason.";
+    page.family(name, "counter", help);
+    for to in Path::ALL.map(Some).into_iter().chain([None]) {
+        for reason in PathChangeReason::ALL {
+            let path = to.map_or("none", Path::as_str);
+            let labels = [("to", path), ("reason", reason.as_str())];
+            let count = measured.path_changes.get(&(to, reason)).copied().unwrap_or_default();
+            page.sample(name, &labels, count);
+        }
+    }
+}
+
+fn kernel(page: &mut Page, status: &Status) {
+    let help = "Kernel entries in the desired state.";
+    page.gauge("tweed_desired_entries", help, status.desired);
+    let help = "Entries that the kernel refused.";
+    page.gauge("tweed_refused_entries", help, status.refused.len());
+    let help = "Whether the firewall holds the rules of tweed; 0 for both without rules.";
+    let firewall = status.firewall.as_ref().map(|firewall| firewall.name.as_str());
+    page.state("tweed_firewall", help, "firewall", (["nftables", "iptables"], firewall));
+    let guards = status.guard.iter().flat_map(|guard| &guard.tables);
+    let tables = status.tables.iter().chain(guards);
+    let tables = tables.map(|table| (&table.name, u8::from(table.programmed)));
+    let help = "Whether a table for masquerading or for the tunnel guard is in place.";
+    page.by_label("tweed_table_in_place", help, "table", tables);
+    if let Some(guard) = &status.guard {
+        let help = "Whether the tunnel guard is in place as configured.";
+        page.gauge("tweed_tunnel_guarded", help, u8::from(guard.applied));
+        let help = "Underlay addresses from which the tunnel accepts packets.";
+        page.gauge("tweed_tunnel_admitted_addresses", help, guard.admitted);
+    }
+}
+
+fn work(page: &mut Page, statistics: &Statistics, measured: &Measurements) {
+    let Statistics { created, replaced, removed, overruns, edits, mac_changes, .. } = *statistics;
+    let operations = [("create", created), ("replace", replaced), ("remove", removed)];
+    let help = "Kernel entries that were created, replaced or removed.";
+    page.counters("tweed_kernel_operations_total", help, "operation", operations);
+    let count = |kind| measured.repairs.get(kind).copied().unwrap_or_default();
+    let repairs = EntryKind::ALL.iter().map(|kind| (kind.name(), count(kind)));
+    let help = "Kernel entries that were lost or changed, and restored, by kind.";
+    page.counters("tweed_repairs_total", help, "kind", repairs);
+    let help = "Times from the first event of a pass of the main loop until the kernel has \
+                applied its operations, in seconds.";
+    page.histogram("tweed_event_to_kernel_seconds", help, &measured.event_to_kernel);
+    let help = "Times of full reads of the kernel state, in seconds.";
+    page.histogram("tweed_dump_seconds", help, &measured.dumps);
+    let help = "Losses of kernel notifications.";
+    page.counter("tweed_kernel_overruns_total", help, overruns);
+    let help = "Config updates from the store, including the first one.";
+    page.counter("tweed_config_edits_total", help, edits);
+    let help = "Changes of a VTEP MAC address that another node may use.";
+    page.counter("tweed_vtep_mac_changes_total", help, mac_changes);
+}
+
+fn probes(page: &mut Page, probes: Option<&ProbeStatus>, measured: &Measurements) {
+    let ProbeStatus { good, bad, silent, pending, state, counts, .. } =
+        probes.cloned().unwrap_or_default();
+    let state = if probes.is_some() { state.as_str() } else { "disabled" };
+    let states = ["on", "off", "starting", "disabled"];
+    let help = "Whether paths are probed; off: the probes do not work, disabled: by the config.";
+    page.state("tweed_probing", help, "state", (states, Some(state)));
+    let verdicts = [("good", good), ("bad", bad), ("silent", silent), ("pending", pending)];
+    let help = "Direct paths, by the verdict of their probes.";
+    page.by_label("tweed_direct_paths", help, "verdict", verdicts);
+    let help = "Share of lost probes of each peer by the path in use: the peers at this \
+                moment, so use it without rate().";
+    page.histogram("tweed_probe_loss_ratio", help, &measured.loss);
+    let help = "Last round-trip time of each peer by the path in use, in seconds: the peers at \
+                this moment, so use it without rate().";
+    page.histogram("tweed_probe_rtt_seconds", help, &measured.round_trip);
+    let ProbeCounts { asked, answered, served, rejected, unsent } = counts;
+    page.counter("tweed_probes_asked_total", "Probes sent.", asked);
+    page.counter("tweed_probes_answered_total", "Answers received.", answered);
+    let help = "Probes of peers that this node answered.";
+    page.counter("tweed_probes_served_total", help, served);
+    let help = "Packets rejected: not of an accepted peer, replayed, or above a peer's limit.";
+    page.counter("tweed_probes_rejected_total", help, rejected);
+    let help = "Probes that the kernel refused to send.";
+    page.counter("tweed_probes_unsent_total", help, unsent);
+}
+
+fn pods(page: &mut Page, Pods { attachments, addresses }: &Pods) {
+    let help = "Attachments of containers that the CNI plugin has recorded.";
+    page.gauge("tweed_cni_attachments", help, attachments);
+    let help = "Addresses of this node's subnets, by whether a container has them.";
+    usage(page, "tweed_cni_addresses", help, addresses);
+}
+
+fn usage(page: &mut Page, name: &str, help: &str, usages: &[SubnetUsage]) {
+    page.family(name, "gauge", help);
+    for SubnetUsage { family, used, free } in usages {
+        let family = match family {
+            Family::V4 => "ipv4",
+            Family::V6 => "ipv6",
+        };
+        page.sample(name, &[("family", family), ("state", "used")], used);
+        page.sample(name, &[("family", family), ("state", "free")], free);
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use expect_test::expect_file;
+    use tweed_http::process::Process;
 
     use super::*;
     use crate::model::policy::Guard;

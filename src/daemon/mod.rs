@@ -2,7 +2,6 @@
 
 pub mod checkpoint;
 mod files;
-pub mod http;
 mod keep;
 mod log;
 pub mod metrics;
@@ -19,6 +18,7 @@ pub use files::{load_checkpoint, previous};
 use keep::OwnLease;
 pub use log::{LogFormat, log_to_stderr};
 pub use serve::trace_path;
+use tweed_http::page::Histogram;
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -35,7 +35,6 @@ use crate::control::{Event, Outputs, Progress, Query, Reconciler};
 use crate::daemon::options::{Options, StoreOptions};
 use crate::kernel::{Kernel, NetlinkKernel};
 use crate::model::checkpoint::{Checkpoint, HostId};
-use crate::model::measurements::Histogram;
 use crate::plan::preflight::Level;
 use crate::store::etcd::EtcdSubnetManager;
 use crate::store::kube::KubeSubnetManager;

@@ -10,10 +10,10 @@ use serde_json::value::to_raw_value;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout};
+use tweed_http::{self as http, Response};
 
 use super::{CHECK, Shared};
 use crate::control::{HEARTBEAT, Query};
-use crate::daemon::http::{self, Response};
 use crate::daemon::metrics::{self, Figures};
 use crate::daemon::options::Options;
 use crate::daemon::resources::Resources;

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::de::{DeserializeOwned, IgnoredAny};
+use tweed_http as http;
 
 use super::Error;
-use crate::daemon::{checkpoint, http};
+use crate::daemon::checkpoint;
 use crate::kernel::Kernel;
 use crate::kernel::host::Places;
 use crate::model::checkpoint::Checkpoint;

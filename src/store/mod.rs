@@ -18,13 +18,13 @@ use futures::stream::{self, BoxStream};
 use tokio::sync::watch as channel;
 use tokio::time::Instant;
 use tweed_client::watch::Listed;
+use tweed_http::page::Histogram;
 
 use self::operator::{StoreContents, Swap, Unavailable};
 use crate::mac::MacAddr;
 use crate::model::config::{ConfigUpdate, NetworkConfig};
 use crate::model::event::EventDigest;
 use crate::model::lease::{Endpoint, Lease, LeaseAttributes, LeaseUpdate, Record};
-use crate::model::measurements::Histogram;
 use crate::model::prefix::Prefix;
 use crate::model::probe_secret::Secret;
 use crate::model::report::NodeReport;

@@ -8,11 +8,11 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 use tweed_client::failover::{Failure, Outcomes, Refusal};
 use tweed_client::watch::Interrupted;
+use tweed_http::page::Histogram;
 
 use super::operator::Unavailable;
 use super::{LeaseTerm, Unpublished};
 use crate::excerpt;
-use crate::model::measurements::Histogram;
 use crate::model::status::StoreState;
 
 /// Reasons why the store is not fully usable.

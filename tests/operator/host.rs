@@ -6,7 +6,7 @@ use std::sync::Arc;
 use clap::Parser;
 use serde_json::Value;
 use tempfile::TempDir;
-use tweed::daemon::{checkpoint, http};
+use tweed::daemon::checkpoint;
 use tweed::kernel::Kernel;
 use tweed::model::checkpoint::Checkpoint;
 use tweed::model::config::NetworkConfig;
@@ -22,6 +22,7 @@ use tweed::plan::desired::Desired;
 use tweed::plan::diff::diff;
 use tweed::plan::scope::Scope;
 use tweed::plan::trace::PeerHops;
+use tweed_http as http;
 use tweed_model::ModelKernel;
 
 use crate::notation;

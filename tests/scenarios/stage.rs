@@ -14,7 +14,6 @@ use tweed::model::checkpoint::Checkpoint;
 use tweed::model::config::{ConfigUpdate, NetworkConfig, Unusable};
 use tweed::model::event::{NodeChange, NodeEvent};
 use tweed::model::lease::{Endpoint, Lease, LeaseId, LeaseUpdate};
-use tweed::model::measurements::Histogram;
 use tweed::model::node::InterfaceOptions;
 use tweed::model::path::{Path, PeerReachability};
 use tweed::model::policy::Policy;
@@ -25,6 +24,7 @@ use tweed::model::status::{ConfigStatus, PeerStatus, Readiness, StoreState};
 use tweed::plan::config_change::Reload;
 use tweed::plan::trace::{Hop, HopState, PeerQuestion, Trace, TracedPacket};
 use tweed::probe::{AskedTrace, Packet, PacketKind, ProbeEvent};
+use tweed_http::page::Histogram;
 use tweed_model::ModelKernel;
 
 use crate::Log;

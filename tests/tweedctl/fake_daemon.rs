@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
-use tweed::daemon::http;
+use tweed_http as http;
 
 use crate::{Output, tweedctl};
 

@@ -11,13 +11,13 @@ use jiff::{Timestamp, Unit};
 use serde::Serialize;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
+use tweed_http::{self as http, Response};
 
 use super::migrate::{self, MigrationStatus};
 use super::nodes::evidence::ClusterNode;
 use super::nodes::{self, NodeList, NodeRow};
 use super::store::StoreFlags;
 use super::{Error, ExitStatus};
-use crate::daemon::http::{self, Response};
 use crate::excerpt;
 use crate::store::ClusterStore;
 use crate::store::operator::StoreContents;

@@ -10,13 +10,13 @@ use tokio::time::{sleep, timeout};
 use tweed_client::backoff::Backoff;
 use tweed_client::failover::{Failure, retry};
 use tweed_client::watch::distinct;
+use tweed_http::page::Histogram;
 
 use super::client::{Connection, revision};
 use super::connect::unless_denied;
 use super::watch::Watch;
 use super::{EtcdSubnetManager, Shared};
 use crate::model::config::{ConfigUpdate, NetworkConfig, Unusable};
-use crate::model::measurements::Histogram;
 use crate::model::probe_secret::Secret;
 use crate::model::report::NodeReport;
 use crate::model::status::StoreState;

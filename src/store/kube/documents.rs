@@ -19,13 +19,13 @@ use tweed_client::api::{Dropped, own_namespace};
 use tweed_client::backoff::Backoff;
 use tweed_client::failover::{Failure, Refusal, retry};
 use tweed_client::watch::distinct;
+use tweed_http::page::Histogram;
 
 use super::request;
 use super::{KubeSubnetManager, NetworkCondition, NodeRef, PodRef, Shared};
 use crate::excerpt;
 use crate::model::config::{ConfigUpdate, NetworkConfig, Unusable};
 use crate::model::event::EventDigest;
-use crate::model::measurements::Histogram;
 use crate::model::probe_secret::Secret;
 use crate::model::report::NodeReport;
 use crate::model::status::StoreState;

@@ -8,13 +8,13 @@ use std::sync::{Arc, Weak};
 use futures::future::{AbortHandle, AbortRegistration};
 
 /// The maximum number of open connections.
-pub(super) const MOST: usize = 64;
+pub(crate) const MOST: usize = 64;
 /// The maximum number of open connections from one source address.
 const MOST_PER_SOURCE: usize = 8;
 
 /// The oldest first.
 #[derive(Debug, Default)]
-pub(super) struct Connections(VecDeque<Open>);
+pub(crate) struct Connections(VecDeque<Open>);
 
 #[derive(Debug)]
 struct Open {
@@ -24,18 +24,18 @@ struct Open {
 }
 
 /// Whether a connection has sent its request. The connection is open as long as this exists.
-pub(super) type HasAsked = Arc<AtomicBool>;
+pub(crate) type HasAsked = Arc<AtomicBool>;
 
 impl Connections {
     /// Whether a new connection replaces another one.
-    pub(super) fn are_full(&mut self) -> bool {
+    pub(crate) fn are_full(&mut self) -> bool {
         self.0.retain(Open::is_open);
         self.0.len() >= MOST
     }
 
     /// Opens a connection from `source`. If there are too many, in total or from this source, the
     /// one of these that has been silent longest is closed.
-    pub(super) fn open(&mut self, source: Option<IpAddr>) -> (HasAsked, AbortRegistration) {
+    pub(crate) fn open(&mut self, source: Option<IpAddr>) -> (HasAsked, AbortRegistration) {
         if self.are_full() {
             self.drop_one(|_| true);
         }

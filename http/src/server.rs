@@ -1,10 +1,5 @@
 //! A minimal HTTP server: GET over TCP for supervisors, and over a Unix socket for `tweedctl`.
 
-mod connections;
-mod listener;
-
-pub use listener::{Listener, bind_control, bind_tcp};
-
 use std::future::Future;
 use std::io;
 use std::path::Path;
@@ -25,9 +20,10 @@ use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep_until, timeout};
+use tweed_netlink::excerpt;
 
-use crate::excerpt;
-use connections::{Connections, HasAsked};
+use crate::connections::{Connections, HasAsked};
+use crate::listener::Listener;
 
 pub type Response = hyper::Response<Full<Bytes>>;
 
@@ -73,10 +69,10 @@ pub async fn serve<L: Listener, R: Future<Output = Response>>(
     }
 }
 
-/// Sends a GET to the daemon behind the socket `path`, and returns status code and body.
+/// Sends a GET to the program behind the socket `path`, and returns status code and body.
 ///
 /// # Errors
-/// No daemon answers in time.
+/// No program answers in time.
 pub async fn get_unix(path: &Path, target: &str) -> io::Result<(u16, Bytes)> {
     let asked = ask(path, target);
     timeout(CONNECTION_TIMEOUT, asked).await.map_err(|_| io::ErrorKind::TimedOut)?
@@ -147,7 +143,7 @@ async fn ask(path: &Path, target: &str) -> io::Result<(u16, Bytes)> {
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(stream).await.map_err(io::Error::other)?;
     let request = Request::get(target)
-        .header(hyper::header::HOST, "tweedd")
+        .header(hyper::header::HOST, "localhost")
         .body(Full::<Bytes>::default())
         .map_err(io::Error::other)?;
     let exchange = async {
@@ -163,6 +159,7 @@ async fn ask(path: &Path, target: &str) -> io::Result<(u16, Bytes)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::listener::bind_control;
     use std::os::unix::fs::PermissionsExt;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
