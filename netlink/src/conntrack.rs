@@ -56,6 +56,11 @@ pub fn list(family: Family, protocol: u8, port: u16) -> Message {
     )
 }
 
+/// All of a family.
+pub fn list_all(family: Family) -> Message {
+    request(GET, family)
+}
+
 /// None for a connection without ports.
 pub fn read(frame: &Frame<'_>) -> Option<Connection> {
     let all = frame.attributes(HEADER)?;

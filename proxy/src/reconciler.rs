@@ -3,16 +3,17 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use tokio::time::Instant;
-
+use tracing::warn;
 use tweed_netlink::Family;
 
-use crate::cluster::Cluster;
-use crate::conntrack;
-use crate::diff::{Change, Changed, Changes, Pending};
-use crate::kernel::{Error, Kernel};
-use crate::ruleset::Count;
+use crate::kernel::{Error, Kernel, Lacking, Refused};
+use crate::plan::cluster::Cluster;
+use crate::plan::conntrack::{self, Stale};
+use crate::plan::diff::{Change, Changed, Changes, PASSED, Pending};
+use crate::plan::ruleset::Count;
 use crate::state::{Element, Frontend, List, State};
 
 /// The only one that changes the tables.
@@ -26,7 +27,21 @@ pub struct Reconciler {
     has_chains: bool,
     /// The numbers of endpoints that have a chain.
     counts: BTreeSet<(Family, Count)>,
+    /// Connections of UDP that are deleted again until this time: packets that were on their way may
+    /// have made them again.
+    stale: BTreeMap<Stale, Duration>,
     start: Instant,
+}
+
+/// What one call of [`Reconciler::reconcile`] leaves to later ones.
+#[derive(Debug)]
+pub struct Left {
+    /// When there must be one, even if nothing happens.
+    pub due: Option<Instant>,
+    /// What the kernel refused first.
+    pub refused: Option<Error>,
+    /// How many elements were to be put or removed.
+    pub changes: usize,
 }
 
 impl Reconciler {
@@ -35,7 +50,8 @@ impl Reconciler {
         let mut pending = Pending::default();
         pending.add(Changed::between(cluster.desired(), &actual));
         let (actual, counts, start) = (Some(actual), BTreeSet::new(), Instant::now());
-        Self { kernel, cluster, actual, pending, has_chains: false, counts, start }
+        let stale = BTreeMap::new();
+        Self { kernel, cluster, actual, pending, has_chains: false, counts, stale, start }
     }
 
     pub const fn cluster(&mut self) -> &mut Cluster {
@@ -45,75 +61,112 @@ impl Reconciler {
     /// Waits until another program has changed a table: then all sets are read again. Cancel safe.
     pub async fn damaged(&mut self) -> Result<(), Error> {
         self.kernel.damaged().await?;
-        self.actual = None;
+        self.forget();
         Ok(())
     }
 
-    /// Writes what differs. Returns when this must be called again even if nothing happens.
+    /// All sets are read again by the next call of [`Self::reconcile`].
+    pub fn forget(&mut self) {
+        self.actual = None;
+    }
+
+    /// Writes what differs. What the kernel refuses stops nothing else; it is tried again when the sets
+    /// have been read again.
     ///
     /// # Errors
-    /// The sets are read again at the next call.
-    pub fn reconcile(&mut self) -> Result<Option<Instant>, Error> {
+    /// Without an answer of the kernel; likewise.
+    pub fn reconcile(&mut self) -> Result<Left, Error> {
         self.pending.add(self.cluster.revise());
         let mut actual = match self.actual.take() {
             Some(actual) => actual,
             None => self.read()?,
         };
-        let desired = self.cluster.desired();
-        let changes = self.pending.changes(desired, &actual, self.start.elapsed());
-        let stale = stale(&changes, desired, &actual);
-        self.put_chains(&changes)?;
-        self.kernel.apply(&changes.first)?;
-        self.kernel.apply(&changes.then)?;
-        self.kernel.forget(&stale)?;
-        self.kernel.apply(&changes.last)?;
-        for change in changes.all() {
-            change.apply(&mut actual);
+        let mut refused = Refused::default();
+        if !self.has_chains && self.put_tables(&mut refused)? {
+            actual = self.read()?;
         }
+        self.has_chains = true;
+        self.kernel.remove_foreign(&mut refused)?;
+        let now = self.start.elapsed();
+        let desired = self.cluster.desired();
+        let changes = self.pending.changes(desired, &actual, now);
+        let stale = stale(&changes, desired, &actual);
+        self.stale.extend(stale.into_iter().map(|one| (one, now + PASSED)));
+        self.put_chains(&changes, &mut refused)?;
+        self.kernel.apply(&changes.first, &mut actual, &mut refused)?;
+        self.kernel.apply(&changes.then, &mut actual, &mut refused)?;
+        self.kernel.apply(&changes.after, &mut actual, &mut refused)?;
+        // Also on a kernel that lists no connections, all else goes on.
+        match self.kernel.forget(&self.stale.keys().copied().collect()) {
+            Ok(()) => self.stale.retain(|_, until| *until > now),
+            Err(error) => drop(refused.first.get_or_insert(error)),
+        }
+        self.kernel.apply(&changes.last, &mut actual, &mut refused)?;
+        self.pending.leave(refused.parts());
         self.actual = Some(actual);
-        Ok(self.pending.due().map(|due| self.start + due))
+        let due = self.pending.due().into_iter().chain(self.stale.values().copied()).min();
+        let due = due.map(|due| self.start + due);
+        Ok(Left { due, refused: refused.first, changes: changes.all().count() })
     }
 
     fn read(&mut self) -> Result<State, Error> {
         self.has_chains = false;
         self.counts.clear();
         let actual = self.kernel.read()?;
+        // Another order of the same endpoints is no difference.
+        self.cluster.resume(&actual);
+        self.pending.add(self.cluster.revise());
         self.pending.add(Changed::between(self.cluster.desired(), &actual));
         Ok(actual)
     }
 
-    /// Has a chain for each number of endpoints that `changes` need; after the sets were read, all
-    /// chains.
-    fn put_chains(&mut self, changes: &Changes) -> Result<(), Error> {
+    /// Has both tables with all chains. Returns whether one of them was replaced: then its sets are
+    /// empty.
+    fn put_tables(&mut self, refused: &mut Refused) -> Result<bool, Error> {
+        let mut is_replaced = false;
         for family in Family::ALL {
-            let wanted: Vec<Count> = if self.has_chains {
-                let needed = changes.then.iter().filter_map(|change| needed_count(change, family));
-                needed.filter(|count| !self.counts.contains(&(family, *count))).collect()
-            } else {
-                counts(self.cluster.desired(), family)
-            };
-            if !self.has_chains || !wanted.is_empty() {
-                let chains = self.kernel.missing_chains(family, &wanted)?;
-                self.kernel.put_chains(family, &chains)?;
-                self.counts.extend(wanted.into_iter().map(|count| (family, count)));
+            let counts = counts(self.cluster.desired(), family);
+            let Lacking { chains, is_unusable } = self.kernel.lacking(family, &counts)?;
+            if is_unusable || self.kernel.put_chains(family, &chains)?.is_err() {
+                let outcome = self.kernel.replace(family, &counts)?;
+                if outcome.is_ok() {
+                    let family = family.keyword();
+                    warn!(family, "the table was of no use: there is a new one in its place");
+                    is_replaced = true;
+                }
+                refused.note_chains(family, outcome);
+            }
+            self.counts.extend(counts.into_iter().map(|count| (family, count)));
+        }
+        Ok(is_replaced)
+    }
+
+    /// Has a chain for each number of endpoints that `changes` need.
+    fn put_chains(&mut self, changes: &Changes, refused: &mut Refused) -> Result<(), Error> {
+        for family in Family::ALL {
+            let needed = changes.then.iter().filter_map(|change| needed_count(change, family));
+            let counts: Vec<Count> =
+                needed.filter(|count| !self.counts.contains(&(family, *count))).collect();
+            if !counts.is_empty() {
+                let Lacking { chains, .. } = self.kernel.lacking(family, &counts)?;
+                refused.note_chains(family, self.kernel.put_chains(family, &chains)?);
+                self.counts.extend(counts.into_iter().map(|count| (family, count)));
             }
         }
-        self.has_chains = true;
         Ok(())
     }
 }
 
 /// The connections of UDP that `changes` leave without their endpoint.
-fn stale(changes: &Changes, desired: &State, actual: &State) -> Vec<conntrack::Stale> {
+fn stale(changes: &Changes, desired: &State, actual: &State) -> Vec<Stale> {
+    let decisive = changes.then.iter().chain(&changes.last);
     let frontends: BTreeSet<Frontend> =
-        changes.then.iter().filter_map(|change| change.element().frontend()).collect();
-    // On a node without any frontend, no connection was translated.
-    let frontends = frontends.into_iter().filter(|_| !actual.frontends.is_empty());
+        decisive.filter_map(|change| change.element().frontend()).collect();
     let of_frontend = |frontend| {
         let want = desired.frontends.get(&frontend);
         conntrack::stale(frontend, want, actual.frontends.get(&frontend))
     };
-    frontends.flat_map(of_frontend).collect()
+    frontends.into_iter().flat_map(of_frontend).collect()
 }
 
 /// The number of endpoints that `change` gives a frontend of this family.

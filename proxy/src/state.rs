@@ -323,13 +323,18 @@ impl Element {
     }
 
     pub const fn family(&self) -> Family {
+        Family::of(self.address())
+    }
+
+    /// Where packets that it is about go to, before any translation.
+    pub const fn address(&self) -> IpAddr {
         match self {
-            Self::Hairpin(_, endpoint) => Family::of(endpoint.address),
-            Self::ClusterIp(address) => Family::of(*address),
+            Self::Hairpin(_, endpoint) => endpoint.address,
+            Self::ClusterIp(address) => *address,
             Self::Slot(_, frontend, ..)
             | Self::Client(frontend, _)
             | Self::Count(_, frontend, _)
-            | Self::Flag(_, frontend) => Family::of(frontend.address),
+            | Self::Flag(_, frontend) => frontend.address,
         }
     }
 }

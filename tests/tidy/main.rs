@@ -69,14 +69,14 @@ const PURE: &[&str] = &[
     "cni-plugin/src/bridge/settings.rs",
     "cni-plugin/src/bridge/masquerade/names.rs",
     "netlink/src/nftables/key.rs",
-    "proxy/src/cluster.rs",
-    "proxy/src/codec.rs",
-    "proxy/src/conntrack.rs",
-    "proxy/src/diff.rs",
-    "proxy/src/endpoints.rs",
-    "proxy/src/object.rs",
-    "proxy/src/ruleset.rs",
-    "proxy/src/service.rs",
+    "proxy/src/kernel/codec.rs",
+    "proxy/src/objects/endpoints.rs",
+    "proxy/src/objects/object.rs",
+    "proxy/src/objects/service.rs",
+    "proxy/src/plan/cluster.rs",
+    "proxy/src/plan/conntrack.rs",
+    "proxy/src/plan/diff.rs",
+    "proxy/src/plan/ruleset.rs",
     "proxy/src/state.rs",
 ];
 
@@ -109,7 +109,8 @@ const FOLDERS: [&str; 8] =
     ["model", "plan", "store", "kernel", "probe", "control", "daemon", "operator"];
 
 /// The sources of the programs, and of the crates that they share.
-const PRODUCTS: [&str; 5] = ["src", "client/src", "netlink/src", "cni-plugin/src", "proxy/src"];
+const PRODUCTS: [&str; 6] =
+    ["src", "client/src", "http/src", "netlink/src", "cni-plugin/src", "proxy/src"];
 
 /// The sources of what tests and measures them.
 const TOOLS: [&str; 4] = ["bench/src", "tests/judges/src", "tests/lab/src", "tests/model/src"];
@@ -125,7 +126,8 @@ const NUMBERED: &str = "docs/adr";
 const FUZZED: [&str; 5] = ["artifacts", "corpus", "coverage", "seeds", "target"];
 
 /// Folders of code whose comments and texts avoid `PHRASES`, as all documents do.
-const PLAIN: &[&str] = &["bench/src", "client", "cni-plugin", "netlink", "proxy", "src", "tests"];
+const PLAIN: &[&str] =
+    &["bench/src", "client", "cni-plugin", "http", "netlink", "proxy", "src", "tests"];
 
 /// Phrases that make a reader pause, and what to write instead.
 const PHRASES: &[(&[&str], &str)] = &[
@@ -361,9 +363,8 @@ fn plain_words_are_used() {
 /// Each row of a table with the column "held by" names tests, and these tests exist.
 #[test]
 fn protections_against_attackers_name_existing_tests() {
-    let places =
-        ["src", "client/src", "netlink/src", "cni-plugin/src", "cni-plugin/tests", "tests"];
-    let code: String = places.into_iter().flat_map(sources).map(|file| read(&file)).collect();
+    let places = PRODUCTS.into_iter().chain(["cni-plugin/tests", "tests"]);
+    let code: String = places.flat_map(sources).map(|file| read(&file)).collect();
     let scenarios = texts("tests/scenarios");
     let text = read(&root().join("docs/security.md"));
     let tables = text.split("| held by |\n").skip(1);
@@ -419,6 +420,7 @@ fn is_path(word: &str) -> bool {
         "cni-plugin/",
         "config/",
         "docs/",
+        "http/",
         "netlink/",
         "proxy/",
         "src/",

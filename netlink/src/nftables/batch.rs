@@ -3,7 +3,7 @@
 use std::io;
 
 use nix::libc::{
-    NF_INET_FORWARD, NF_INET_LOCAL_IN, NF_INET_LOCAL_OUT, NF_INET_POST_ROUTING,
+    NF_ACCEPT, NF_INET_FORWARD, NF_INET_LOCAL_IN, NF_INET_LOCAL_OUT, NF_INET_POST_ROUTING,
     NF_INET_PRE_ROUTING, NF_IP_PRI_FILTER, NF_IP_PRI_NAT_DST, NF_IP_PRI_NAT_SRC, NF_IP_PRI_RAW,
     NFNL_MSG_BATCH_BEGIN, NFNL_MSG_BATCH_END, NFNL_SUBSYS_NFTABLES, NFT_MSG_DELCHAIN,
     NFT_MSG_DELRULE, NFT_MSG_DELTABLE, NFT_MSG_NEWCHAIN, NFT_MSG_NEWRULE, NFT_MSG_NEWTABLE,
@@ -102,6 +102,16 @@ impl Batch {
             .with(chain.comment, |message, comment| {
                 message.bytes(nfta::CHAIN_USERDATA, &user_data(comment))
             });
+        self.and(message)
+    }
+
+    /// From now on, this chain with a hook lets through what comes to its end.
+    pub fn accept_at_end(self, chain: &str) -> Self {
+        let message = self
+            .request(NFT_MSG_NEWCHAIN, 0)
+            .text(nfta::CHAIN_TABLE, &self.table)
+            .text(nfta::CHAIN_NAME, chain)
+            .be32(nfta::CHAIN_POLICY, NF_ACCEPT.cast_unsigned());
         self.and(message)
     }
 

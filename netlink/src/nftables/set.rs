@@ -48,6 +48,13 @@ pub struct ListedElement<'a> {
     pub value: Option<&'a [u8]>,
 }
 
+impl From<ListedElement<'_>> for Element {
+    fn from(listed: ListedElement<'_>) -> Self {
+        let ListedElement { key, end, value } = listed;
+        Self { key: key.to_vec(), end: end.map(<[u8]>::to_vec), value: value.map(<[u8]>::to_vec) }
+    }
+}
+
 /// Some elements of a set, as the kernel notifies of their change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangedElements<'a> {

@@ -1,6 +1,8 @@
 //! The tables in a real kernel, as `nft(8)` shows and changes them.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+#![allow(clippy::disallowed_methods, reason = "faults come at real times")]
 
+mod random;
 mod watch;
 
 use std::process::Output;
@@ -110,6 +112,20 @@ fn what_other_programs_change_is_repaired_and_theirs_stays() {
         "delete element ip tweed-proxy endpoints { 10.96.0.1 . tcp . 80 . 0 }; \
          add element ip tweed-proxy endpoints { 10.96.0.1 . tcp . 80 . 0 : 10.9.9.9 . 9 }",
         "add element ip tweed-proxy hairpins { 10.9.9.9 . 10.9.9.9 . tcp . 80 }",
+        // Elements of a form that the proxy does not write.
+        "add element ip tweed-proxy frontends { 10.96.0.1 . icmp . 80 }",
+        "add element ip tweed-proxy endpoints { 10.96.0.1 . tcp . 80 . 100000 : 10.9.9.9 . 9 }",
+        "flush set ip tweed-proxy clients; \
+         add element ip tweed-proxy clients { 198.51.100.1 . tcp . 80 . 192.0.2.1-192.0.2.9 }",
+        // What no change of the table repairs.
+        "add table ip tweed-proxy { flags dormant; }",
+        "add chain ip tweed-proxy prerouting { policy drop; }",
+        "flush chain ip tweed-proxy prerouting; delete chain ip tweed-proxy prerouting; \
+         add chain ip tweed-proxy prerouting { type nat hook input priority 0; }",
+        "add chain ip tweed-proxy more { type filter hook output priority 0; }; \
+         add rule ip tweed-proxy more drop",
+        "delete table ip tweed-proxy; add table ip tweed-proxy; \
+         add set ip tweed-proxy frontends { type inet_service; elements = { 80 }; }",
     ] {
         host.nft(damage);
         assert_ne!(host.listed(), listed, "{damage}");

@@ -2,34 +2,40 @@
 //! others damage.
 
 use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use serde_json::{Value, json};
 use tweed_lab::{ApiServer, Lists, eventually};
 
 use crate::Host;
 
-const SERVICES: &str = "/api/v1/namespaces/default/services";
-const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
+pub(crate) const SERVICES: &str = "/api/v1/namespaces/default/services";
+pub(crate) const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
+
+/// Where the proxy answers, in its namespace.
+const HEALTH: &str = "127.0.0.1:10256";
 
 /// For what takes a moment.
-const LONG: Duration = Duration::from_secs(60);
+pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// A host with an API server and a proxy; all end with the test.
-struct Cluster {
-    host: Host,
-    server: ApiServer,
+pub(crate) struct Cluster {
+    pub(crate) host: Host,
+    pub(crate) server: ApiServer,
     proxy: Option<Child>,
     log: PathBuf,
 }
 
 impl Cluster {
     /// With a Node, Service `web` with two endpoints, and a proxy that has programmed it.
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut cluster = Self::without_proxy();
         cluster.start();
         cluster.expect(&["10.96.0.1 . tcp . 80 . 0 : 10.1.0.2 . 8080", "10.1.1.2 . 8080"]);
@@ -41,8 +47,7 @@ impl Cluster {
         let name = format!("proxy-watch-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
         let host = Host::new(&name);
         let server = ApiServer::start_in(&host.0).unwrap();
-        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
-        let log = folder.join(format!("{name}.{}.log", std::process::id()));
+        let log = PathBuf::from("/run").join(format!("{name}.log"));
         server.add_node("here", &["10.1.0.0/24"]);
         let addresses = json!([{ "type": "InternalIP", "address": "172.16.0.1" }]);
         server.patch_node("here", &json!({ "status": { "addresses": addresses } }));
@@ -52,32 +57,33 @@ impl Cluster {
         cluster
     }
 
-    fn start(&mut self) {
+    pub(crate) fn start(&mut self) {
         let log = File::options().create(true).append(true).open(&self.log).unwrap();
         let url = self.server.url();
         let spawn = || {
             let mut command = Command::new(env!("CARGO_BIN_EXE_tweed-proxy"));
             command.args(["run", "--hostname-override", "here", "--kube-api-url", &url]);
+            command.args(["--healthz-bind-address", HEALTH]);
             command.stdin(Stdio::null()).stderr(log).spawn().unwrap()
         };
         self.proxy = Some(self.host.0.within(spawn).unwrap());
     }
 
     /// As kill -9.
-    fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         let mut proxy = self.proxy.take().unwrap();
         proxy.kill().unwrap();
         proxy.wait().unwrap();
     }
 
-    fn add_service(&self, name: &str, cluster_ip: &str) {
+    pub(crate) fn add_service(&self, name: &str, cluster_ip: &str) {
         let node_port = if name == "web" { 30080 } else { 0 };
         let port = json!({ "port": 80, "nodePort": node_port });
         let spec = json!({ "clusterIPs": [cluster_ip], "ports": [port] });
         self.server.add(SERVICES, name, &json!({ "kind": "Service", "spec": spec }));
     }
 
-    fn add_slice(&self, service: &str, endpoints: &[&str]) {
+    pub(crate) fn add_slice(&self, service: &str, endpoints: &[&str]) {
         let slice = json!({
             "kind": "EndpointSlice",
             "addressType": "IPv4",
@@ -88,13 +94,27 @@ impl Cluster {
         self.server.add(SLICES, &format!("{service}-1"), &slice);
     }
 
-    fn set_endpoints(&self, service: &str, endpoints: &[&str]) {
+    pub(crate) fn set_endpoints(&self, service: &str, endpoints: &[&str]) {
         let patch = json!({ "endpoints": list(endpoints) });
         self.server.patch(SLICES, &format!("{service}-1"), &patch);
     }
 
-    fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Status code and body.
+    fn get(&self, path: &str) -> anyhow::Result<(u16, String)> {
+        let ask = || {
+            let mut stream = TcpStream::connect(HEALTH)?;
+            stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes())?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer)?;
+            let (head, body) = answer.split_once("\r\n\r\n").context("no body")?;
+            let code = head.split(' ').nth(1).context("no code")?.parse()?;
+            Ok((code, body.to_owned()))
+        };
+        self.host.0.within(ask)?
     }
 
     /// Waits until the tables have all of these texts.
@@ -144,7 +164,11 @@ impl Drop for Cluster {
 }
 
 fn list(endpoints: &[&str]) -> Value {
-    endpoints.iter().map(|address| json!({ "addresses": [address] })).collect()
+    let endpoint = |address: &&str| {
+        let node = if address.starts_with("10.1.0.") { "here" } else { "there" };
+        json!({ "addresses": [address], "nodeName": node })
+    };
+    endpoints.iter().map(endpoint).collect()
 }
 
 const READY: &str = "all services are programmed";
@@ -202,11 +226,12 @@ fn damage_is_repaired_at_once_and_other_tables_are_not_looked_at() {
         };
         eventually(LONG, is_repaired).unwrap();
     }
-    cluster.expect_log("another program changed the table", 8);
+    let noticed = cluster.log().matches("another program changed the table").count();
+    assert!(noticed > 0, "{}", cluster.log());
     cluster.host.nft("add table ip theirs; add chain ip theirs input");
     cluster.add_service("other", "10.96.0.2");
     cluster.expect(&["10.96.0.2 . tcp . 80", "table ip theirs"]);
-    cluster.expect_log("another program changed the table", 8);
+    cluster.expect_log("another program changed the table", noticed);
 }
 
 #[test]
@@ -216,6 +241,8 @@ fn a_restart_writes_nothing_even_without_an_api_server() {
     // A proxy that knew nothing of the sets would give these other indexes.
     cluster.set_endpoints("web", &["10.1.1.2", "10.1.2.2"]);
     cluster.expect(&["10.96.0.1 . tcp . 80 . 0 : 10.1.2.2", "10.96.0.1 . tcp . 80 . 1 : 10.1.1.2"]);
+    // What packets on their way may still look up goes a moment later.
+    cluster.expect_gone(&["10.1.0.2 "]);
     let (generation, listed) = (cluster.host.generation(), cluster.host.listed());
     cluster.kill();
     cluster.start();
@@ -264,6 +291,20 @@ fn a_restored_api_server_is_noticed() {
 }
 
 #[test]
+fn a_service_that_a_backup_brings_back_is_noticed() {
+    let mut cluster = Cluster::without_proxy();
+    cluster.add_service("other", "10.96.0.2");
+    let backup = cluster.server.back_up();
+    // Nothing that the proxy lists shows that this service was ever there.
+    cluster.server.delete(SERVICES, "web");
+    cluster.start();
+    cluster.expect(&["10.96.0.2 . tcp . 80"]);
+    cluster.server.restore(backup);
+    cluster.server.change_something_else();
+    cluster.expect(&["10.96.0.1 . tcp . 80 . 1 : 10.1.1.2 . 8080"]);
+}
+
+#[test]
 fn an_api_server_that_does_not_stream_lists_is_read_page_by_page() {
     let mut cluster = Cluster::without_proxy();
     cluster.server.fail(|faults| faults.lists = Lists::Paged);
@@ -281,7 +322,148 @@ fn a_missing_permission_is_named() {
     cluster.start();
     cluster.expect_log("forbids GET /apis/discovery.k8s.io/v1/endpointslices", 1);
     cluster.expect_log("docs/guides/services.md lists the permissions", 1);
+    let waits_for = |kinds: &[&str]| {
+        let (code, body) = cluster.get("/readyz")?;
+        let all = ["services", "endpointslices", "nodes"];
+        let named = all.into_iter().filter(|kind| body.contains(&format!("the {kind} are not")));
+        ensure!(code == 503 && named.eq(kinds.iter().copied()), "{code}: {body}");
+        Ok(())
+    };
+    eventually(LONG, || waits_for(&["endpointslices"])).unwrap();
+    eventually(LONG, || anyhow::Ok(cluster.get("/healthz")?.0 == 200)).unwrap();
+    let mut asked = Vec::new();
+    let has_listed_others = || {
+        asked.extend(cluster.server.take_asked().into_iter().map(|asked| asked.what));
+        for kind in ["GET /api/v1/services", "GET /api/v1/nodes"] {
+            ensure!(asked.iter().any(|what| what == kind), "{asked:?}");
+        }
+        Ok(())
+    };
+    eventually(LONG, has_listed_others).unwrap();
+    thread::sleep(Duration::from_secs(1));
     assert_eq!(cluster.host.listed(), [] as [&str; 0]);
     cluster.server.fail(|faults| faults.forbidden.clear());
     cluster.expect(&["10.96.0.1 . tcp . 80 . 1 : 10.1.1.2 . 8080"]);
+}
+
+#[test]
+fn only_one_process_writes_the_tables() {
+    let mut cluster = Cluster::new();
+    cluster.expect_log(READY, 1);
+    let listed = cluster.host.listed();
+    for words in [
+        &["cleanup"][..],
+        &["apply", "--objects", "-", "--hostname-override", "here"],
+        &["run", "--hostname-override", "here", "--kube-api-url", "http://127.0.0.1:1"],
+    ] {
+        let output = cluster.host.call(words, "");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && stderr.contains("another tweed-proxy"), "{stderr}");
+    }
+    assert_eq!(cluster.host.listed(), listed);
+    cluster.kill();
+    assert!(cluster.host.call(&["cleanup"], "").status.success());
+    assert_eq!(cluster.host.listed(), [] as [&str; 0]);
+}
+
+#[test]
+fn what_one_service_asks_for_stops_no_other() {
+    let cluster = Cluster::new();
+    let service = json!({
+        "kind": "Service",
+        "spec": {
+            "type": "LoadBalancer", "clusterIPs": ["10.96.0.9"], "ports": [{ "port": 80 }],
+            "loadBalancerSourceRanges": ["0.0.0.0/0"],
+        },
+        "status": { "loadBalancer": { "ingress": [{ "ip": "198.51.100.9" }] } },
+    });
+    cluster.server.add(SERVICES, "restricted", &service);
+    cluster.add_slice("restricted", &["10.1.0.9"]);
+    cluster.expect(&["198.51.100.9 . tcp . 80 . 0.0.0.0/0"]);
+    // Networks of clients may overlap those of before.
+    for range in ["192.0.2.0/24", "192.0.0.0/16", "192.0.2.0/24"] {
+        let patch = json!({ "spec": { "loadBalancerSourceRanges": [range] } });
+        cluster.server.patch(SERVICES, "restricted", &patch);
+        cluster.expect(&[&format!("198.51.100.9 . tcp . 80 . {range}")]);
+    }
+    // The API server does not check the ports of endpoints.
+    let ports = json!({ "ports": [{ "name": "", "port": 70000, "protocol": "TCP" }] });
+    cluster.server.patch(SLICES, "restricted-1", &ports);
+    cluster.expect_gone(&["10.1.0.9"]);
+    cluster.set_endpoints("web", &["10.1.0.2"]);
+    cluster.expect_gone(&["10.1.1.2"]);
+}
+
+#[test]
+fn what_the_kernel_refuses_stops_nothing_else() {
+    let cluster = Cluster::new();
+    cluster.expect_log(READY, 1);
+    // Another program leaves room for one element.
+    let key = "typeof ip daddr . meta l4proto . th dport; size 1";
+    cluster.host.nft(&format!("add set ip tweed-proxy external {{ {key}; }}"));
+    let service = |number: u8| {
+        let (cluster_ip, external) = (format!("10.96.1.{number}"), format!("198.51.100.{number}"));
+        let port = json!({ "port": 80 });
+        let spec =
+            json!({ "clusterIPs": [cluster_ip], "externalIPs": [external], "ports": [port] });
+        json!({ "kind": "Service", "spec": spec })
+    };
+    let without_node_port = json!({ "spec": { "ports": [{ "port": 80 }] } });
+    cluster.server.patch(SERVICES, "web", &without_node_port);
+    cluster.expect_gone(&["172.16.0.1"]);
+    for (name, number) in [("first", 1), ("second", 2)] {
+        cluster.server.add(SERVICES, name, &service(number));
+        cluster.add_slice(name, &["10.1.0.9"]);
+    }
+    cluster.expect(&["198.51.100.1 . tcp . 80 . 0 : 10.1.0.9 . 8080"]);
+    let refused = "the kernel refused TCP 198.51.100.2:80 in table ip tweed-proxy";
+    cluster.expect_log(refused, 1);
+    let is_ready = |ready: bool| {
+        let (code, body) = cluster.get("/readyz")?;
+        ensure!(code == if ready { 200 } else { 503 } && body.contains(refused) != ready, "{body}");
+        Ok(())
+    };
+    eventually(LONG, || is_ready(false)).unwrap();
+    // The others do not wait for the next attempt.
+    for number in 2..100 {
+        cluster.set_endpoints("web", &[&format!("10.1.0.{number}")]);
+        cluster.expect(&[&format!("10.96.0.1 . tcp . 80 . 0 : 10.1.0.{number} . 8080")]);
+    }
+    cluster.server.delete(SERVICES, "first");
+    cluster.expect(&["198.51.100.2 . tcp . 80 . 0 : 10.1.0.9 . 8080"]);
+    cluster.expect_log(READY, 2);
+    eventually(LONG, || is_ready(true)).unwrap();
+    let mut page = String::new();
+    let is_read = || {
+        page = cluster.get("/metrics")?.1;
+        anyhow::Ok(())
+    };
+    eventually(LONG, is_read).unwrap();
+    for line in
+        ["tweed_proxy_ready 1", "tweed_proxy_frontends 3", "tweed_proxy_foreign_changes_total 1"]
+    {
+        assert!(page.lines().any(|found| found == line), "{line}: {page}");
+    }
+}
+
+#[test]
+fn a_node_that_is_made_again_keeps_its_node_ports() {
+    let cluster = Cluster::new();
+    cluster.expect(&["172.16.0.1 . tcp . 30080 . 1"]);
+    cluster.server.delete_node("here");
+    cluster.expect_log("there is no such Node", 1);
+    cluster.server.add_node("here", &["10.1.0.0/24"]);
+    cluster.add_service("other", "10.96.0.2");
+    cluster.expect(&["10.96.0.2 . tcp . 80", "172.16.0.1 . tcp . 30080 . 1"]);
+}
+
+#[test]
+fn a_service_with_thousands_of_endpoints_is_one_transaction() {
+    let cluster = Cluster::new();
+    let addresses: Vec<String> =
+        (0..6000).map(|number| format!("10.2.{}.{}", number / 250, number % 250)).collect();
+    let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
+    cluster.add_service("large", "10.96.0.3");
+    cluster.add_slice("large", &addresses);
+    cluster.expect(&["set count-6000", "10.96.0.3 . tcp . 80 . 5999 : 10.2.23.249 . 8080"]);
 }

@@ -5,9 +5,15 @@ use std::fmt::Write as _;
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
+#[cfg(feature = "judge")]
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
+#[cfg(feature = "judge")]
+use tweed_netlink::conntrack::{self, Connection as Tracked};
+#[cfg(feature = "judge")]
+use tweed_netlink::{Family, Protocol, Socket};
 
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, getsockname, getsockopt,
@@ -53,7 +59,7 @@ const NODE: &str = "02:00:00:00:00:01";
 const ROUTER: &str = "02:00:00:00:00:02";
 
 /// How long the kernel may take for what it does at once.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A packet of which nothing is known after this was dropped.
 const ANSWER: Duration = Duration::from_secs(2);
@@ -110,8 +116,11 @@ impl Host {
              route add ::/0 dev out\n"
         ))
         .unwrap();
-        for key in ["ipv4/ip_forward", "ipv6/conf/all/forwarding"] {
-            node.set_sysctl(&format!("net/{key}"), "1").unwrap();
+        // What is refused is answered each time.
+        let unlimited = [("ipv4/icmp_ratelimit", "0"), ("ipv6/icmp/ratelimit", "0")];
+        let forwarding = [("ipv4/ip_forward", "1"), ("ipv6/conf/all/forwarding", "1")];
+        for (key, value) in unlimited.into_iter().chain(forwarding) {
+            node.set_sysctl(&format!("net/{key}"), value).unwrap();
         }
         for device in ["all", "eth0"] {
             node.set_sysctl(&format!("net/ipv4/conf/{device}/rp_filter"), "0").unwrap();
@@ -163,13 +172,40 @@ impl Host {
         assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
+    /// Starts a program on the node, with pipes for its input and output.
+    #[cfg(feature = "judge")]
+    pub(crate) fn spawn(&self, program: &str, words: &[&str]) -> Child {
+        let start = || {
+            let mut command = Command::new(program);
+            command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped());
+            command.spawn().unwrap()
+        };
+        self.node.within(start).unwrap()
+    }
+
+    /// Deletes all connections that the node tracks.
+    #[cfg(feature = "judge")]
+    pub(crate) fn forget_connections(&self) {
+        let delete = || {
+            let mut socket = Socket::open(Protocol::Netfilter).unwrap();
+            for family in Family::ALL {
+                let all = socket.list(&conntrack::list_all(family), conntrack::read).unwrap();
+                // One that has ended meanwhile is no loss.
+                let _ = socket.execute(all.iter().map(Tracked::delete).collect());
+            }
+        };
+        self.node.within(delete).unwrap();
+    }
+
     /// Where the packet went, in the words of the recording, and whether it was masqueraded.
     pub(crate) fn fate(&self, packet: Packet) -> (String, bool) {
         let is_own = self.addresses.contains(&packet.source);
         let from = if is_own { &self.node } else { &self.router };
         let (sent, source) = from.within(|| send(packet)).unwrap();
         let begun = Instant::now();
-        while begun.elapsed() < ANSWER {
+        loop {
+            // Before the look: this process may stand still for a while.
+            let is_last = begun.elapsed() >= ANSWER;
             if let Some(found) = self.connection(source, packet.to) {
                 let is_same = found.replies_from == packet.to;
                 let output = if is_same { String::new() } else { found.replies_from.to_string() };
@@ -178,9 +214,11 @@ impl Host {
             if sent.is_refused() {
                 return ("REJECT".to_owned(), false);
             }
+            if is_last {
+                return ("DROP".to_owned(), false);
+            }
             thread::yield_now();
         }
-        ("DROP".to_owned(), false)
     }
 
     /// A client that sends packets of one connection.

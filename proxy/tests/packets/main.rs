@@ -4,6 +4,8 @@
 #![allow(clippy::disallowed_methods, reason = "real packets take real time")]
 
 mod host;
+#[cfg(feature = "judge")]
+mod judge;
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -47,9 +49,15 @@ struct Expected {
 /// How often a packet is sent until each endpoint was chosen once.
 const ATTEMPTS: usize = 100;
 
+/// The name of the node.
+const NODE: &str = "test-node";
+
 #[test]
 fn packets_go_where_kube_proxy_sends_them() {
-    let recording = include_str!("recording.jsonl");
+    check_recording(include_str!("recording.jsonl"));
+}
+
+fn check_recording(recording: &str) {
     let mut failed = Vec::new();
     let mut sent = 0;
     for line in recording.lines() {
@@ -86,26 +94,38 @@ fn apply(host: &Host, scenario: &Scenario) {
         .map(|address| serde_json::json!({"type": "InternalIP", "address": address}))
         .collect();
     let node = serde_json::json!({
-        "kind": "Node", "metadata": {"name": "test-node"}, "status": {"addresses": internal}
+        "kind": "Node", "metadata": {"name": NODE}, "status": {"addresses": internal}
     });
     let objects: Vec<String> =
         scenario.objects.iter().chain([&node]).map(ToString::to_string).collect();
     let of_host =
         |address: &IpAddr| format!("{address}/{}", if address.is_ipv4() { 32 } else { 128 });
     let addresses: Vec<String> = scenario.node_port_addresses.iter().map(of_host).collect();
-    let mut words = vec!["apply", "--objects", "-", "--hostname-override", "test-node"];
+    let Scenario { cluster_cidr, service_cidrs, masquerade_all, .. } = scenario;
     let addresses = addresses.join(",");
-    words.extend(["--nodeport-addresses", &addresses]);
-    if !scenario.cluster_cidr.is_empty() {
-        words.extend(["--cluster-cidr", &scenario.cluster_cidr]);
+    let words = words(&addresses, cluster_cidr, service_cidrs, *masquerade_all);
+    host.run(env!("CARGO_BIN_EXE_tweed-proxy"), &words, &objects.join("\n"));
+}
+
+/// The command line of a program that reads objects.
+fn words<'a>(
+    node_ports: &'a str,
+    pods: &'a str,
+    services: &'a str,
+    masquerades_all: bool,
+) -> Vec<&'a str> {
+    let mut words = vec!["apply", "--objects", "-", "--hostname-override", NODE];
+    words.extend(["--nodeport-addresses", node_ports]);
+    if !pods.is_empty() {
+        words.extend(["--cluster-cidr", pods]);
     }
-    if !scenario.service_cidrs.is_empty() {
-        words.extend(["--service-cidr", &scenario.service_cidrs]);
+    if !services.is_empty() {
+        words.extend(["--service-cidr", services]);
     }
-    if scenario.masquerade_all {
+    if masquerades_all {
         words.push("--masquerade-all");
     }
-    host.run(env!("CARGO_BIN_EXE_tweed-proxy"), &words, &objects.join("\n"));
+    words
 }
 
 /// What became of the packet, if it is something else.

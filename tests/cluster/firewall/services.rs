@@ -238,7 +238,7 @@ fn node_port(number: u16) -> u16 {
 fn by_tcp(from: &Namespace, target: SocketAddr, to: (&Namespace, SocketAddr)) -> Result<IpAddr> {
     let listener = to.0.within(|| TcpListener::bind(to.1))??;
     let mut client = from.within(|| TcpStream::connect_timeout(&target, PATIENCE))??;
-    let (mut server, source) = listener.accept()?;
+    let (mut server, source) = accept(&listener)?;
     let mut byte = [0];
     for (sender, receiver) in [(&client, &server), (&server, &client)] {
         receiver.set_read_timeout(Some(PATIENCE))?;
@@ -249,6 +249,19 @@ fn by_tcp(from: &Namespace, target: SocketAddr, to: (&Namespace, SocketAddr)) ->
     server.write_all(&byte)?;
     client.read_exact(&mut byte)?;
     Ok(source.ip())
+}
+
+/// The connection that has been made; an error if it went elsewhere.
+fn accept(listener: &TcpListener) -> Result<(TcpStream, SocketAddr)> {
+    listener.set_nonblocking(true)?;
+    let mut accepted = None;
+    eventually(PATIENCE, || {
+        accepted = Some(listener.accept()?);
+        Ok::<_, anyhow::Error>(())
+    })?;
+    let (stream, source) = accepted.context("no connection")?;
+    stream.set_nonblocking(false)?;
+    Ok((stream, source))
 }
 
 /// Likewise; the answer comes from the address that the client has sent to.

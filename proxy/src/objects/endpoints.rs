@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use tweed_netlink::Family;
 
-use crate::object::{EndpointConditions, EndpointSliceObject, Metadata};
-use crate::service::{Service, ServiceName, ServicePort};
+use super::object::{EndpointConditions, EndpointSliceObject, Metadata};
+use super::service::{Service, ServiceName, ServicePort};
 use crate::state::{Endpoint, Transport};
 
 /// Namespace and name of an `EndpointSlice`.
@@ -71,7 +71,7 @@ impl Slice {
         };
         let ports = object.ports.iter().flatten().filter_map(|port| {
             let transport = Transport::parse(port.protocol.as_deref().unwrap_or("TCP"))?;
-            let number = port.port.filter(|port| *port > 0)?;
+            let number = u16::try_from(port.port?).ok().filter(|port| *port > 0)?;
             Some((port.name.clone().unwrap_or_default(), transport, number))
         });
         let endpoints = object.endpoints.iter().flatten().filter_map(|endpoint| {

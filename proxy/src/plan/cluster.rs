@@ -5,11 +5,11 @@ use std::iter;
 use std::mem;
 use std::net::IpAddr;
 
-use tweed_netlink::Family;
+use tweed_netlink::{Family, excerpt};
 
-use crate::diff::Changed;
-use crate::endpoints::{self, Chosen, Slice, SliceName};
-use crate::service::{Reach, Service, ServiceName};
+use super::diff::Changed;
+use crate::objects::endpoints::{self, Chosen, Slice, SliceName};
+use crate::objects::service::{Reach, Service, ServiceName};
 use crate::state::{Element, Endpoint, Entry, Flag, Frontend, List, Slots, State};
 
 /// The view of the cluster. A change costs as much as the service has frontends and endpoints.
@@ -48,6 +48,9 @@ struct Claim {
     port: usize,
 }
 
+/// The most services and frontends that warnings name at once.
+const MOST_WARNINGS: usize = 1000;
+
 impl Cluster {
     pub fn new(addresses: NodeAddresses) -> Self {
         Self { addresses, ..Self::default() }
@@ -58,6 +61,18 @@ impl Cluster {
         let changed = actual.frontends.keys().copied().collect();
         let desired = State { frontends: actual.frontends, ..State::default() };
         Self { addresses, desired, changed, ..Self::default() }
+    }
+
+    /// `actual`: what the sets hold, after another program may have written them. Endpoints that are
+    /// there keep the indexes that they have there.
+    pub fn resume(&mut self, actual: &State) {
+        for (frontend, have) in &actual.frontends {
+            let known = self.desired.frontends.get_mut(frontend);
+            if let Some(known) = known.filter(|known| *known != have) {
+                known.clone_from(have);
+                self.changed.insert(*frontend);
+            }
+        }
     }
 
     /// None if there is no such service any more.
@@ -159,7 +174,10 @@ impl Cluster {
         });
         let mut warnings: Vec<String> = of_services.chain(conflicts).collect();
         warnings.sort();
-        warnings
+        let more = warnings.len().saturating_sub(MOST_WARNINGS);
+        warnings.truncate(MOST_WARNINGS);
+        let rest = (more > 0).then(|| format!("and {more} more of these"));
+        warnings.iter().map(|warning| excerpt::sentence(warning)).chain(rest).collect()
     }
 
     /// Plans what changed since the last time.
@@ -203,7 +221,8 @@ impl Cluster {
         let mut entry = program(have, &chosen, *reach, service.is_local(*reach));
         let mut own = self.addresses.primary.iter().filter(|one| Family::of(**one) == family);
         let clients = service.clients(&frontend, *reach, own.next().copied());
-        if let Some(clients) = clients.filter(|_| chosen.has_any) {
+        // Without endpoints, too: others are not to learn even that.
+        if let Some(clients) = clients {
             entry.flags.insert(Flag::Restricted);
             entry.clients = clients;
         }

@@ -14,9 +14,9 @@ use tweed_client::failover::{Failure, Outcomes};
 use tweed_client::watch::{self, Interrupted, Listed, Source};
 use tweed_netlink::excerpt;
 
-use crate::endpoints::{Slice, SliceName};
-use crate::object::{EndpointSliceObject, NodeObject, ServiceObject};
-use crate::service::{Service, ServiceName};
+use super::endpoints::{Slice, SliceName};
+use super::object::{EndpointSliceObject, NodeObject, ServiceObject};
+use super::service::{Service, ServiceName};
 
 /// A kind of objects, and what is kept of each.
 pub trait Watched: Kind {
@@ -153,8 +153,14 @@ impl<W: Watched> Source for Objects<W> {
     }
 
     async fn follow(&mut self) -> Result<Vec<Update<W>>, Interrupted> {
-        let node = Arc::clone(&self.node);
-        let next = self.history.next(|event| update(event, &node)).await;
+        let (client, node) = (Arc::clone(&self.client), Arc::clone(&self.node));
+        let next = self.history.next(|event| {
+            if matches!(event, Event::Resumed) {
+                client.report.lists(W::PLURAL);
+            }
+            update(event, &node)
+        });
+        let next = next.await;
         next.map(|update| vec![update]).map_err(|failure| self.interrupted(failure))
     }
 }

@@ -115,7 +115,8 @@ pub struct EndpointConditions {
 pub struct EndpointPort {
     pub name: Option<String>,
     pub protocol: Option<String>,
-    pub port: Option<u16>,
+    /// The API server does not check it.
+    pub port: Option<i64>,
 }
 
 #[derive(Debug, Deserialize)]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
 
-use crate::object::{Ingress, ServiceObject, ServicePortSpec};
+use super::object::{Ingress, ServiceObject, ServicePortSpec};
 use crate::state::{Frontend, Transport};
 
 /// Namespace and name of a Service.

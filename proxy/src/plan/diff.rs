@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::mem;
+use std::net::IpAddr;
 use std::time::Duration;
 
-use crate::state::{Element, Entry, Frontend, List, State};
+use crate::state::{Element, Entry, Flag, Frontend, List, State};
 
 /// A change of one element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -21,14 +22,17 @@ pub struct Changed {
     pub shared: BTreeSet<Element>,
 }
 
-/// Changes, each of these three after the one before it. A packet may be looked up in several sets
+/// Changes, each of these four after the one before it. A packet may be looked up in several sets
 /// while they change: what it finds first must lead to something at any time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     /// What is not looked up yet.
     pub first: Vec<Change>,
-    /// What decides where connections go. Those of one frontend belong into one transaction.
+    /// What decides where connections go. Those of one address belong into one transaction.
     pub then: Vec<Change>,
+    /// What is as right as what has just replaced it: look-ups of one packet may be on both sides of a
+    /// transaction.
+    pub after: Vec<Change>,
     /// What is not looked up any more, as soon as packets that were on their way have passed.
     pub last: Vec<Change>,
 }
@@ -43,14 +47,14 @@ pub struct Pending {
 
 /// What changes together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Part {
+pub enum Part {
     Frontend(Frontend),
     /// It belongs to several frontends.
     Shared(Element),
 }
 
 /// After this time, packets that were on their way have passed.
-const PASSED: Duration = Duration::from_millis(100);
+pub const PASSED: Duration = Duration::from_millis(100);
 
 /// Between all of both.
 pub fn diff(desired: &State, actual: &State) -> Changes {
@@ -89,6 +93,9 @@ impl Pending {
         let Changed { frontends, shared } = mem::take(&mut self.changed);
         let parts = due.chain(frontends.into_iter().map(Part::Frontend));
         let parts: BTreeSet<Part> = parts.chain(shared.into_iter().map(Part::Shared)).collect();
+        // Each cluster IP in front of its frontends.
+        let mut parts: Vec<Part> = parts.into_iter().collect();
+        parts.sort_by_key(|part| (part.address(), matches!(part, Part::Frontend(_))));
         let mut all = Changes::default();
         for part in parts {
             let mut changes = Changes::default();
@@ -105,6 +112,13 @@ impl Pending {
         all
     }
 
+    /// Nothing of these parts is due by itself.
+    pub fn leave<'a>(&mut self, parts: impl IntoIterator<Item = &'a Part>) {
+        for part in parts {
+            self.unused.remove(part);
+        }
+    }
+
     /// When there is something to be changed, even if nothing happens.
     pub fn due(&self) -> Option<Duration> {
         self.unused.values().min().copied()
@@ -116,7 +130,8 @@ impl Pending {
         if changes.last.is_empty() {
             return;
         }
-        let was_looked_up = !changes.first.is_empty() || !changes.then.is_empty();
+        let Changes { first, then, after, .. } = &changes;
+        let was_looked_up = !first.is_empty() || !then.is_empty() || !after.is_empty();
         let at = at.filter(|_| !was_looked_up).unwrap_or(now + PASSED);
         if at > now {
             changes.last.clear();
@@ -126,18 +141,19 @@ impl Pending {
 }
 
 impl Changes {
-    pub const fn is_empty(&self) -> bool {
-        self.first.is_empty() && self.then.is_empty() && self.last.is_empty()
+    pub fn is_empty(&self) -> bool {
+        self.all().next().is_none()
     }
 
     /// In their order.
     pub fn all(&self) -> impl Iterator<Item = &Change> {
-        self.first.iter().chain(&self.then).chain(&self.last)
+        self.first.iter().chain(&self.then).chain(&self.after).chain(&self.last)
     }
 
     pub fn add(&mut self, other: Self) {
         self.first.extend(other.first);
         self.then.extend(other.then);
+        self.after.extend(other.after);
         self.last.extend(other.last);
     }
 
@@ -150,6 +166,10 @@ impl Changes {
     ) {
         for element in elements {
             match (desired.shared.contains(&element), actual.shared.contains(&element)) {
+                // Its other ports are refused: not before its frontends are there.
+                (true, false) if matches!(element, Element::ClusterIp(_)) => {
+                    self.then.push(Change::Put(element));
+                }
                 (true, false) => self.first.push(Change::Put(element)),
                 (false, true) => self.last.push(Change::Remove(element)),
                 (true, true) | (false, false) => {}
@@ -170,6 +190,7 @@ impl Changes {
                 // A map has one value for a key: this one makes room for another.
                 Element::Slot(list, _, index, _) if has_slot(want, list, index) => &mut self.then,
                 Element::Slot(..) => &mut self.last,
+                Element::Count(list, ..) if !want.list(list).counts.is_empty() => &mut self.after,
                 _ => &mut self.then,
             };
             list.push(Change::Remove(*element));
@@ -177,8 +198,13 @@ impl Changes {
         for element in wanted.difference(&found) {
             let list = match *element {
                 Element::Slot(list, _, index, _) if !has_slot(have, list, index) => &mut self.first,
-                // Until it is restricted, nothing is looked up there.
-                Element::Client(..) => &mut self.first,
+                // Until it is restricted, nothing is looked up there. Later, one network may have to
+                // make room for another in the same transaction: they do not overlap.
+                Element::Client(..) if have.clients.is_empty() => &mut self.first,
+                // What is admitted before it is restricted may be translated behind it.
+                Element::Flag(Flag::Restricted, _) if !have.flags.contains(&Flag::Served) => {
+                    &mut self.first
+                }
                 _ => &mut self.then,
             };
             list.push(Change::Put(*element));
@@ -189,6 +215,22 @@ impl Changes {
 fn has_slot(entry: &Entry, list: List, index: u32) -> bool {
     let index = usize::try_from(index).unwrap_or(usize::MAX);
     entry.list(list).slots.get(index).is_some_and(Option::is_some)
+}
+
+impl Part {
+    pub const fn of(element: &Element) -> Self {
+        match element.frontend() {
+            Some(frontend) => Self::Frontend(frontend),
+            None => Self::Shared(*element),
+        }
+    }
+
+    const fn address(&self) -> IpAddr {
+        match self {
+            Self::Frontend(frontend) => frontend.address,
+            Self::Shared(element) => element.address(),
+        }
+    }
 }
 
 impl Change {
@@ -203,6 +245,15 @@ impl Change {
     pub const fn element(&self) -> &Element {
         match self {
             Self::Put(element) | Self::Remove(element) => element,
+        }
+    }
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Frontend(frontend) => frontend.fmt(f),
+            Self::Shared(element) => element.fmt(f),
         }
     }
 }

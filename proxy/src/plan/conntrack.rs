@@ -9,7 +9,7 @@ use tweed_netlink::conntrack::Connection;
 use crate::state::{Endpoint, Entry, Flag, Frontend, List, Transport};
 
 /// Connections to `to` that `answered_by` answers: the same address, if they are not translated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Stale {
     pub to: SocketAddr,
     pub answered_by: SocketAddr,
@@ -35,9 +35,10 @@ pub fn stale(frontend: Frontend, want: Option<&Entry>, have: Option<&Entry>) -> 
 }
 
 impl Stale {
-    pub fn includes(&self, connection: &Connection) -> bool {
-        connection.protocol == Transport::Udp.number()
-            && connection.destination == self.to
-            && connection.answered_by == self.answered_by
+    /// What `connection` would have to be, if it is one of UDP.
+    pub fn of(connection: &Connection) -> Option<Self> {
+        let Connection { protocol, destination, answered_by, .. } = *connection;
+        let is_udp = protocol == Transport::Udp.number();
+        is_udp.then_some(Self { to: destination, answered_by })
     }
 }

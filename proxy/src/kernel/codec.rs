@@ -8,6 +8,9 @@ use tweed_netlink::{Family, ip, nftables, octets};
 
 use crate::state::{Element, Endpoint, Frontend, Set, Transport};
 
+/// More endpoints than any frontend has.
+const MOST_SLOTS: u32 = 1 << 16;
+
 /// Each field of a key begins at a multiple of this, in bytes.
 const REGISTER: usize = 4;
 
@@ -43,6 +46,8 @@ pub fn decode(set: Set, family: Family, element: ListedElement<'_>) -> Option<El
             let (frontend, index) = frontend(key, family)?;
             let (address, port) = split(value?, family)?;
             let index = u32::from_ne_bytes(index.try_into().ok()?);
+            // Another program may have written any; no packet looks up more.
+            let index = Some(index).filter(|index| *index < MOST_SLOTS)?;
             Element::Slot(list, frontend, index, Endpoint { address, port: number(port)? })
         }
         Set::Hairpins => {

@@ -1,0 +1,425 @@
+//! The table in the kernel: read, and changed in transactions.
+
+pub mod codec;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::pending;
+use std::{fmt, io, mem};
+
+use futures::FutureExt;
+use nix::libc::ENOBUFS;
+use nix::sys::socket::{setsockopt, sockopt};
+use tokio::task::unconstrained;
+use tweed_netlink::conntrack;
+use tweed_netlink::nftables::{
+    self, Batch, Condition, ListedElement, MOST_ELEMENTS, Rule, Rules, Table, TableFamily, Verdict,
+};
+use tweed_netlink::{Family, Frame, Monitor, Protocol, Refusal, Socket};
+
+use crate::plan::conntrack::Stale;
+use crate::plan::diff::{Change, Part};
+use crate::plan::ruleset::{self, Chain, Count, Policy, TABLE};
+use crate::state::{Set, State, Transport};
+
+/// Both tables of this network namespace, one per family.
+pub struct Kernel {
+    socket: Socket,
+    policy: Policy,
+    listener: Option<Listener>,
+    /// Elements of no form that this program writes, as of the last reading.
+    foreign: BTreeMap<(Family, Set), Vec<nftables::Element>>,
+}
+
+/// What a table lacks.
+pub struct Lacking {
+    /// Chains that are missing or have other rules.
+    pub chains: Vec<Chain>,
+    /// Packets do not come to the table, or it has rules in chains of no known name: no chain helps.
+    pub is_unusable: bool,
+}
+
+/// What the kernel refused; the rest was carried out.
+#[derive(Debug, Default)]
+pub struct Refused {
+    /// Those whose chains were refused.
+    families: BTreeSet<Family>,
+    parts: BTreeSet<Part>,
+    /// Why, at the first time.
+    pub first: Option<Error>,
+}
+
+/// Reads what the kernel reports of all tables.
+struct Listener {
+    monitor: Monitor,
+    /// The number of this process.
+    own: u32,
+    /// Whether the transaction that is received changed a table of ours.
+    is_touched: bool,
+}
+
+/// The table could not be read or changed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("netlink, for table {TABLE}")]
+    Netlink(#[from] io::Error),
+    /// `what` of it: an address with protocol and port, or an element.
+    #[error("the kernel refused {what} in table {} {TABLE}", .family.keyword())]
+    Refused { what: String, family: Family, source: Refusal },
+}
+
+/// Changes in one transaction. One with all elements takes ten times as long as many: a set grows
+/// between transactions, and not within them.
+const TRANSACTION: usize = 1000;
+
+/// Room for the longest transaction, in bytes.
+const SEND_BUFFER: usize = 16 << 20;
+
+/// The most questions for connections to one port; if there were more, all are listed once.
+const MOST_QUESTIONS: usize = 4;
+
+/// Room for what the kernel reports of our own changes until they are complete, in bytes. Without it,
+/// a large load would end with a needless reading.
+const BACKLOG: usize = 32 << 20;
+
+impl Kernel {
+    pub fn open(policy: Policy) -> Result<Self, Error> {
+        let socket = Socket::open(Protocol::Netfilter)?;
+        // A frontend with thousands of endpoints is one transaction. Without the capability, the
+        // default stays.
+        let _ = setsockopt(&socket, sockopt::SndBufForce, &SEND_BUFFER);
+        Ok(Self { socket, policy, listener: None, foreign: BTreeMap::new() })
+    }
+
+    /// From now on, [`Self::damaged`] reports changes by other programs. Must be called within a tokio
+    /// runtime.
+    pub fn listen(&mut self) -> Result<(), Error> {
+        let own = nftables::own_number(&mut self.socket)?;
+        let monitor = Monitor::of_tables(BACKLOG)?;
+        self.listener = Some(Listener { monitor, own, is_touched: false });
+        Ok(())
+    }
+
+    /// Waits until another program has changed a table of ours. Cancel safe.
+    pub async fn damaged(&mut self) -> Result<(), Error> {
+        let Some(listener) = &mut self.listener else { return pending().await };
+        loop {
+            match listener.receive().await {
+                Ok(false) => {}
+                Ok(true) => return Ok(()),
+                Err(error) if is_overrun(&error) => {
+                    // Until all of its reports are read, the kernel drops further ones silently.
+                    while let Some(received) = unconstrained(listener.receive()).now_or_never() {
+                        received.map(drop).or_else(|error| {
+                            if is_overrun(&error) { Ok(()) } else { Err(error) }
+                        })?;
+                    }
+                    return Ok(());
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// What the sets hold.
+    pub fn read(&mut self) -> Result<State, Error> {
+        self.foreign.clear();
+        let mut known = Vec::new();
+        for family in Family::ALL {
+            let names = table(family).sets(&mut self.socket)?;
+            for set in names.iter().filter_map(|name| Set::parse(name)) {
+                let read = |element: ListedElement<'_>| {
+                    Some(codec::decode(set, family, element).ok_or_else(|| element.into()))
+                };
+                let name = set.to_string();
+                for element in table(family).elements(&mut self.socket, &name, read)? {
+                    match element {
+                        Ok(element) => known.push(element),
+                        Err(other) => self.foreign.entry((family, set)).or_default().push(other),
+                    }
+                }
+            }
+        }
+        Ok(State::of(known))
+    }
+
+    /// Removes the elements of no known form that the last reading found: an interval among them may
+    /// overlap what is to be put.
+    pub fn remove_foreign(&mut self, refused: &mut Refused) -> Result<(), Error> {
+        for ((family, set), elements) in mem::take(&mut self.foreign) {
+            let name = set.to_string();
+            let remove = |batch: Batch, some| batch.remove(&name, some);
+            let batch = elements.chunks(MOST_ELEMENTS).fold(Batch::of(table(family)), remove);
+            let outcome = self.commit(batch)?;
+            refused.note("to remove elements of another program", family, outcome);
+        }
+        Ok(())
+    }
+
+    /// `counts`: the numbers of endpoints that need a chain, the most frequent first; those that have
+    /// one keep it.
+    pub fn lacking(&mut self, family: Family, counts: &[Count]) -> Result<Lacking, Error> {
+        let contents = table(family).read(&mut self.socket)?;
+        let is_hooked = contents.as_ref().is_none_or(|contents| contents.flags == 0);
+        let found = contents.map(|contents| contents.chains).unwrap_or_default();
+        let mut known = order(&found);
+        let missing = counts.iter().filter(|count| !known.contains(count)).copied();
+        let missing: Vec<Count> = missing.collect();
+        known.extend(missing);
+        let wanted = ruleset::chains(family, &self.policy, &known);
+        let is_known = |rules: &Rules| wanted.iter().any(|chain| chain.name == rules.chain);
+        let is_unusable = !is_hooked || !found.iter().all(is_known);
+        let chains = wanted.into_iter().filter(|chain| !is_there(chain, &found)).collect();
+        Ok(Lacking { chains, is_unusable })
+    }
+
+    /// Has these chains, with these rules and no others, and all sets that they look up.
+    pub fn put_chains(
+        &mut self,
+        family: Family,
+        chains: &[Chain],
+    ) -> io::Result<Result<(), Refusal>> {
+        if chains.is_empty() {
+            return Ok(Ok(()));
+        }
+        self.commit(add_chains(Batch::of(table(family)).table(None), family, chains))
+    }
+
+    /// Has a table with chains for these numbers of endpoints, and nothing else, in the place of the
+    /// one that is there; if the kernel refuses that, that one stays.
+    pub fn replace(&mut self, family: Family, counts: &[Count]) -> io::Result<Result<(), Refusal>> {
+        let chains = ruleset::chains(family, &self.policy, counts);
+        // In one transaction, because connections of a host without any translating chain are cut.
+        let batch = Batch::of(table(family)).table(None).delete_table().table(None);
+        self.commit(add_chains(batch, family, &chains))
+    }
+
+    /// Deletes these connections.
+    pub fn forget(&mut self, stale: &BTreeSet<Stale>) -> Result<(), Error> {
+        for family in Family::ALL {
+            let of_family = stale.iter().filter(|one| Family::of(one.to.ip()) == family);
+            let ports: BTreeSet<u16> = of_family.map(|one| one.to.port()).collect();
+            let udp = Transport::Udp.number();
+            let questions = if ports.len() > MOST_QUESTIONS {
+                vec![conntrack::list_all(family)]
+            } else {
+                ports.iter().map(|port| conntrack::list(family, udp, *port)).collect()
+            };
+            for question in questions {
+                let all = self.socket.list(&question, conntrack::read)?.into_iter();
+                let found = all.filter(|one| Stale::of(one).is_some_and(|it| stale.contains(&it)));
+                // One that has ended meanwhile is no loss.
+                self.socket.execute(found.map(|connection| connection.delete()).collect())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes both tables.
+    pub fn remove(&mut self) -> Result<(), Error> {
+        for family in Family::ALL {
+            if table(family).read(&mut self.socket)?.is_some() {
+                let removed = self.commit(Batch::of(table(family)).delete_table())?;
+                let what = "to remove everything".to_owned();
+                removed.map_err(|source| Error::Refused { what, family, source })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Has all of these carried out, in as few transactions as it takes, and notes in `actual` what
+    /// was. What the kernel refuses stops nothing else, but later changes of the same part.
+    pub fn apply(
+        &mut self,
+        changes: &[Change],
+        actual: &mut State,
+        refused: &mut Refused,
+    ) -> Result<(), Error> {
+        for family in Family::ALL {
+            let of_family = changes.iter().filter(|change| change.element().family() == family);
+            let of_family: Vec<Change> =
+                of_family.filter(|change| !refused.includes(change)).copied().collect();
+            let mut rest = of_family.as_slice();
+            while !rest.is_empty() {
+                let (now, later) = rest.split_at_checked(cut(rest)).unwrap_or((rest, &[]));
+                match self.commit(transaction(family, now))? {
+                    Ok(()) => now.iter().for_each(|change| change.apply(actual)),
+                    Err(_) => self.apply_apart(family, now, actual, refused)?,
+                }
+                rest = later;
+            }
+        }
+        Ok(())
+    }
+
+    /// One transaction for each part, because the kernel refuses all of them together.
+    fn apply_apart(
+        &mut self,
+        family: Family,
+        changes: &[Change],
+        actual: &mut State,
+        refused: &mut Refused,
+    ) -> Result<(), Error> {
+        let mut parts: BTreeMap<Part, Vec<Change>> = BTreeMap::new();
+        for change in changes {
+            parts.entry(Part::of(change.element())).or_default().push(*change);
+        }
+        for (part, changes) in parts {
+            let outcome = self.commit(transaction(family, &changes))?;
+            if outcome.is_ok() {
+                for change in &changes {
+                    change.apply(actual);
+                }
+            } else {
+                refused.parts.insert(part);
+            }
+            refused.note(part, family, outcome);
+        }
+        Ok(())
+    }
+
+    fn commit(&mut self, batch: Batch) -> io::Result<Result<(), Refusal>> {
+        Ok(batch.commit(&mut self.socket)?.into_iter().next().map_or(Ok(()), Err))
+    }
+}
+
+impl Refused {
+    pub fn parts(&self) -> impl Iterator<Item = &Part> {
+        self.parts.iter()
+    }
+
+    fn includes(&self, change: &Change) -> bool {
+        let element = change.element();
+        self.families.contains(&element.family()) || self.parts.contains(&Part::of(element))
+    }
+
+    fn note(&mut self, what: impl fmt::Display, family: Family, outcome: Result<(), Refusal>) {
+        if let Err(source) = outcome {
+            let what = what.to_string();
+            self.first.get_or_insert(Error::Refused { what, family, source });
+        }
+    }
+
+    pub fn note_chains(&mut self, family: Family, outcome: Result<(), Refusal>) {
+        if outcome.is_err() {
+            self.families.insert(family);
+        }
+        self.note("the chains", family, outcome);
+    }
+}
+
+fn is_overrun(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(ENOBUFS)
+}
+
+impl Listener {
+    /// Returns whether another program has changed a table of ours.
+    async fn receive(&mut self) -> io::Result<bool> {
+        let Self { monitor, own, is_touched } = self;
+        let mut is_damaged = false;
+        let read = |frame: &Frame<'_>| match nftables::committer(frame) {
+            Some(process) => is_damaged |= mem::take(is_touched) && process != *own,
+            None => *is_touched |= changes_table(frame),
+        };
+        monitor.receive(read).await?;
+        Ok(is_damaged)
+    }
+}
+
+fn changes_table(frame: &Frame<'_>) -> bool {
+    matches!(nftables::changed_table(frame), Some((TableFamily::Only(_), TABLE)))
+}
+
+const fn table(family: Family) -> Table<'static> {
+    Table { family: TableFamily::Only(family), name: TABLE }
+}
+
+/// The numbers that have a chain already, in the order of their rules.
+fn order(found: &[Rules]) -> Vec<Count> {
+    counts_of(found.iter().flat_map(|chain| chain.rules.iter().flatten()))
+}
+
+fn counts_of<'a>(rules: impl Iterator<Item = &'a Rule>) -> Vec<Count> {
+    let sets = rules.flat_map(|rule| &rule.conditions).filter_map(|condition| match condition {
+        Condition::KeyIn(_, _, set) => Set::parse(set),
+        _ => None,
+    });
+    let counts = sets.filter_map(|set| match set {
+        Set::Count(list, count) => Some((list, count)),
+        _ => None,
+    });
+    counts.collect()
+}
+
+fn is_there(chain: &Chain, found: &[Rules]) -> bool {
+    if chain.rules.is_empty() {
+        return is_empty(chain, found);
+    }
+    let same = |rules: &Rules| {
+        let wanted = chain.rules.iter().map(Some);
+        rules.hook == chain.hook && wanted.eq(rules.rules.iter().map(Option::as_ref))
+    };
+    found.iter().filter(|rules| rules.chain == chain.name).any(same)
+}
+
+/// A chain without rules is not listed, but a rule that leads to it is.
+fn is_empty(chain: &Chain, found: &[Rules]) -> bool {
+    let goes_there = |rule: &Rule| rule.verdict == Verdict::Goto(chain.name.clone());
+    let mut rules = found.iter().flat_map(|rules| rules.rules.iter().flatten());
+    rules.any(goes_there) && !found.iter().any(|rules| rules.chain == chain.name)
+}
+
+/// And all sets.
+fn add_chains(batch: Batch, family: Family, chains: &[Chain]) -> Batch {
+    let counts = counts_of(chains.iter().flat_map(|chain| &chain.rules));
+    let counts = counts.into_iter().map(|(list, count)| Set::Count(list, count));
+    let batch = Set::fixed().chain(counts).fold(batch, |batch, set| add_set(batch, set, family));
+    chains.iter().fold(batch, add_chain)
+}
+
+fn add_set(batch: Batch, set: Set, family: Family) -> Batch {
+    let name = set.to_string();
+    let frontend = ruleset::frontend_key(family);
+    match set {
+        // The number of a key has no meaning in the type of it.
+        Set::Endpoints(_) => {
+            let value = ruleset::endpoint_key(family);
+            batch.set(&name, &ruleset::slot_key(family, 2), Some(&value))
+        }
+        Set::Hairpins => batch.set(&name, &ruleset::hairpin_key(family), None),
+        Set::ClusterIps => batch.address_set(&name, family),
+        Set::Clients => batch.interval_set(&name, &ruleset::client_key(family)),
+        Set::Count(..) | Set::Flag(_) => batch.set(&name, &frontend, None),
+    }
+}
+
+/// With these rules and no others.
+fn add_chain(batch: Batch, chain: &Chain) -> Batch {
+    let Chain { name, hook, rules } = chain;
+    let batch = batch.chain(nftables::Chain { name, hook: *hook, comment: None }).flush(name);
+    // Another program may have changed what becomes of the others.
+    let batch = if hook.is_some() { batch.accept_at_end(name) } else { batch };
+    rules.iter().fold(batch, |batch, rule| batch.rule(name, rule, None))
+}
+
+/// How many of the first changes are one transaction: those of one address stay together.
+fn cut(changes: &[Change]) -> usize {
+    let of = |change: &Change| change.element().address();
+    let Some(last) = changes.get(TRANSACTION - 1) else { return changes.len() };
+    let behind = changes.iter().skip(TRANSACTION);
+    TRANSACTION + behind.take_while(|change| of(change) == of(last)).count()
+}
+
+/// Elements of one set follow one another: they are one message. What is removed makes room first.
+fn transaction(family: Family, changes: &[Change]) -> Batch {
+    let mut sets: BTreeMap<(bool, Set), Vec<nftables::Element>> = BTreeMap::new();
+    for change in changes {
+        let key = (matches!(change, Change::Put(_)), change.element().set());
+        sets.entry(key).or_default().push(codec::encode(change.element()));
+    }
+    sets.iter().fold(Batch::of(table(family)), |batch, ((is_put, set), elements)| {
+        elements.chunks(MOST_ELEMENTS).fold(batch, |batch, elements| {
+            let name = set.to_string();
+            if *is_put { batch.put(&name, elements) } else { batch.remove(&name, elements) }
+        })
+    })
+}

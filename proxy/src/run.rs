@@ -1,0 +1,349 @@
+//! Follows the API server, and programs what changes.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::future::{Future, pending};
+use std::io;
+use std::mem;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use futures::stream::BoxStream;
+use futures::{FutureExt, StreamExt};
+use tokio::select;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{Instant, sleep_until};
+use tracing::{info, warn};
+use tracing_subscriber::EnvFilter;
+use tweed_client::api::{ApiOptions, Client, Program};
+use tweed_client::backoff::Backoff;
+use tweed_client::random::random;
+use tweed_netlink::Monitor;
+
+use crate::metrics::{Figures, Servers};
+use crate::options::{NodeOptions, Run};
+use tweed_proxy::kernel::{self, Kernel};
+use tweed_proxy::objects::watch::{self, Access, Nodes, Services, Slices, Update};
+use tweed_proxy::plan::cluster::{Cluster, NodeAddresses};
+use tweed_proxy::reconciler::Reconciler;
+
+const PROGRAM: Program = Program {
+    agent: concat!("tweed-proxy/", env!("CARGO_PKG_VERSION")),
+    flags: "set --kubeconfig or --kube-api-url",
+    permissions: "docs/guides/services.md",
+};
+
+/// Room for changes of addresses, in bytes.
+const BACKLOG: usize = 64 << 10;
+
+/// The longest time between a refused change and the next attempt.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// The time between two repairs, if one follows the other sooner.
+const BETWEEN_REPAIRS: Duration = Duration::from_secs(1);
+
+/// The time between two reports of services that are not programmed as their objects ask for it.
+const BETWEEN_WARNINGS: Duration = Duration::from_secs(10);
+
+/// The number of changes that are programmed together, if as many are waiting.
+const AT_ONCE: usize = 1000;
+
+/// Ends when the process is asked to. What is programmed stays.
+pub(crate) fn run(options: &Run) -> anyhow::Result<()> {
+    let filter = EnvFilter::new("warn,kube_client=off,tweed=info");
+    let events = tracing_subscriber::fmt().with_env_filter(filter).with_target(false);
+    events.with_ansi(false).with_writer(io::stderr).init();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut terminated = signal(SignalKind::terminate())?;
+        let mut interrupted = signal(SignalKind::interrupt())?;
+        let servers = Servers::bind(options)?;
+        let figures = RefCell::new(Figures::default());
+        select! {
+            biased;
+            _ = terminated.recv() => Ok(()),
+            _ = interrupted.recv() => Ok(()),
+            failed = follow(options, &figures) => failed,
+            () = servers.serve(&figures) => Ok(()),
+        }
+    })
+}
+
+/// Ends only for an error.
+async fn follow(options: &Run, figures: &RefCell<Figures>) -> anyhow::Result<()> {
+    let mut kernel = Kernel::open(options.node.policy())?;
+    kernel.listen()?;
+    let actual = kernel.read()?;
+    let cluster = Cluster::adopt(NodeAddresses::default(), actual.clone());
+    let mut reconciler = Reconciler::new(kernel, cluster, actual);
+    let mut inputs = Inputs::open(options)?;
+    let (mut warnings, mut progress) = (Warnings::default(), Progress::new());
+    let (mut due, mut damaged_at) = (None::<Instant>, None::<Instant>);
+    loop {
+        let times = [due, warnings.due].map(|at| at.filter(|_| inputs.are_complete()));
+        let wake = progress.wake(times);
+        select! {
+            biased;
+            damaged = reconciler.damaged() => {
+                damaged?;
+                let now = Instant::now();
+                let before = damaged_at.replace(now);
+                // Two programs that disagree would change it without end.
+                if before.is_some_and(|before| now < before + BETWEEN_REPAIRS) {
+                    progress.pause_until(now + BETWEEN_REPAIRS);
+                } else {
+                    info!("another program changed the table: reading it again");
+                }
+                due = Some(now);
+                figures.borrow_mut().repairs += 1;
+            }
+            event = inputs.next() => inputs.take(event?, reconciler.cluster()),
+            () = wake => {}
+        }
+        inputs.take_waiting(reconciler.cluster())?;
+        let now = Instant::now();
+        figures.borrow_mut().unlisted = inputs.unlisted();
+        if !inputs.are_complete() || progress.is_paused(now) {
+            continue;
+        }
+        if progress.must_retry(now) {
+            reconciler.forget();
+        }
+        match reconciler.reconcile() {
+            Ok(left) => {
+                due = left.due;
+                warnings.report(reconciler.cluster(), now);
+                let mut figures = figures.borrow_mut();
+                figures.note(now.elapsed(), left.changes);
+                figures.frontends = reconciler.cluster().desired().frontends.len();
+                progress.reconciled(left.refused, now);
+            }
+            Err(error) => {
+                progress.failed(error, now);
+                due = Some(now);
+            }
+        }
+        let mut figures = figures.borrow_mut();
+        (figures.problem, figures.is_programmed) = (progress.problem.clone(), progress.is_ready);
+        figures.warnings = warnings.known.len();
+    }
+}
+
+/// Whether all services are programmed, and when the next attempt is made at what is not.
+struct Progress {
+    backoff: Backoff,
+    is_ready: bool,
+    problem: Option<String>,
+    /// Before this time, nothing is written.
+    paused_until: Option<Instant>,
+    /// When what the kernel has refused is tried again.
+    retry_at: Option<Instant>,
+}
+
+impl Progress {
+    const fn new() -> Self {
+        let backoff = Backoff::up_to(LONGEST_PAUSE);
+        Self { backoff, is_ready: false, problem: None, paused_until: None, retry_at: None }
+    }
+
+    /// Waits for the first of these times and of the next attempt, and no pause is cut short.
+    fn wake<const N: usize>(
+        &self,
+        times: [Option<Instant>; N],
+    ) -> impl Future<Output = ()> + use<N> {
+        let first = times.into_iter().chain([self.retry_at]).flatten().min();
+        let at = first.max(self.paused_until.filter(|_| first.is_some()));
+        async move {
+            match at {
+                Some(at) => sleep_until(at).await,
+                None => pending().await,
+            }
+        }
+    }
+
+    fn pause_until(&mut self, at: Instant) {
+        self.paused_until = self.paused_until.max(Some(at));
+    }
+
+    fn is_paused(&self, now: Instant) -> bool {
+        self.paused_until.is_some_and(|until| now < until)
+    }
+
+    /// Whether what was refused is to be tried again now.
+    fn must_retry(&mut self, now: Instant) -> bool {
+        self.retry_at.take_if(|at| *at <= now).is_some()
+    }
+
+    fn reconciled(&mut self, refused: Option<kernel::Error>, now: Instant) {
+        if let Some(error) = refused {
+            let pause = self.note(error);
+            self.retry_at.get_or_insert(now + pause);
+        } else if self.retry_at.is_none() {
+            self.backoff.reset();
+            let was_ready = mem::replace(&mut self.is_ready, true);
+            if self.problem.take().is_some() || !was_ready {
+                info!("all services are programmed");
+            }
+        }
+    }
+
+    fn failed(&mut self, error: kernel::Error, now: Instant) {
+        let pause = self.note(error);
+        self.pause_until(now + pause);
+    }
+
+    /// Returns how long to wait.
+    fn note(&mut self, error: kernel::Error) -> Duration {
+        let error = format!("{:#}", anyhow::Error::from(error));
+        if self.problem.as_ref() != Some(&error) {
+            warn!(error, "the table is not up to date; trying again");
+        }
+        self.problem = Some(error);
+        self.backoff.delay(random()).max(Backoff::SHORTEST)
+    }
+}
+
+/// Where changes come from, other than the tables.
+struct Inputs<'a> {
+    options: &'a NodeOptions,
+    services: BoxStream<'static, Update<Services>>,
+    slices: BoxStream<'static, Update<Slices>>,
+    nodes: BoxStream<'static, Update<Nodes>>,
+    /// Changes of this host's addresses.
+    addresses: Monitor,
+    /// The internal addresses of the Node of this host; none before the first snapshot.
+    node: Option<Vec<IpAddr>>,
+    has_services: bool,
+    has_slices: bool,
+}
+
+enum Input {
+    Services(Update<Services>),
+    Slices(Update<Slices>),
+    Nodes(Update<Nodes>),
+    Addresses,
+}
+
+impl<'a> Inputs<'a> {
+    fn open(options: &'a Run) -> anyhow::Result<Self> {
+        let Run { node: options, kubeconfig, kube_api_url, .. } = options;
+        let (urls, kubeconfig) = (kube_api_url.clone(), kubeconfig.clone());
+        let api = ApiOptions { urls, kubeconfig, ..ApiOptions::default() };
+        let client = Arc::new(Client::new(api, PROGRAM, Access::default()));
+        let name = &options.hostname_override;
+        Ok(Self {
+            options,
+            services: watch::services(Arc::clone(&client), name),
+            slices: watch::slices(Arc::clone(&client), name),
+            nodes: watch::nodes(client, name),
+            addresses: Monitor::of_addresses(BACKLOG)?,
+            node: None,
+            has_services: false,
+            has_slices: false,
+        })
+    }
+
+    /// Whether all snapshots have come: before, nothing is known to be gone.
+    fn are_complete(&self) -> bool {
+        self.unlisted().is_empty()
+    }
+
+    /// The kinds whose snapshot has not come.
+    fn unlisted(&self) -> Vec<&'static str> {
+        let all = [
+            ("services", self.has_services),
+            ("endpointslices", self.has_slices),
+            ("nodes", self.node.is_some()),
+        ];
+        all.into_iter().filter(|(_, is_listed)| !is_listed).map(|(kind, _)| kind).collect()
+    }
+
+    async fn next(&mut self) -> anyhow::Result<Input> {
+        let ended = || anyhow::anyhow!("a watch has ended");
+        select! {
+            biased;
+            update = self.nodes.next() => update.map(Input::Nodes).with_context(ended),
+            update = self.services.next() => update.map(Input::Services).with_context(ended),
+            update = self.slices.next() => update.map(Input::Slices).with_context(ended),
+            // All are read again, so that lost changes are no loss.
+            _ = self.addresses.receive(|_| ()) => Ok(Input::Addresses),
+        }
+    }
+
+    fn take(&mut self, input: Input, cluster: &mut Cluster) {
+        match input {
+            Input::Services(Update::All(services)) => {
+                cluster.set_services(services);
+                self.has_services = true;
+            }
+            Input::Services(Update::One(name, service)) => cluster.set_service(&name, service),
+            Input::Slices(Update::All(slices)) => {
+                cluster.set_slices(slices);
+                self.has_slices = true;
+            }
+            Input::Slices(Update::One(name, slice)) => cluster.set_slice(&name, slice),
+            Input::Nodes(update) => {
+                let own = match update {
+                    Update::All(nodes) => nodes.into_values().next(),
+                    Update::One(_, addresses) => addresses,
+                };
+                if own.is_none() {
+                    let name = &self.options.hostname_override;
+                    warn!(node = name, "there is no such Node: see --hostname-override");
+                }
+                match own.filter(|own| !own.is_empty()) {
+                    Some(own) => self.node = Some(own),
+                    // One that is made again keeps the addresses that it had.
+                    None => drop(self.node.get_or_insert_default()),
+                }
+                self.set_addresses(cluster);
+            }
+            Input::Addresses => self.set_addresses(cluster),
+        }
+    }
+
+    /// If they cannot be read, the known ones stay.
+    fn set_addresses(&self, cluster: &mut Cluster) {
+        match self.options.addresses(self.node.as_deref().unwrap_or_default()) {
+            Ok(addresses) => cluster.set_addresses(addresses),
+            Err(error) => {
+                let error = format!("{error:#}");
+                warn!(error, "the addresses of this host stay as they are known");
+            }
+        }
+    }
+
+    /// Those that need no waiting: they are programmed together.
+    fn take_waiting(&mut self, cluster: &mut Cluster) -> anyhow::Result<()> {
+        for _ in 0..AT_ONCE {
+            let Some(input) = self.next().now_or_never() else { break };
+            self.take(input?, cluster);
+        }
+        Ok(())
+    }
+}
+
+/// Which services are not programmed as their objects ask for it.
+#[derive(Default)]
+struct Warnings {
+    known: BTreeSet<String>,
+    /// When there may be others.
+    due: Option<Instant>,
+    /// No earlier than this.
+    next: Option<Instant>,
+}
+
+impl Warnings {
+    /// Logs those that are new.
+    fn report(&mut self, cluster: &Cluster, now: Instant) {
+        if let Some(next) = self.next.filter(|next| *next > now) {
+            self.due = Some(next);
+            return;
+        }
+        let found: BTreeSet<String> = cluster.warnings().into_iter().collect();
+        found.difference(&self.known).for_each(|warning| warn!("{warning}"));
+        *self = Self { known: found, due: None, next: Some(now + BETWEEN_WARNINGS) };
+    }
+}
