@@ -66,7 +66,7 @@ bench: binaries ## Measure everything in docs/benchmarks.md, into target/bench
 	    --flannel $(SHIPPED)/flannel
 
 # What others wrote judges in `make judges`, never in `make test`: it needs Go, and takes long.
-judges: judge-flannel judge-cni judge-etcd judge-kubernetes tryapi ## Let programs that others wrote judge, all of them
+judges: judge-flannel judge-cni judge-etcd judge-kubernetes judge-proxy tryapi ## Let programs that others wrote judge, all of them
 
 judges-short: flanneld-and-judges ## One case of each kind, by flanneld; 5 minutes or so
 	$(JUDGES) --short flannel --flanneld target/judges/flannel/flanneld
@@ -101,6 +101,13 @@ target/judges/flannel/flanneld: tests/judges/flannel/go.mod tests/judges/flannel
 
 target/judges/former/tweedd: tests/judges/former
 	CARGO="$(CARGO)" tests/judges/former $(dir $@)
+
+judge-proxy: packages target/judges/proxy/kube-proxy ## Let kube-proxy judge tweed-proxy by packets; an hour or so
+	RECORDING=$(CURDIR)/target/judges/proxy/recording.jsonl KUBE_PROXY=$(CURDIR)/target/judges/proxy/kube-proxy \
+	    $(CARGO) test --locked --package tweed-proxy --features judge --test packets judge::
+
+target/judges/proxy/kube-proxy: tests/judges/proxy/go.mod tests/judges/proxy/main.go $(wildcard tests/judges/proxy/recorder/*.go)
+	tests/judges/proxy/build $(dir $@)
 
 target/judges/etcd/etcd: tests/judges/etcd/go.mod tests/judges/etcd/main.go
 	@command -v go >/dev/null || { echo "Go is not here, 1.26 or newer: https://go.dev/doc/install" >&2; exit 1; }
@@ -196,4 +203,4 @@ packages: ## Install the Debian packages that build, tests and demo need
 runtimes: ## Install the container runtimes that the tests drive the CNI plugin with
 	@tests/packages runtimes
 
-.PHONY: help demo test clusters others check advisories bench judges judges-short judge-flannel judge-cni judge-etcd judge-kubernetes flanneld-and-judges fuzz simulate mutants fmt binaries release tryrelease image tryimage tryapi trypage manifests packages runtimes
+.PHONY: help demo test clusters others check advisories bench judges judges-short judge-flannel judge-cni judge-etcd judge-kubernetes judge-proxy flanneld-and-judges fuzz simulate mutants fmt binaries release tryrelease image tryimage tryapi trypage manifests packages runtimes

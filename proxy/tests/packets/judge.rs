@@ -1,0 +1,318 @@
+//! kube-proxy as judge, only by `make judge-proxy`: the packets of its present tests, and random ones
+//! that it gets in another network namespace, with the same random objects.
+
+use std::collections::BTreeSet;
+use std::env;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::process::{Child, ChildStdout};
+
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use rand::{RngExt, SeedableRng};
+use serde_json::{Value, json};
+
+use crate::host::{Host, Packet};
+use crate::{NODE, check_recording, words};
+
+/// How many random sets of objects there are, in both address families together.
+const ROUNDS: u64 = 1000;
+
+/// The rounds in one pair of namespaces: the list of all connections becomes longer with each packet.
+const ROUNDS_PER_HOST: u64 = 25;
+
+/// How many packets are sent in each round.
+const PACKETS: usize = 6;
+
+/// How often a packet is sent until both endpoints of a service were chosen.
+const ATTEMPTS: usize = 24;
+
+/// The addresses of one family.
+struct Addresses {
+    family: &'static str,
+    node: &'static str,
+    pods: &'static str,
+    services: &'static str,
+    cluster_ip: &'static str,
+    external_ip: &'static str,
+    balancer_ip: &'static str,
+    /// Of endpoints on this node, and on another one.
+    endpoints: [&'static str; 2],
+    /// Of a pod, and of two clients outside.
+    clients: [&'static str; 3],
+    /// With the second client, and with the pod.
+    ranges: [&'static str; 2],
+}
+
+const V4: Addresses = Addresses {
+    family: "IPv4",
+    node: "192.168.0.2",
+    pods: "10.0.0.0/8",
+    services: "172.30.0.0/16",
+    cluster_ip: "172.30.0.",
+    external_ip: "198.51.100.",
+    balancer_ip: "1.2.3.",
+    endpoints: ["10.180.0.", "10.180.1."],
+    clients: ["10.0.0.2", "203.0.113.2", "192.0.2.9"],
+    ranges: ["203.0.113.0/24", "10.0.0.0/8"],
+};
+
+const V6: Addresses = Addresses {
+    family: "IPv6",
+    node: "2001:db8::1",
+    pods: "fd00:10::/32",
+    services: "fd00:96::/112",
+    cluster_ip: "fd00:96::",
+    external_ip: "2001:db8:99::",
+    balancer_ip: "2001:db8:55::",
+    endpoints: ["fd00:10:180::", "fd00:10:181::"],
+    clients: ["fd00:10::2", "2600:5200::1", "2600:9999::1"],
+    ranges: ["2600:5200::/32", "fd00:10::/32"],
+};
+
+/// The most services, and the most endpoints of each.
+const SERVICES: u32 = 4;
+const ENDPOINTS: u32 = 2;
+
+#[test]
+fn packets_go_where_present_tests_of_kube_proxy_want_them() {
+    let recording = fs::read_to_string(env::var("RECORDING").unwrap()).unwrap();
+    check_recording(&recording);
+}
+
+#[test]
+fn packets_go_where_kube_proxy_sends_them_whatever_the_objects_are() {
+    let (mut sent, mut failed) = (0, Vec::new());
+    for first in (0..ROUNDS).step_by(ROUNDS_PER_HOST.try_into().unwrap()) {
+        let addresses = if (first / ROUNDS_PER_HOST).is_multiple_of(2) { V4 } else { V6 };
+        let (ours, theirs) = (addresses.host(), addresses.host());
+        let mut rival = Rival::start(&theirs, &addresses);
+        for round in first..first + ROUNDS_PER_HOST {
+            let mut rng = StdRng::seed_from_u64(round);
+            let objects = addresses.objects(&mut rng);
+            // A packet must not belong to a connection of an earlier round.
+            ours.forget_connections();
+            theirs.forget_connections();
+            addresses.apply(&ours, &objects);
+            rival.program(&objects);
+            for _ in 0..PACKETS {
+                let packet = addresses.packet(&mut rng, &objects);
+                let (our, their) = (fates(&ours, packet), fates(&theirs, packet));
+                sent += 1;
+                if our != their && !is_known(packet, &our, &their) {
+                    failed.push(format!(
+                        "round {round}: {packet:?}: {our:?}, not {their:?}: {}",
+                        json!(objects)
+                    ));
+                }
+            }
+        }
+    }
+    assert!(failed.is_empty(), "{} of {sent}:\n{}", failed.len(), failed.join("\n"));
+}
+
+/// kube-proxy in the namespace of a host.
+struct Rival {
+    child: Child,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Rival {
+    fn start(host: &Host, addresses: &Addresses) -> Self {
+        let Addresses { family, node, pods, services, .. } = addresses;
+        let node_ports = format!("{node}/{}", if *family == "IPv4" { 32 } else { 128 });
+        let words = [
+            "-family",
+            family,
+            "-hostname-override",
+            NODE,
+            "-node-ip",
+            node,
+            "-cluster-cidr",
+            pods,
+            "-service-cidr",
+            services,
+            "-nodeport-addresses",
+            &node_ports,
+        ];
+        let mut child = host.spawn(&env::var("KUBE_PROXY").unwrap(), &words);
+        let answers = BufReader::new(child.stdout.take().unwrap());
+        Self { child, answers }
+    }
+
+    fn program(&mut self, objects: &[Value]) {
+        writeln!(self.child.stdin.as_mut().unwrap(), "{}", json!(objects)).unwrap();
+        let mut answer = String::new();
+        self.answers.read_line(&mut answer).unwrap();
+        assert!(answer.trim().parse::<u64>().is_ok(), "kube-proxy has ended");
+    }
+}
+
+impl Drop for Rival {
+    fn drop(&mut self) {
+        let _ = (self.child.kill(), self.child.wait());
+    }
+}
+
+impl Addresses {
+    fn host(&self) -> Host {
+        let own = BTreeSet::from([ip(self.node)]);
+        let endpoints = self.endpoints.iter().flat_map(|prefix| {
+            (1..=SERVICES * 10 + ENDPOINTS).map(move |number| ip(&format!("{prefix}{number}")))
+        });
+        Host::new(&own, self.clients.iter().map(|client| ip(client)).chain(endpoints))
+    }
+
+    fn apply(&self, host: &Host, objects: &[Value]) {
+        let node = json!({
+            "kind": "Node", "metadata": { "name": NODE },
+            "status": { "addresses": [{ "type": "InternalIP", "address": self.node }] },
+        });
+        let objects: Vec<String> = objects.iter().chain([&node]).map(ToString::to_string).collect();
+        let words = words("primary", self.pods, self.services, false);
+        host.run(env!("CARGO_BIN_EXE_tweed-proxy"), &words, &objects.join("\n"));
+    }
+
+    fn objects(&self, rng: &mut StdRng) -> Vec<Value> {
+        let number = rng.random_range(1..=SERVICES);
+        (1..=number).flat_map(|number| self.service(rng, number)).collect()
+    }
+
+    /// A service and its slices.
+    fn service(&self, rng: &mut StdRng, number: u32) -> Vec<Value> {
+        let mut some = |probability| rng.random_bool(probability);
+        let (has_node_port, is_balanced) = (some(0.5), some(0.4));
+        let is_outside = has_node_port || is_balanced;
+        let policy = |is_local| if is_local { "Local" } else { "Cluster" };
+        let kind = match (is_balanced, has_node_port) {
+            (true, _) => "LoadBalancer",
+            (false, true) => "NodePort",
+            (false, false) => "ClusterIP",
+        };
+        let port = |name: &str, protocol: &str, port: u16| {
+            let node_port = if has_node_port { 30_000 + number } else { 0 };
+            json!({ "name": name, "protocol": protocol, "port": port, "nodePort": node_port })
+        };
+        let external: Vec<String> =
+            some(0.3).then(|| format!("{}{number}", self.external_ip)).into_iter().collect();
+        let mut spec = json!({
+            "type": kind,
+            "clusterIP": format!("{}{number}", self.cluster_ip),
+            "clusterIPs": [format!("{}{number}", self.cluster_ip)],
+            "externalIPs": external,
+            "ports": [port("web", "TCP", 80), port("dns", "UDP", 53)],
+            "internalTrafficPolicy": policy(some(0.3)),
+        });
+        if is_outside {
+            spec["externalTrafficPolicy"] = policy(some(0.4)).into();
+        }
+        if is_balanced && some(0.4) {
+            spec["loadBalancerSourceRanges"] = json!([self.ranges[usize::from(some(0.5))]]);
+        }
+        let ingress = is_balanced.then(|| json!({ "ip": format!("{}{number}", self.balancer_ip) }));
+        let ingress: Vec<Value> = ingress.into_iter().collect();
+        let service = json!({
+            "kind": "Service",
+            "metadata": { "namespace": "default", "name": format!("s{number}") },
+            "spec": spec,
+            "status": { "loadBalancer": { "ingress": ingress } },
+        });
+        let slices = self.slices(rng, number);
+        [service].into_iter().chain(slices).collect()
+    }
+
+    /// One slice for each endpoint.
+    fn slices(&self, rng: &mut StdRng, number: u32) -> Vec<Value> {
+        let endpoints = rng.random_range(0..=ENDPOINTS);
+        let slice = |index: u32| {
+            let is_elsewhere = rng.random_bool(0.5);
+            let prefix = self.endpoints[usize::from(is_elsewhere)];
+            let is_ready = rng.random_bool(0.7);
+            let conditions = json!({
+                "ready": is_ready,
+                "serving": is_ready || rng.random_bool(0.5),
+                "terminating": !is_ready && rng.random_bool(0.5),
+            });
+            json!({
+                "kind": "EndpointSlice",
+                "metadata": {
+                    "namespace": "default", "name": format!("s{number}-{index}"),
+                    "labels": { "kubernetes.io/service-name": format!("s{number}") },
+                },
+                "addressType": self.family,
+                "ports": [
+                    { "name": "web", "protocol": "TCP", "port": 8080 },
+                    { "name": "dns", "protocol": "UDP", "port": 5353 },
+                ],
+                "endpoints": [{
+                    "addresses": [format!("{prefix}{}", number * 10 + index)],
+                    "nodeName": if is_elsewhere { "other-node" } else { NODE },
+                    "conditions": conditions,
+                }],
+            })
+        };
+        (1..=endpoints).map(slice).collect()
+    }
+
+    /// To a service, from anywhere.
+    fn packet(&self, rng: &mut StdRng, objects: &[Value]) -> Packet {
+        let services: Vec<&Value> = objects.iter().filter(|it| it["kind"] == "Service").collect();
+        let service = services.choose(rng).unwrap();
+        let is_udp = rng.random_bool(0.4);
+        let port = &service["spec"]["ports"][usize::from(is_udp)];
+        let number = |port: &Value| u16::try_from(port.as_u64().unwrap()).unwrap();
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let mut ways = vec![
+            (text(&service["spec"]["clusterIP"]), number(&port["port"])),
+            // Of no service.
+            (text(&service["spec"]["clusterIP"]), 81),
+            (text(&service["spec"]["externalIPs"][0]), number(&port["port"])),
+            (text(&service["status"]["loadBalancer"]["ingress"][0]["ip"]), number(&port["port"])),
+        ];
+        if number(&port["nodePort"]) > 0 {
+            ways.push((Some(self.node.to_owned()), number(&port["nodePort"])));
+        }
+        ways.retain(|(address, _)| address.is_some());
+        let (address, port) = ways.choose(rng).cloned().unwrap();
+        // An endpoint on this node may reach itself.
+        let own = objects.iter().filter_map(|it| it["endpoints"][0]["addresses"][0].as_str());
+        let own = own.filter(|address| address.starts_with(self.endpoints[0]));
+        let sources: Vec<&str> = self.clients.into_iter().chain([self.node]).chain(own).collect();
+        Packet {
+            source: ip(sources.choose(rng).unwrap()),
+            is_udp,
+            to: SocketAddr::new(ip(&address.unwrap()), port),
+        }
+    }
+}
+
+/// Whether they differ for a reason that `docs/judges.md` has: kube-proxy refuses a connection of the
+/// node to its own port of a service without endpoints when it comes in, and not when it goes out.
+fn is_known(
+    packet: Packet,
+    our: &BTreeSet<(String, bool)>,
+    their: &BTreeSet<(String, bool)>,
+) -> bool {
+    let only = |fate: &str| BTreeSet::from([(fate.to_owned(), false)]);
+    let is_own = packet.to.ip() == packet.source && packet.to.port() >= 30_000;
+    is_own && *our == only("REJECT") && *their == only("")
+}
+
+/// What becomes of many such packets.
+fn fates(host: &Host, packet: Packet) -> BTreeSet<(String, bool)> {
+    let mut seen = BTreeSet::new();
+    for _ in 0..ATTEMPTS {
+        let fate = host.fate(packet);
+        let is_translated = fate.0.contains(':');
+        seen.insert(fate);
+        if !is_translated || seen.len() > 1 {
+            break;
+        }
+    }
+    seen
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
