@@ -10,6 +10,7 @@ mod cni;
 mod control_plane;
 mod firewall;
 mod hostile;
+mod services;
 mod traffic;
 
 // What it is measured with, and how it is shown.
@@ -47,6 +48,12 @@ struct Options {
     /// A flanneld of the flannel project, for the section `flannel`.
     #[arg(long)]
     flanneld: Option<PathBuf>,
+    /// The service proxy, for the section `services`.
+    #[arg(long)]
+    tweed_proxy: Option<PathBuf>,
+    /// The kube-proxy that `make judge-proxy` compiles, to measure it in the section `services`, too.
+    #[arg(long)]
+    kube_proxy: Option<PathBuf>,
     /// Rounds of every measurement [default: what each of them needs]
     #[arg(long)]
     rounds: Option<usize>,
@@ -79,6 +86,8 @@ enum Section {
     Probes,
     ProbeCost,
     Hostile,
+    /// Only with `--tweed-proxy`.
+    Services,
     Cni,
 }
 
@@ -111,6 +120,13 @@ impl Section {
             Self::Probes => traffic::probes::run(binaries, options.rounds(30), sheet),
             Self::ProbeCost => control_plane::probe_cost::run(binaries, options.rounds(30), sheet),
             Self::Hostile => hostile::run(binaries, options.rounds(10), sheet),
+            Self::Services => match &options.tweed_proxy {
+                Some(proxy) => {
+                    services::run(proxy, options.kube_proxy.as_deref(), options.rounds(200), sheet)
+                }
+                None if options.only.is_empty() => Ok(()),
+                None => bail!("the section `services` needs --tweed-proxy"),
+            },
             Self::Cni => cni::run(&options.flannel, options.rounds(100), sheet),
         }
     }
