@@ -541,7 +541,7 @@ mod tests {
         assert!(!file.exists() && loaded.local.own.is_none());
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_write_that_is_late_ends_before_the_subnet_file_is_withdrawn() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("subnet.env");

@@ -30,7 +30,9 @@ use tweed::plan::scope::{Extent, Scope};
 /// addresses of both families; its other end is `far0`.
 pub(crate) fn on_a_host<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
     let body = move || {
-        unshare(CloneFlags::CLONE_NEWNET).unwrap();
+        unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS).unwrap();
+        // With a lock of iptables-legacy of its own: that of other tests may be held for long.
+        run("mount -t tmpfs tmpfs /run");
         // Otherwise the kernel notifies again when duplicate address detection ends.
         fs::write("/proc/sys/net/ipv6/conf/default/accept_dad", "0").unwrap();
         ip("link set lo up");

@@ -217,7 +217,7 @@ fn status_waits_until_the_node_is_ready() {
 
     // The last state at the end of the time.
     let daemon = FakeDaemon::answering(answers(false));
-    let output = daemon.tweedctl("status --wait --timeout 700ms");
+    let output = daemon.tweedctl("status --wait --timeout 10s");
     assert_eq!(output.0, 1, "{output:?}");
     assert!(output.1.starts_with("tweedd 0.1.0: not ready\n"), "{output:?}");
     let Output(code, _, error) = tweedctl("status --wait --timeout 0.1s --socket /nowhere.sock");

@@ -20,7 +20,7 @@ use crate::netns;
 use crate::protocol::error::Error;
 
 /// The kernel needs less than a millisecond, and on a busy host, where many pods start, over a second.
-const TIMEOUT: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The bridge of a network, and the socket by which it is set up.
 pub(super) struct Device<'a> {

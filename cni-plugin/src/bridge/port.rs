@@ -21,7 +21,7 @@ use crate::protocol::request::Attachment;
 const ATTEMPTS: usize = 10;
 
 /// The timeout until frames pass.
-const TIMEOUT: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The number of links to remove at once. The kernel waits for its processors once per batch, and
 /// delays all other changes of links meanwhile.

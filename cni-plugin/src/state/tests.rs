@@ -213,7 +213,7 @@ fn a_process_that_holds_all_records_for_too_long_is_named() {
     let (enough, ended) = mpsc::channel::<()>();
     // A wait without a timeout would end only with the lock.
     let holder = thread::spawn(move || {
-        let _ = ended.recv_timeout(Duration::from_secs(10));
+        let _ = ended.recv_timeout(Duration::from_secs(600));
         drop(shared);
     });
     let error = home.states.lock(Sharing::Exclusive).unwrap_err();

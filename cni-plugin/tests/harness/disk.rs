@@ -5,6 +5,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use tweed_lab::eventually;
+
+use super::TIMEOUT;
 use super::kernel::run;
 
 pub(crate) struct Disk(PathBuf);
@@ -34,8 +37,11 @@ impl Disk {
         fs::remove_file(self.filler()).unwrap();
     }
 
+    /// A process that is just being started may hold a file of ours open for writing.
     fn remount(&self, options: &str) {
-        run(Command::new("mount").args(["-o", options]).arg(&self.0));
+        let mut mount = Command::new("mount");
+        mount.args(["-o", options]).arg(&self.0);
+        eventually(TIMEOUT, || mount.status().is_ok_and(|status| status.success())).unwrap();
     }
 
     fn filler(&self) -> PathBuf {

@@ -23,7 +23,7 @@ const HEALTH_PORT: u16 = 8081;
 /// The body of flanneld's response, which differs from tweed's.
 const ANSWER: &str = "flanneld is running";
 /// Short, because the endpoint is on loopback and the daemon waits for it at start-up.
-const TIMEOUT: Duration = Duration::from_millis(300);
+const TIMEOUT: Duration = Duration::from_secs(2);
 /// The maximum size of a response, in bytes; flanneld's is smaller.
 const LONGEST: u64 = 4096;
 

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use ipnetwork::IpNetwork;
 use tweed_lab::{Daemon, Entry, Etcd, Family, Lab, Node, Path, SegmentPlan, SubnetEnv, eventually};
 
-use crate::fixture::ask::{exit_code, json, throughout};
+use crate::fixture::ask::{exit_code, is_confirmed, json, throughout};
 use crate::fixture::cluster::{CONFIG, Cluster, PATIENCE, SUBNETS, binaries};
 use crate::fixture::peer::{Peer, host_gw, key, key_of, vxlan};
 
@@ -314,6 +314,7 @@ fn a_lease_has_the_term_of_the_flag_and_is_given_back_on_request() {
         let daemon =
             node.daemon(&etcd).argument(ttl).argument("--release-on-exit").start().unwrap();
         daemon.wait_ready().unwrap();
+        eventually(PATIENCE, || is_confirmed(&daemon)).unwrap();
         let held = lease().unwrap();
         let term = etcd.etcdctl(&["lease", "timetolive", &format!("{:x}", held.lease)]).unwrap();
         assert!(term.contains(&format!("granted with TTL({}s)", minutes * 60)), "{term}");
@@ -328,6 +329,7 @@ fn a_lease_has_the_term_of_the_flag_and_is_given_back_on_request() {
     let plan = node.daemon(&etcd).argument("--subnet-lease-ttl=120").argument("--release-on-exit");
     let mut daemon = plan.start().unwrap();
     daemon.wait_ready().unwrap();
+    eventually(PATIENCE, || is_confirmed(&daemon)).unwrap();
     daemon.stop().unwrap();
     assert!(lease().is_none() && !node.subnet_file().exists());
     eventually(PATIENCE, || is_routed().map(|routed| !routed)).unwrap();

@@ -138,6 +138,7 @@ fn a_cluster_changes_its_backend_by_edits_alone() {
         .unwrap();
     }
     it.edit_all(HOST_GW_MIXED).unwrap();
+    it.cluster.wait_until_applied().unwrap();
     assert_eq!(mtu(&it, 0), 1450);
     it.edit_all(HOST_GW).unwrap();
     for (index, node) in it.cluster.nodes.iter().enumerate() {
@@ -151,6 +152,7 @@ fn a_cluster_changes_its_backend_by_edits_alone() {
     }
     // The way back: the tunnel is recreated before any node sends through it.
     it.edit_all(HOST_GW_MIXED).unwrap();
+    it.cluster.wait_until_applied().unwrap();
     it.edit_all(VXLAN_MIXED).unwrap();
     it.edit_all(VXLAN).unwrap();
     it.finish().unwrap();

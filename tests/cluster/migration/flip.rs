@@ -153,8 +153,15 @@ fn an_edit_of_type_and_mixed_at_once_loses_no_packet_while_daemons_restart() {
         eventually(PATIENCE, || all_give(&migration.cluster, "/readyz", waits)).unwrap();
         for node in 0..2 {
             migration.flip_node(node, meanwhile, Between::Nothing).unwrap();
-            let reasons = migration.cluster.daemons[node].get("/readyz").unwrap().body;
-            assert!(reasons.contains("keeping Mixed: without it there is no path"), "{reasons}");
+            let keeps = || {
+                let reasons = migration.cluster.daemons[node].get("/readyz")?.body;
+                ensure!(
+                    reasons.contains("keeping Mixed: without it there is no path"),
+                    "{reasons}"
+                );
+                Ok(())
+            };
+            eventually(PATIENCE, keeps).unwrap();
         }
         migration.flip_node(2, meanwhile, Between::Nothing).unwrap();
         eventually(PATIENCE, || all_give(&migration.cluster, "/metrics", "\ntweed_mixed 0\n"))

@@ -11,7 +11,7 @@ use tweed_lab::{Family, Namespace, Node, Path, Pod, eventually};
 use crate::fixture::ask::{is_ready, json, tweedctl};
 use crate::fixture::cluster::{CONFIG, PATIENCE, Stack};
 use crate::fixture::scene::{BY_IPTABLES, BY_NFTABLES, PORT, Scene};
-use crate::fixture::table::{HOST_GW, HOST_GW_MIXED, Side, VXLAN, VXLAN_MIXED};
+use crate::fixture::table::{HOST_GW, HOST_GW_MIXED, Mixed, Side, VXLAN, VXLAN_MIXED};
 
 /// A connection without an answer for this time is broken.
 const SILENCE: Duration = Duration::from_secs(10);
@@ -188,6 +188,9 @@ impl Scenario {
         let cluster = &self.scene.cluster;
         cluster.etcd.put(CONFIG, &cluster.stack.config(&side.config()))?;
         cluster.wait_for_paths(|_, _| path)?;
+        if side.mixed == Mixed::On {
+            cluster.wait_until_applied()?;
+        }
         self.no_connection_broke(&format!("{side:?}"))
     }
 

@@ -431,8 +431,11 @@ fn the_commands_of_the_readme_work_as_written() {
             for daemon in &daemons {
                 daemon.wait_ready().unwrap();
             }
-        } else if line.contains("migrate plan") {
-            // Succeeds once all nodes have reported.
+        } else if ["migrate plan", "tweedctl status", "tweedctl peers"]
+            .iter()
+            .any(|words| line.contains(words))
+        {
+            // Succeeds once all nodes have reported, and all peers are programmed.
             eventually(PATIENCE, run).unwrap();
         } else {
             run().unwrap();

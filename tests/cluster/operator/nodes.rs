@@ -77,10 +77,15 @@ fn a_node_is_ready_unreachable_dead_and_ready_again() {
     let names = [0, 1, 2].map(|node| cluster.nodes[node].address(Family::V4).unwrap().to_string());
     let unreachable =
         [0, 2].map(|from| [names[from].clone(), names[1].clone(), "unreachable".to_owned()]);
-    assert_eq!(failing_pairs(&cluster).unwrap(), (Some(5), unreachable.into()));
-    let text = run(&cluster, &["connectivity", "test"]).unwrap().1;
-    assert!(text.contains("no probe and no ping is answered"), "{text}");
-    assert!(text.ends_with("\n6 pairs: 4 reachable, 2 unreachable\n"), "{text}");
+    let are_listed = || {
+        let found = failing_pairs(&cluster)?;
+        ensure!(found == (Some(5), unreachable.clone().into()), "{found:?}");
+        let text = run(&cluster, &["connectivity", "test"])?.1;
+        ensure!(text.contains("no probe and no ping is answered"), "{text}");
+        ensure!(text.ends_with("\n6 pairs: 4 reachable, 2 unreachable\n"), "{text}");
+        Ok(())
+    };
+    eventually(PATIENCE, are_listed).unwrap();
     refresh_each_second(&cluster, 1);
     wait_for(&cluster, ["ready", "dead", "ready"], 5);
 

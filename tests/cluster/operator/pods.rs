@@ -27,6 +27,7 @@ const INTERRUPT: &str = r#"
 fn start() -> Result<(Cluster, Host)> {
     let config = Stack::Dual.config(r#""Backend":{"Type":"vxlan"}"#);
     let cluster = ClusterPlan::new(2, &config).stack(Stack::Dual).start()?;
+    cluster.wait_for_paths(|_, _| tweed_lab::Path::Tunnel)?;
     let flannel = program("flannel")?;
     let host = Host::boot(&cluster.nodes[0])?;
     let config = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/cni/10-flannel.conflist");

@@ -61,7 +61,7 @@ fn two_capabilities_and_a_read_only_host_are_enough() {
     let cluster = start(ReversePath::Loose).unwrap();
     let pods: Vec<_> = cluster.nodes.iter().map(|node| node.pod().unwrap()).collect();
     let far = pods[1].address(Family::V4).unwrap();
-    pods[0].ping(far, 56).unwrap();
+    eventually(PATIENCE, || pods[0].ping(far, 56)).unwrap();
     eventually(PATIENCE, || cluster.daemons.iter().try_for_each(is_ready)).unwrap();
 
     // No operation is refused permanently, and the kernel matches the plan.
@@ -82,7 +82,7 @@ fn two_capabilities_and_a_read_only_host_are_enough() {
     let flip = |side: crate::fixture::table::Side, path| {
         cluster.etcd.put(CONFIG, &Stack::V4.config(&side.config())).unwrap();
         cluster.wait_for_paths(|_, _| path).unwrap();
-        pods[0].ping(far, 56).unwrap();
+        eventually(PATIENCE, || pods[0].ping(far, 56)).unwrap();
     };
     flip(HOST_GW_MIXED, Path::Direct);
     flip(VXLAN_MIXED, Path::Tunnel);
@@ -102,7 +102,8 @@ fn probes_cost_no_packet_where_filters_are_strict() {
 fn settings_that_a_read_only_host_forbids_are_logged_once() {
     let cluster = start(ReversePath::Strict).unwrap();
     let pods: Vec<_> = cluster.nodes.iter().map(|node| node.pod().unwrap()).collect();
-    pods[0].ping(pods[1].address(Family::V4).unwrap(), 56).unwrap();
+    let far = pods[1].address(Family::V4).unwrap();
+    eventually(PATIENCE, || pods[0].ping(far, 56)).unwrap();
     let daemon = &cluster.daemons[0];
     let warning = "packets may be lost while backends change";
     eventually(PATIENCE, || is_ready_with(daemon, warning)).unwrap();

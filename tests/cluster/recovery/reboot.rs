@@ -61,8 +61,11 @@ impl Rebooted {
 
     fn pods_reach_each_other(&self) -> Result<()> {
         let [here, there] = &self.pods;
-        here.ping(there.address(Family::V4)?, 56)?;
-        there.ping(here.address(Family::V4)?, 56)
+        let pings = || {
+            here.ping(there.address(Family::V4)?, 56)?;
+            there.ping(here.address(Family::V4)?, 56)
+        };
+        eventually(PATIENCE, pings).map(drop)
     }
 }
 

@@ -89,9 +89,12 @@ impl RepairedNode {
     fn ends_quiet(&self) -> Result<()> {
         ensure_quiet(self.node(), Duration::from_secs(1))?;
         self.cluster.stack.families().iter().try_for_each(|family| {
-            let pings = self.cluster.lab.ping_matrix(*family)?;
-            ensure!(pings.all_answered(), "{pings}");
-            Ok(())
+            let all_answer = || {
+                let pings = self.cluster.lab.ping_matrix(*family)?;
+                ensure!(pings.all_answered(), "{pings}");
+                Ok(())
+            };
+            eventually(PATIENCE, all_answer).map(drop)
         })
     }
 

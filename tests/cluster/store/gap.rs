@@ -84,7 +84,8 @@ fn a_node_that_was_cut_off_catches_up_with_all_that_changed() {
     eventually(PATIENCE, || cluster.nodes[1..].iter().try_for_each(is_right)).unwrap();
     before.iter().try_for_each(|peer| peer.is_tunnelled_by(&lonely)).unwrap();
     for pod in &pods[1..] {
-        pods[0].ping(pod.address(Family::V4).unwrap(), 56).unwrap();
+        let address = pod.address(Family::V4).unwrap();
+        eventually(PATIENCE, || pods[0].ping(address, 56)).unwrap();
     }
 
     cluster.etcd.compact().unwrap();
@@ -97,7 +98,8 @@ fn a_node_that_was_cut_off_catches_up_with_all_that_changed() {
     cluster.nodes[1..].iter().try_for_each(is_right).unwrap();
     eventually(PATIENCE, || cluster.daemons.iter().try_for_each(is_ready)).unwrap();
     for pod in &pods[1..] {
-        pods[0].ping(pod.address(Family::V4).unwrap(), 56).unwrap();
+        let address = pod.address(Family::V4).unwrap();
+        eventually(PATIENCE, || pods[0].ping(address, 56)).unwrap();
     }
 }
 

@@ -405,8 +405,12 @@ fn packets_of_a_node_with_an_overwritten_public_ip_are_allowed() {
     for (from, to) in [(here, near), (near, here), (here, far), (far, here)] {
         eventually(PATIENCE, || from.ping(to.address(Family::V4)?, 56)).unwrap();
     }
-    let guard = ask::json(&cluster.daemons[1], "status").unwrap()["guard"].clone();
-    assert_eq!((&guard["in_force"], &guard["admitted"]), (&true.into(), &3.into()), "{guard}");
+    let is_guarded = || {
+        let guard = ask::json(&cluster.daemons[1], "status")?["guard"].clone();
+        ensure!(guard["in_force"] == true && guard["admitted"] == 3, "{guard}");
+        Ok(())
+    };
+    eventually(PATIENCE, is_guarded).unwrap();
 }
 
 #[test]

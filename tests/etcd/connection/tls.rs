@@ -1,7 +1,5 @@
 //! Valid certificates, and the errors of invalid ones.
 
-use std::time::Duration;
-
 use tokio::time::timeout;
 use tweed::model::status::StoreState;
 use tweed::store::claim::Previous;
@@ -11,7 +9,7 @@ use tweed::store::{Documents, Leases};
 use crate::fixture::certificates::Authority;
 use crate::fixture::log::Log;
 use crate::fixture::node::{V4, config, manager_of, options, vxlan};
-use crate::fixture::server::EtcdServer;
+use crate::fixture::server::{EtcdServer, TIMEOUT};
 
 /// A server whose certificate is valid for `names`.
 async fn server(authority: &Authority, names: &str, more: &[&str]) -> EtcdServer {
@@ -29,7 +27,7 @@ fn with_ca(server: &EtcdServer, authority: &Authority) -> EtcdOptions {
 async fn assert_works(options: EtcdOptions) {
     let manager = manager_of(options, Previous::default());
     let node = vxlan(&["192.168.0.9"]);
-    let lease = timeout(Duration::from_secs(20), manager.acquire(&config(V4), &node)).await;
+    let lease = timeout(TIMEOUT, manager.acquire(&config(V4), &node)).await;
     assert_eq!(lease.expect("no lease").unwrap().id.as_str(), "10.5.115.0-24");
 }
 
@@ -41,7 +39,7 @@ async fn reason(manager: &EtcdSubnetManager, part: &str) -> String {
     let (config, node) = (config(V4), vxlan(&["192.168.0.9"]));
     let reason_text = tokio::select! {
         lease = manager.acquire(&config, &node) => panic!("{lease:?}"),
-        state = timeout(Duration::from_secs(20), state.wait_for(contains_part)) => {
+        state = timeout(TIMEOUT, state.wait_for(contains_part)) => {
             state.map(|state| format!("{:?}", *state.unwrap())).ok()
         }
     };
@@ -94,8 +92,8 @@ async fn a_missing_client_certificate_is_suggested_as_the_cause() {
     // The server closes the connection in several ways, at random.
     for _ in 0..5 {
         let manager = manager_of(with_ca(&server, &authority), Previous::default());
-        let reason = reason(&manager, "etcd at").await;
-        assert!(reason.contains("etcd-certfile"), "{reason}");
+        // A server that has just been started may not serve yet.
+        reason(&manager, "etcd-certfile").await;
     }
 }
 
@@ -109,7 +107,7 @@ async fn an_unknown_authority_is_named_and_its_replacement_is_read() {
     assert!(reason.contains(&format!("etcd at {}: ", server.endpoint())), "{reason}");
     std::fs::copy(authority.file("ca.pem"), other.file("ca.pem")).unwrap();
     let node = vxlan(&["192.168.0.9"]);
-    timeout(Duration::from_secs(20), manager.acquire(&config(V4), &node)).await.unwrap().unwrap();
+    timeout(TIMEOUT, manager.acquire(&config(V4), &node)).await.unwrap().unwrap();
     assert_eq!(*manager.state().borrow(), StoreState::Reachable);
     let lines = log.lines();
     assert_eq!(lines.len(), 2, "{lines:#?}");

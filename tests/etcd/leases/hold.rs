@@ -165,9 +165,16 @@ async fn a_lease_is_kept_alive_and_no_key_is_written_for_it() {
         EtcdSubnetManager::new(options(&[server.endpoint()]), Previous::default(), almost_all);
     let mut node = Holder::new(manager).await;
     let before = server.revision().await;
-    assert_eq!(node.lost(Duration::from_secs(5)).await, None);
     let grant = node.lease.grant.unwrap();
-    let left = server.client().await.lease_time_to_live(grant, None).await.unwrap().ttl();
+    let mut left = 0;
+    // A busy machine renews late.
+    for _ in 0..5 {
+        assert_eq!(node.lost(Duration::from_secs(5)).await, None);
+        left = server.client().await.lease_time_to_live(grant, None).await.unwrap().ttl();
+        if left >= 86_397 {
+            break;
+        }
+    }
     // Without renewals, the value would be five seconds lower.
     assert!(left >= 86_397, "{left}");
     assert_eq!(server.revision().await, before, "a renewal woke every node");
@@ -180,11 +187,18 @@ async fn a_lease_held_again_keeps_its_renewal_interval() {
     let manager =
         EtcdSubnetManager::new(options(&[server.endpoint()]), Previous::default(), almost_all);
     let mut node = Holder::new(manager).await;
-    for _ in 0..12 {
-        assert_eq!(node.lost(Duration::from_millis(400)).await, None);
-    }
     let grant = node.lease.grant.unwrap();
-    let left = server.client().await.lease_time_to_live(grant, None).await.unwrap().ttl();
+    let mut left = 0;
+    // A busy machine renews late.
+    for _ in 0..5 {
+        for _ in 0..12 {
+            assert_eq!(node.lost(Duration::from_millis(400)).await, None);
+        }
+        left = server.client().await.lease_time_to_live(grant, None).await.unwrap().ttl();
+        if left >= 86_397 {
+            break;
+        }
+    }
     assert!(left >= 86_397, "{left}");
 }
 

@@ -1,7 +1,5 @@
 //! More leases than fit in one message of the library, and lost answers.
 
-use std::time::Duration;
-
 use etcd_client::{Txn, TxnOp};
 use futures::StreamExt;
 use futures::future::join_all;
@@ -16,7 +14,7 @@ use tweed::store::{Documents, Leases};
 
 use crate::fixture::node::{SUBNETS, V4, config, manager, manager_of, options, value, vxlan};
 use crate::fixture::proxy::lose_answers;
-use crate::fixture::server::EtcdServer;
+use crate::fixture::server::{EtcdServer, TIMEOUT};
 
 #[tokio::test]
 async fn thirty_thousand_leases_are_one_snapshot() {
@@ -52,7 +50,7 @@ async fn values_of_megabytes_hide_no_lease() {
     let manager = manager(&server);
     let (config, node) = (config(V4), vxlan(&["192.168.0.9"]));
     let start = manager.acquire(&config, &node);
-    timeout(Duration::from_secs(60), start).await.expect("no lease").unwrap();
+    timeout(TIMEOUT, start).await.expect("no lease").unwrap();
     let Some(LeaseUpdate::Snapshot(records)) = manager.watch().next().await else {
         panic!("no snapshot")
     };

@@ -27,7 +27,7 @@ pub use reply::Body as ApiBody;
 
 use crate::network::namespace::Namespace;
 use crate::network::segment::Segment;
-use crate::wait::lock;
+use crate::wait::{PATIENCE, eventually, lock};
 use crate::world::World;
 use selector::Selector;
 use state::Shared;
@@ -125,8 +125,13 @@ impl ApiServer {
 
     /// After a [`stop`](Self::stop), at the same address.
     pub fn start_again(&mut self) -> Result<()> {
-        let listener = bind(self.address, self.namespace.as_ref())?;
-        self.running = Some(run(&self.shared, listener)?);
+        let mut bound = None;
+        // A process that is just being started may hold the earlier socket for a moment.
+        eventually(PATIENCE, || {
+            bound = Some(bind(self.address, self.namespace.as_ref())?);
+            Ok::<_, anyhow::Error>(())
+        })?;
+        self.running = Some(run(&self.shared, bound.context("no socket")?)?);
         Ok(())
     }
 
@@ -240,8 +245,11 @@ impl ApiServer {
     /// As after a restore of the etcd below the server: objects and history are those of the
     /// backup, and versions go on from there.
     pub fn restore(&self, Backup(store): Backup) {
-        self.shared.change(|present| present.restore(store));
-        self.drop_watches();
+        self.shared.change(|present| {
+            present.restore(store);
+            // Before any watch can read the new history.
+            self.drop_watches();
+        });
     }
 
     pub fn version(&self) -> u64 {
@@ -249,8 +257,13 @@ impl ApiServer {
     }
 
     pub fn nodes(&self) -> Vec<Value> {
-        let selector = Selector::all(NODES);
-        lock(&self.shared.store).list(&selector, None).map(|(_, node)| node.clone()).collect()
+        self.list(NODES)
+    }
+
+    /// All objects of a collection, such as `/api/v1/services`.
+    pub fn list(&self, collection: &str) -> Vec<Value> {
+        let selector = Selector::all(collection);
+        lock(&self.shared.store).list(&selector, None).map(|(_, object)| object.clone()).collect()
     }
 
     /// Ends every watch; clients start new ones.

@@ -95,6 +95,10 @@ impl Watch {
             self.changed.mark_unchanged();
             let changes = {
                 let store = lock(&self.shared.store);
+                // After a restore, another history is there.
+                if self.dropped.has_changed().unwrap_or(true) {
+                    return Some(Err(io::Error::other("dropped")));
+                }
                 // A server ends a watch that has not kept up.
                 if self.version < store.compacted() {
                     return None;

@@ -166,7 +166,7 @@ impl Member {
     pub(super) fn etcdctl_flags(&self) -> Vec<String> {
         let endpoint = format!("--endpoints={}", self.endpoint());
         let user = self.user.iter().map(|user| format!("--user={user}"));
-        [endpoint, "--command-timeout=10s".to_owned()].into_iter().chain(user).collect()
+        [endpoint, "--command-timeout=60s".to_owned()].into_iter().chain(user).collect()
     }
 
     fn data(&self) -> PathBuf {
