@@ -61,9 +61,10 @@ advisories: target/tools/bin/cargo-deny ## Check dependencies against the RustSe
 	@tests/advisories "$(ADVISORIES)"
 
 bench: binaries ## Measure everything in docs/benchmarks.md, into target/bench
-	$(CARGO) build --locked --release --package tweed-bench
+	$(CARGO) build --locked --release --package tweed-bench --package tweed-proxy
 	target/release/tweed-bench --tweedd $(SHIPPED)/opt/bin/tweedd --tweedctl $(SHIPPED)/opt/bin/tweedctl \
-	    --flannel $(SHIPPED)/flannel
+	    --flannel $(SHIPPED)/flannel --tweed-proxy target/release/tweed-proxy \
+	    $(addprefix --kube-proxy=,$(wildcard target/judges/proxy/kube-proxy))
 
 # What others wrote judges in `make judges`, never in `make test`: it needs Go, and takes long.
 judges: judge-flannel judge-cni judge-etcd judge-kubernetes judge-proxy tryapi ## Let programs that others wrote judge, all of them

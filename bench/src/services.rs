@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 use tokio::runtime::Builder;
-use tweed_lab::{ApiServer, Lab, Namespace, Process, eventually};
+use tweed_lab::{ApiServer, Family, Lab, Namespace, Node, Process, eventually};
 use tweed_netlink::nftables::{self, changed_table};
 use tweed_netlink::{Monitor, Protocol, Socket};
 
@@ -203,10 +203,9 @@ struct Rival {
 
 fn rival(program: &Path, count: u32) -> Result<Figures> {
     let lab = Lab::bare()?;
-    let namespace = lab.namespace("rival")?;
-    namespace
-        .ip_batch("link add eth0 type dummy\nlink set eth0 up\naddr add 10.99.1.1/24 dev eth0\n")?;
-    let mut rival = Rival::start(program, &namespace)?;
+    let segment = lab.segment("10.99.1.0/24")?;
+    let node = lab.node("n1", &segment)?;
+    let mut rival = Rival::start(program, &node)?;
     let mut all: Vec<[Value; 2]> = (0..count).map(|number| objects(number, 0)).collect();
     let mut figures = Figures { load: rival.program(&all)?, ..Figures::default() };
     if figures.load.is_none() {
@@ -224,12 +223,13 @@ fn rival(program: &Path, count: u32) -> Result<Figures> {
 }
 
 impl Rival {
-    fn start(program: &Path, namespace: &Namespace) -> Result<Self> {
+    fn start(program: &Path, node: &Node) -> Result<Self> {
+        let address = node.address(Family::V4)?.to_string();
         let mut command = Command::new(program);
-        command.args(["-hostname-override", "n1", "-node-ip", "10.99.1.1"]);
-        command.args(["-nodeport-addresses", "10.99.1.1/32"]);
+        command.args(["-hostname-override", "n1", "-node-ip", &address]);
+        command.args(["-nodeport-addresses", &format!("{address}/32")]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut child = namespace.within(|| command.spawn())?.context("kube-proxy")?;
+        let mut child = node.namespace().within(|| command.spawn())?.context("kube-proxy")?;
         let answers = BufReader::new(child.stdout.take().context("no output")?);
         Ok(Self { child, answers })
     }

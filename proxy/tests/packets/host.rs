@@ -183,6 +183,12 @@ impl Host {
         self.node.within(start).unwrap()
     }
 
+    /// What `nft(8)` lists of a table of the node.
+    #[cfg(feature = "judge")]
+    pub(crate) fn table(&self, family: &str, name: &str) -> String {
+        self.node.run("nft", &["list", "table", family, name]).unwrap()
+    }
+
     /// Deletes all connections that the node tracks.
     #[cfg(feature = "judge")]
     pub(crate) fn forget_connections(&self) {

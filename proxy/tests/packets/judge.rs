@@ -1,7 +1,7 @@
 //! kube-proxy as judge, only by `make judge-proxy`: the packets of its present tests, and random ones
 //! that it gets in another network namespace, with the same random objects.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -83,7 +83,7 @@ fn packets_go_where_present_tests_of_kube_proxy_want_them() {
 
 #[test]
 fn packets_go_where_kube_proxy_sends_them_whatever_the_objects_are() {
-    let (mut sent, mut failed) = (0, Vec::new());
+    let (mut sent, mut compared, mut failed) = (0, 0, Vec::new());
     for first in (0..ROUNDS).step_by(ROUNDS_PER_HOST.try_into().unwrap()) {
         let addresses = if (first / ROUNDS_PER_HOST).is_multiple_of(2) { V4 } else { V6 };
         let (ours, theirs) = (addresses.host(), addresses.host());
@@ -96,6 +96,14 @@ fn packets_go_where_kube_proxy_sends_them_whatever_the_objects_are() {
             theirs.forget_connections();
             addresses.apply(&ours, &objects);
             rival.program(&objects);
+            let (our, their) = (addresses.ours_of_sctp(&ours), addresses.theirs_of_sctp(&theirs));
+            compared += our.len();
+            if our != their {
+                failed.push(format!(
+                    "round {round}: SCTP: {our:?}, not {their:?}: {}",
+                    json!(objects)
+                ));
+            }
             for _ in 0..PACKETS {
                 let packet = addresses.packet(&mut rng, &objects);
                 let (our, their) = (fates(&ours, packet), fates(&theirs, packet));
@@ -109,6 +117,8 @@ fn packets_go_where_kube_proxy_sends_them_whatever_the_objects_are() {
             }
         }
     }
+    println!("{sent} packets, {compared} addresses of SCTP");
+    assert!(sent > 0 && compared > 0, "{sent} and {compared}");
     assert!(failed.is_empty(), "{} of {sent}:\n{}", failed.len(), failed.join("\n"));
 }
 
@@ -201,7 +211,7 @@ impl Addresses {
             "clusterIP": format!("{}{number}", self.cluster_ip),
             "clusterIPs": [format!("{}{number}", self.cluster_ip)],
             "externalIPs": external,
-            "ports": [port("web", "TCP", 80), port("dns", "UDP", 53)],
+            "ports": [port("web", "TCP", 80), port("dns", "UDP", 53), port("sctp", "SCTP", 9)],
             "internalTrafficPolicy": policy(some(0.3)),
         });
         if is_outside {
@@ -244,6 +254,7 @@ impl Addresses {
                 "ports": [
                     { "name": "web", "protocol": "TCP", "port": 8080 },
                     { "name": "dns", "protocol": "UDP", "port": 5353 },
+                    { "name": "sctp", "protocol": "SCTP", "port": 99 },
                 ],
                 "endpoints": [{
                     "addresses": [format!("{prefix}{}", number * 10 + index)],
@@ -253,6 +264,49 @@ impl Addresses {
             })
         };
         (1..=endpoints).map(slice).collect()
+    }
+
+    /// The fates of all addresses of SCTP by the table of tweed-proxy.
+    fn ours_of_sctp(&self, host: &Host) -> Fates {
+        let table = host.table(self.keyword(), "tweed-proxy");
+        let mut fates = Fates::new();
+        for (set, fate) in [("refused", "REJECT"), ("unanswered", "DROP")] {
+            for (frontend, _) in elements(&table, set) {
+                fates.entry(frontend).or_default().insert(fate.to_owned());
+            }
+        }
+        for map in ["endpoints", "local-endpoints"] {
+            for (slot, endpoint) in elements(&table, map) {
+                let (frontend, _) = slot.rsplit_once(" . ").unwrap();
+                fates.entry(frontend.to_owned()).or_default().insert(endpoint);
+            }
+        }
+        fates
+    }
+
+    /// And by the table of kube-proxy.
+    fn theirs_of_sctp(&self, host: &Host) -> Fates {
+        let table = host.table(self.keyword(), "kube-proxy");
+        let mut fates = Fates::new();
+        let maps = ["service-ips", "no-endpoint-services"];
+        let of_services = maps.into_iter().flat_map(|map| elements(&table, map));
+        let maps = ["service-nodeports", "no-endpoint-nodeports"];
+        let of_node = maps.into_iter().flat_map(|map| elements(&table, map));
+        let of_node = of_node.map(|(port, verdict)| (format!("{} . {port}", self.node), verdict));
+        for (frontend, verdict) in of_services.chain(of_node) {
+            let found = match verdict.as_str() {
+                "drop" => BTreeSet::from(["DROP".to_owned()]),
+                "goto reject-chain" => BTreeSet::from(["REJECT".to_owned()]),
+                _ => endpoints(&table, verdict.strip_prefix("goto ").unwrap()),
+            };
+            fates.entry(frontend).or_default().extend(found);
+        }
+        fates.retain(|_, fates| !fates.is_empty());
+        fates
+    }
+
+    fn keyword(&self) -> &'static str {
+        if self.family == "IPv4" { "ip" } else { "ip6" }
     }
 
     /// To a service, from anywhere.
@@ -285,6 +339,46 @@ impl Addresses {
             to: SocketAddr::new(ip(&address.unwrap()), port),
         }
     }
+}
+
+/// Endpoints, `REJECT` or `DROP`, by address, protocol and port. By the rules, because this kernel
+/// sends no packets of SCTP.
+type Fates = BTreeMap<String, BTreeSet<String>>;
+
+/// The elements of a set or map that are about SCTP, with their values.
+fn elements(table: &str, name: &str) -> Vec<(String, String)> {
+    let words = block(table, &[&format!("set {name} {{"), &format!("map {name} {{")]);
+    let Some((_, all)) = words.split_once("elements = {") else { return Vec::new() };
+    let (all, _) = all.split_once('}').unwrap();
+    let of_sctp = all.split(',').map(str::trim).filter(|element| element.contains("sctp . "));
+    let parse = |element: &str| {
+        let (key, value) = element.rsplit_once(" : ").unwrap_or((element, ""));
+        let (key, _) = key.split_once(" comment ").unwrap_or((key, ""));
+        (key.to_owned(), value.to_owned())
+    };
+    of_sctp.map(parse).collect()
+}
+
+/// The endpoints that a chain of kube-proxy, or one that it leads to, translates SCTP to.
+fn endpoints(table: &str, chain: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for line in block(table, &[&format!("chain {chain} {{")]).lines() {
+        if let Some((_, next)) = line.split_once("goto ") {
+            found.extend(endpoints(table, next.split(' ').next().unwrap()));
+        }
+        if let Some((_, map)) = line.split_once(" map {") {
+            let slots = map.trim_end_matches([' ', '}']).split(',');
+            found.extend(slots.map(|slot| slot.rsplit_once(" : ").unwrap().1.trim().to_owned()));
+        }
+    }
+    found
+}
+
+/// What stands between the first of these heads and its end.
+fn block<'a>(table: &'a str, heads: &[&str]) -> &'a str {
+    let begin = heads.iter().find_map(|head| table.find(&format!("\t{head}")));
+    let rest = begin.map(|begin| &table[begin..]).unwrap_or_default();
+    rest.split("\n\t}").next().unwrap_or_default()
 }
 
 /// Whether they differ for a reason that `docs/judges.md` has: kube-proxy refuses a connection of the

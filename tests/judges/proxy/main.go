@@ -37,9 +37,14 @@ func main() {
 	serviceCIDRs := flag.String("service-cidr", "", "ranges of cluster IPs, separated by commas")
 	nodePorts := flag.String("nodeport-addresses", "primary", "networks of addresses with node ports")
 	masqueradeAll := flag.Bool("masquerade-all", false, "masquerade all connections to cluster IPs")
-	flag.Parse()
 	// It would write about each service without a health check node port.
-	klog.LogToStderr(false)
+	klog.InitFlags(nil)
+	for name, value := range map[string]string{"logtostderr": "false", "stderrthreshold": "FATAL"} {
+		if err := flag.Set(name, value); err != nil {
+			fail(err)
+		}
+	}
+	flag.Parse()
 	klog.SetOutput(io.Discard)
 	local := proxyutil.NewNoOpLocalDetector()
 	if *clusterCIDR != "" {
