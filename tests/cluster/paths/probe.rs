@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -483,12 +483,17 @@ fn hundreds_of_peers_cost_twenty_probes_a_second() {
         Ok(())
     });
     println!("all are known after {:.1?}", took.unwrap());
-    let asked = || probes().unwrap()["asked"].as_u64().unwrap();
+    let asked = || Ok::<_, anyhow::Error>(probes()?["asked"].as_u64().unwrap());
     let cpu = || cpu(daemon.process().pid()).unwrap();
-    let (before, busy) = (asked(), cpu());
-    let window = Duration::from_secs(10);
-    std::thread::sleep(window);
-    let (number, busy) = (asked() - before, cpu().saturating_sub(busy));
-    println!("{number} questions and {busy:.1?} of CPU in {window:?}");
-    assert!(number > 50 && number < 600, "{number}");
+    // On a busy machine, some answers are late, and their peers are asked again soon: ten attempts.
+    eventually(Duration::from_secs(5), || {
+        let (before, busy, begun) = (asked()?, cpu(), Instant::now());
+        std::thread::sleep(Duration::from_secs(10));
+        let (number, busy, took) = (asked()? - before, cpu().saturating_sub(busy), begun.elapsed());
+        println!("{number} questions and {busy:.1?} of CPU in {took:.1?}");
+        let seconds = took.as_secs();
+        ensure!((5 * seconds..60 * seconds).contains(&number), "{number} in {took:?}");
+        Ok(())
+    })
+    .unwrap();
 }
