@@ -1,7 +1,6 @@
 //! The cost of services: all of them from nothing, a change of one endpoint, a restart without a change.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
@@ -156,13 +155,7 @@ fn wait_until_ready(process: &Process) -> Result<()> {
 
 /// The time that writing has taken until now, by the metrics of the proxy.
 fn writing(namespace: &Namespace) -> Result<Duration> {
-    let page = namespace.within(|| -> Result<String> {
-        let mut stream = TcpStream::connect(METRICS)?;
-        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        Ok(answer)
-    })??;
+    let page = namespace.get(METRICS.parse()?, "/metrics")?.body;
     let name = "kubeproxy_sync_proxy_rules_duration_seconds_sum ";
     let seconds =
         page.lines().find_map(|line| line.strip_prefix(name)).context("no such metric")?;

@@ -2,15 +2,13 @@
 //! others damage.
 
 use std::fs::{self, File};
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use serde_json::{Value, json};
 use tweed_lab::{ApiServer, Lists, eventually};
 
@@ -105,16 +103,8 @@ impl Cluster {
 
     /// Status code and body.
     fn get(&self, path: &str) -> anyhow::Result<(u16, String)> {
-        let ask = || {
-            let mut stream = TcpStream::connect(HEALTH)?;
-            stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes())?;
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer)?;
-            let (head, body) = answer.split_once("\r\n\r\n").context("no body")?;
-            let code = head.split(' ').nth(1).context("no code")?.parse()?;
-            Ok((code, body.to_owned()))
-        };
-        self.host.0.within(ask)?
+        let answer = self.host.0.get(HEALTH.parse()?, path)?;
+        Ok((answer.status, answer.body))
     }
 
     /// Waits until the tables have all of these texts.
