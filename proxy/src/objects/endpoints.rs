@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tweed_netlink::Family;
 
 use super::object::{EndpointConditions, EndpointSliceObject, Metadata};
-use super::service::{Service, ServiceName, ServicePort};
+use super::service::{ServiceName, ServicePort};
 use crate::state::{Endpoint, Transport};
 
 /// Namespace and name of an `EndpointSlice`.
@@ -46,8 +46,6 @@ pub struct Chosen {
     pub local: BTreeSet<Endpoint>,
     /// Those of both that are on this node.
     pub here: BTreeSet<Endpoint>,
-    /// Whether there is one on any node.
-    pub has_any: bool,
 }
 
 const SERVICE: &str = "kubernetes.io/service-name";
@@ -88,11 +86,10 @@ impl Slice {
     }
 }
 
-/// Those of `slices` that serve `port` of `service` in this family: the ready ones, or, if there are
+/// Those of `slices` that serve `port` in this family: the ready ones, or, if there are
 /// none, those that end and still answer.
 pub fn choose<'a>(
     slices: impl Iterator<Item = &'a Slice>,
-    service: &Service,
     port: &ServicePort,
     family: Family,
 ) -> Chosen {
@@ -101,13 +98,7 @@ pub fn choose<'a>(
     let local = best(&found, |is_local| is_local);
     let here = all.iter().chain(&local);
     let here = here.filter(|one| found.get(one).is_some_and(|(_, is_local)| *is_local));
-    let is_ready = |(conditions, _): &(Conditions, bool)| *conditions == Conditions::Ready;
-    let has_any = if service.uses_all() {
-        !all.is_empty() || !local.is_empty()
-    } else {
-        !local.is_empty() || found.values().any(is_ready)
-    };
-    Chosen { here: here.copied().collect(), all, local, has_any }
+    Chosen { here: here.copied().collect(), all, local }
 }
 
 /// With their conditions, and whether they are on this node.

@@ -134,14 +134,6 @@ impl Service {
         if reach == Reach::ClusterIp { self.is_local_inside } else { self.is_local_outside }
     }
 
-    /// Whether some connections may go to endpoints on any node: those from pods and from this host do,
-    /// whichever policy there is for others.
-    pub fn uses_all(&self) -> bool {
-        let mut reaches = self.addresses.iter().map(|(reach, _)| *reach);
-        let has_ports = self.ports.iter().any(|port| port.node_port.is_some());
-        !self.is_local_inside || has_ports || reaches.any(|reach| reach != Reach::ClusterIp)
-    }
-
     /// The networks from which clients reach `frontend`, if not all do. `node`: the address of this
     /// node.
     pub fn clients(

@@ -216,7 +216,7 @@ impl Cluster {
         let slices = self.slices.get(service).into_iter().flat_map(BTreeMap::values);
         let service = self.services.get(service)?;
         let (port, family) = (service.ports.get(*port)?, Family::of(frontend.address));
-        let chosen = endpoints::choose(slices, service, port, family);
+        let chosen = endpoints::choose(slices, port, family);
         let have = self.desired.frontends.get(&frontend);
         let mut entry = program(have, &chosen, *reach, service.is_local(*reach));
         let mut own = self.addresses.primary.iter().filter(|one| Family::of(**one) == family);
@@ -277,13 +277,14 @@ fn program(have: Option<&Entry>, chosen: &Chosen, reach: Reach, is_local: bool) 
     };
     let is_local_only = is_local && !is_inside;
     let is_served = !all.is_empty() || !local.is_empty();
-    let has_none = if is_local_only { local.is_empty() } else { all.is_empty() };
+    let is_unanswered = if is_local_only { local.is_empty() } else { all.is_empty() };
+    let is_refused = chosen.all.is_empty();
     let flags = [
         (Flag::Served, is_served),
         (Flag::External, is_served && !is_inside && !is_local),
         (Flag::LocalOnly, is_served && is_local_only),
-        (Flag::Refused, !chosen.has_any),
-        (Flag::Unanswered, chosen.has_any && has_none),
+        (Flag::Refused, is_refused),
+        (Flag::Unanswered, is_unanswered && !is_refused),
     ];
     let slots = |list| have.map(|entry| entry.list(list).slots.as_slice()).unwrap_or_default();
     Entry {
@@ -312,19 +313,58 @@ fn arrange(have: &[Option<Endpoint>], chosen: &BTreeSet<Endpoint>) -> Vec<Endpoi
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::state::Transport;
 
-    fn service(cluster_ip: &str, external_ip: &str) -> Service {
+    fn service(cluster_ip: &str, external_ips: &[&str]) -> Service {
         let object = json!({
             "metadata": {"namespace": "default", "name": "any"},
             "spec": {
-                "clusterIP": cluster_ip, "externalIPs": [external_ip], "ports": [{"port": 80}]
+                "clusterIP": cluster_ip, "externalIPs": external_ips, "ports": [{"port": 80}],
+                "internalTrafficPolicy": "Local",
             },
         });
         Service::of(&serde_json::from_value(object).unwrap()).unwrap()
+    }
+
+    /// The flags of a cluster IP of the policy `Local` with one endpoint.
+    fn flags(node: &str, conditions: &Value) -> BTreeSet<Flag> {
+        let slice = json!({
+            "metadata": {
+                "namespace": "default", "name": "any-1",
+                "labels": {"kubernetes.io/service-name": "any"},
+            },
+            "addressType": "IPv4",
+            "ports": [{"port": 8080}],
+            "endpoints": [
+                {"addresses": ["10.1.0.1"], "nodeName": node, "conditions": conditions},
+            ],
+        });
+        let slice = serde_json::from_value(slice).unwrap();
+        let mut cluster = Cluster::new(NodeAddresses::default());
+        let name = ServiceName::of("default", "any");
+        cluster.set_service(&name, Some(service("10.96.0.1", &[])));
+        cluster.set_slice(&SliceName::of(&slice), Slice::of(&slice, "here"));
+        cluster.revise();
+        let address = "10.96.0.1".parse().unwrap();
+        let frontend = Frontend { address, transport: Transport::Tcp, port: 80 };
+        cluster.desired().frontends[&frontend].flags.clone()
+    }
+
+    #[test]
+    fn a_cluster_ip_without_local_endpoints_is_unanswered_as_long_as_another_node_has_one() {
+        let ready = json!({"ready": true});
+        let ending = json!({"ready": false, "serving": true, "terminating": true});
+        let unable = json!({"ready": false, "serving": false});
+        for able in [&ready, &ending] {
+            assert_eq!(flags("here", able), BTreeSet::from([Flag::Served]), "{able}");
+            assert_eq!(flags("there", able), BTreeSet::from([Flag::Unanswered]), "{able}");
+        }
+        for node in ["here", "there"] {
+            assert_eq!(flags(node, &unable), BTreeSet::from([Flag::Refused]), "{node}");
+        }
     }
 
     #[test]
@@ -332,9 +372,9 @@ mod tests {
         let mut cluster = Cluster::new(NodeAddresses::default());
         let [first, second, third] =
             ["first", "second", "third"].map(|name| ServiceName::of("default", name));
-        cluster.set_service(&third, Some(service("10.96.0.3", "10.96.0.1")));
-        cluster.set_service(&second, Some(service("10.96.0.2", "192.0.2.1")));
-        cluster.set_service(&first, Some(service("10.96.0.1", "192.0.2.1")));
+        cluster.set_service(&third, Some(service("10.96.0.3", &["10.96.0.1"])));
+        cluster.set_service(&second, Some(service("10.96.0.2", &["192.0.2.1"])));
+        cluster.set_service(&first, Some(service("10.96.0.1", &["192.0.2.1"])));
         cluster.revise();
         assert_eq!(
             cluster.warnings(),
