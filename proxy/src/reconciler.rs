@@ -12,9 +12,12 @@ use tweed_netlink::Family;
 use crate::kernel::{Error, Kernel, Lacking, Refused};
 use crate::plan::cluster::Cluster;
 use crate::plan::conntrack::{self, Stale};
-use crate::plan::diff::{Change, Changed, Changes, PASSED, Pending};
+use crate::plan::diff::{self, Change, Changes, PASSED, Pending};
 use crate::plan::ruleset::Count;
 use crate::state::{Element, Frontend, List, State};
+
+/// How many parts of the state are looked at together: one of most services has two.
+const AT_ONCE: usize = 2000;
 
 /// The only one that changes the tables.
 pub struct Reconciler {
@@ -47,8 +50,8 @@ pub struct Left {
 impl Reconciler {
     /// `actual`: what the sets hold, which `cluster` has adopted.
     pub fn new(kernel: Kernel, cluster: Cluster, actual: State) -> Self {
-        let mut pending = Pending::default();
-        pending.add(Changed::between(cluster.desired(), &actual));
+        let mut pending = Pending::new(AT_ONCE);
+        pending.add(diff::parts(cluster.desired(), &actual));
         let (actual, counts, start) = (Some(actual), BTreeSet::new(), Instant::now());
         let stale = BTreeMap::new();
         Self { kernel, cluster, actual, pending, has_chains: false, counts, stale, start }
@@ -88,25 +91,28 @@ impl Reconciler {
         self.has_chains = true;
         self.kernel.remove_foreign(&mut refused)?;
         let now = self.start.elapsed();
-        let desired = self.cluster.desired();
-        let changes = self.pending.changes(desired, &actual, now);
-        let stale = stale(&changes, desired, &actual);
-        self.stale.extend(stale.into_iter().map(|one| (one, now + PASSED)));
-        self.put_chains(&changes, &mut refused)?;
-        self.kernel.apply(&changes.first, &mut actual, &mut refused)?;
-        self.kernel.apply(&changes.then, &mut actual, &mut refused)?;
-        self.kernel.apply(&changes.after, &mut actual, &mut refused)?;
+        let (mut count, mut last) = (0, Vec::new());
+        while let Some(changes) = self.pending.next(self.cluster.desired(), &actual, now) {
+            count += changes.all().count();
+            let stale = stale(&changes, self.cluster.desired(), &actual);
+            self.stale.extend(stale.into_iter().map(|one| (one, now + PASSED)));
+            self.put_chains(&changes, &mut refused)?;
+            self.kernel.apply(&changes.first, &mut actual, &mut refused)?;
+            self.kernel.apply(&changes.then, &mut actual, &mut refused)?;
+            self.kernel.apply(&changes.after, &mut actual, &mut refused)?;
+            last.extend(changes.last);
+        }
         // Also on a kernel that lists no connections, all else goes on.
         match self.kernel.forget(&self.stale.keys().copied().collect()) {
             Ok(()) => self.stale.retain(|_, until| *until > now),
             Err(error) => drop(refused.first.get_or_insert(error)),
         }
-        self.kernel.apply(&changes.last, &mut actual, &mut refused)?;
+        self.kernel.apply(&last, &mut actual, &mut refused)?;
         self.pending.leave(refused.parts());
         self.actual = Some(actual);
         let due = self.pending.due().into_iter().chain(self.stale.values().copied()).min();
         let due = due.map(|due| self.start + due);
-        Ok(Left { due, refused: refused.first, changes: changes.all().count() })
+        Ok(Left { due, refused: refused.first, changes: count })
     }
 
     fn read(&mut self) -> Result<State, Error> {
@@ -116,7 +122,7 @@ impl Reconciler {
         // Another order of the same endpoints is no difference.
         self.cluster.resume(&actual);
         self.pending.add(self.cluster.revise());
-        self.pending.add(Changed::between(self.cluster.desired(), &actual));
+        self.pending.add(diff::parts(self.cluster.desired(), &actual));
         Ok(actual)
     }
 

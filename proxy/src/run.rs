@@ -47,8 +47,8 @@ const BETWEEN_REPAIRS: Duration = Duration::from_secs(1);
 /// The time between two reports of services that are not programmed as their objects ask for it.
 const BETWEEN_WARNINGS: Duration = Duration::from_secs(10);
 
-/// The number of changes that are programmed together, if as many are waiting.
-const AT_ONCE: usize = 1000;
+/// The most events of the API server that are taken together, if as many are waiting.
+const MOST_EVENTS: usize = 1000;
 
 /// Ends when the process is asked to. What is programmed stays.
 pub(crate) fn run(options: &Run) -> anyhow::Result<()> {
@@ -317,7 +317,7 @@ impl<'a> Inputs<'a> {
 
     /// Those that need no waiting: they are programmed together.
     fn take_waiting(&mut self, cluster: &mut Cluster) -> anyhow::Result<()> {
-        for _ in 0..AT_ONCE {
+        for _ in 0..MOST_EVENTS {
             let Some(input) = self.next().now_or_never() else { break };
             self.take(input?, cluster);
         }

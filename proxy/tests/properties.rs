@@ -16,7 +16,7 @@ use tweed_proxy::objects::endpoints::{Slice, SliceName};
 use tweed_proxy::objects::object::{EndpointSliceObject, Object};
 use tweed_proxy::objects::service::{Service, ServiceName};
 use tweed_proxy::plan::cluster::{Cluster, NodeAddresses};
-use tweed_proxy::plan::diff::{Change, Changes, Pending, diff};
+use tweed_proxy::plan::diff::{self, Change, Changes, Pending, diff};
 use tweed_proxy::state::{Element, Entry, Flag, Frontend, List, State};
 
 const NODE: &str = "here";
@@ -271,14 +271,9 @@ proptest! {
         for edit in &edits {
             perform(&mut cluster, edit);
             let before = cluster.desired().clone();
-            let changed = cluster.revise();
+            let parts = cluster.revise();
             let desired = cluster.desired();
-            let mut changes = Changes::default();
-            for frontend in changed.frontends {
-                let of = |state: &State| state.frontends.get(&frontend).cloned();
-                changes.add_frontend(frontend, of(desired).as_ref(), of(&before).as_ref());
-            }
-            changes.add_shared(changed.shared, desired, &before);
+            let changes = diff::changes(parts, desired, &before);
             prop_assert_eq!(&changes, &diff(desired, &before));
             kernel.apply(&changes);
             prop_assert_eq!(desired, &kernel.state());
@@ -322,7 +317,7 @@ proptest! {
     #[test]
     fn removals_wait_for_packets_on_their_way(edits in vec((edit(), 0..200_u64), 1..40)) {
         let (mut cluster, mut kernel) = (self::cluster(), Kernel::default());
-        let (mut pending, mut actual) = (Pending::default(), State::default());
+        let (mut pending, mut actual) = (Pending::new(3), State::default());
         let mut now = Duration::ZERO;
         // When a slot was looked up for the last time, as far as the sets show it.
         let mut looked_up: BTreeMap<Element, Duration> = BTreeMap::new();
@@ -331,14 +326,16 @@ proptest! {
             looked_up.extend(used(&actual).into_iter().map(|element| (element, now)));
             let before = mem::replace(&mut wanted, cluster.desired().shared.clone());
             looked_up.extend(before.into_iter().map(|element| (element, now)));
-            let changes = pending.changes(cluster.desired(), &actual, now);
-            for change in &changes.last {
-                let since = looked_up.get(change.element()).copied().unwrap_or_default();
-                assert!(now >= since + Duration::from_millis(100), "{change} at {now:?}, {since:?}");
+            while let Some(changes) = pending.next(cluster.desired(), &actual, now) {
+                for change in &changes.last {
+                    let since = looked_up.get(change.element()).copied().unwrap_or_default();
+                    let is_late = now >= since + Duration::from_millis(100);
+                    assert!(is_late, "{change} at {now:?}, {since:?}");
+                }
+                kernel.apply(&changes);
+                changes.all().for_each(|change| change.apply(&mut actual));
+                assert_eq!(actual, kernel.state());
             }
-            kernel.apply(&changes);
-            changes.all().for_each(|change| change.apply(&mut actual));
-            assert_eq!(actual, kernel.state());
         };
         for (edit, pause) in &edits {
             perform(&mut cluster, edit);

@@ -10,15 +10,15 @@ use super::object::{EndpointConditions, EndpointSliceObject, Metadata};
 use super::service::{ServiceName, ServicePort};
 use crate::state::{Endpoint, Transport};
 
-/// Namespace and name of an `EndpointSlice`.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// Namespace and name of an `EndpointSlice`; none is before the default one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SliceName(Arc<str>);
 
 /// A part of the endpoints of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slice {
-    ports: Vec<(String, Transport, u16)>,
-    endpoints: Vec<Candidate>,
+    ports: Box<[(String, Transport, u16)]>,
+    endpoints: Box<[Candidate]>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -101,6 +101,9 @@ impl Service {
             let what = "sessionAffinity: ClientIP is not supported";
             service.warnings.push(format!("{what}: each connection goes to a random endpoint"));
         }
+        // There are tens of thousands of services.
+        service.ports.shrink_to_fit();
+        service.addresses.shrink_to_fit();
         Some(service)
     }
 

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use tweed_netlink::{Family, excerpt};
 
-use super::diff::Changed;
+use super::diff::Part;
 use crate::objects::endpoints::{self, Chosen, Slice, SliceName};
 use crate::objects::service::{Reach, Service, ServiceName};
 use crate::state::{Element, Endpoint, Entry, Flag, Frontend, List, Slots, State};
@@ -17,14 +17,13 @@ use crate::state::{Element, Endpoint, Entry, Flag, Frontend, List, Slots, State}
 pub struct Cluster {
     addresses: NodeAddresses,
     services: HashMap<ServiceName, Service>,
-    /// By service, and by their own names.
-    slices: HashMap<ServiceName, BTreeMap<SliceName, Slice>>,
+    slices: BTreeMap<(ServiceName, SliceName), Slice>,
     /// The service of each slice.
     services_of: HashMap<SliceName, ServiceName>,
-    /// Which services have a frontend; the first of them gets it.
-    claims: HashMap<Frontend, BTreeSet<Claim>>,
+    /// Which services have a frontend, in their order; the first of them gets it.
+    claims: HashMap<Frontend, Vec<Claim>>,
     /// The elements that a frontend needs and that belong to several.
-    needs: HashMap<Frontend, Vec<Element>>,
+    needs: HashMap<Frontend, Box<[Element]>>,
     /// How many frontends need an element.
     uses: HashMap<Element, usize>,
     desired: State,
@@ -80,12 +79,12 @@ impl Cluster {
         if self.services.get(name) == service.as_ref() {
             return;
         }
-        self.claim(name, |claims, claim| claims.remove(&claim));
+        self.withdraw(name);
         match service {
             Some(service) => self.services.insert(name.clone(), service),
             None => self.services.remove(name),
         };
-        self.claim(name, BTreeSet::insert);
+        self.claim(name);
     }
 
     /// None if there is no such slice any more, or if it belongs to no service.
@@ -103,18 +102,16 @@ impl Cluster {
     }
 
     fn put_slice(&mut self, service: &ServiceName, name: &SliceName, slice: Option<Slice>) {
-        let slices = self.slices.entry(service.clone()).or_default();
-        if slices.get(name) == slice.as_ref() {
+        let key = (service.clone(), name.clone());
+        if self.slices.get(&key) == slice.as_ref() {
             return;
         }
         match slice {
-            Some(slice) => slices.insert(name.clone(), slice),
-            None => slices.remove(name),
+            Some(slice) => self.slices.insert(key, slice),
+            None => self.slices.remove(&key),
         };
-        if slices.is_empty() {
-            self.slices.remove(service);
-        }
-        self.claim(service, |_, _| false);
+        let frontends: Vec<_> = self.claims_of(service).map(|(frontend, _)| frontend).collect();
+        self.changed.extend(frontends);
     }
 
     /// These services, and no others.
@@ -145,11 +142,11 @@ impl Cluster {
         }
         let names: Vec<ServiceName> = self.services.keys().cloned().collect();
         for name in &names {
-            self.claim(name, |claims, claim| claims.remove(&claim));
+            self.withdraw(name);
         }
         self.addresses = addresses;
         for name in &names {
-            self.claim(name, BTreeSet::insert);
+            self.claim(name);
         }
     }
 
@@ -180,19 +177,19 @@ impl Cluster {
         warnings.iter().map(|warning| excerpt::sentence(warning)).chain(rest).collect()
     }
 
-    /// Plans what changed since the last time.
-    pub fn revise(&mut self) -> Changed {
-        let mut changed = Changed::default();
+    /// Plans what changed since the last time. Returns the parts that may differ from before.
+    pub fn revise(&mut self) -> BTreeSet<Part> {
+        let mut changed = BTreeSet::new();
         for frontend in mem::take(&mut self.changed) {
             let (entry, needs) = self.plan(frontend).unzip();
             if self.desired.frontends.get(&frontend) != entry.as_ref() {
-                changed.frontends.insert(frontend);
+                changed.insert(Part::Frontend(frontend));
             }
             match entry {
                 Some(entry) => self.desired.frontends.insert(frontend, entry),
                 None => self.desired.frontends.remove(&frontend),
             };
-            let needs: Vec<Element> = needs.unwrap_or_default();
+            let needs: Box<[Element]> = needs.unwrap_or_default();
             // What both have is not removed in between.
             for element in &needs {
                 self.add_use(*element, &mut changed);
@@ -211,10 +208,11 @@ impl Cluster {
 
     /// What is programmed for a frontend, and what it needs of the elements that belong to several;
     /// none if no service has it.
-    fn plan(&self, frontend: Frontend) -> Option<(Entry, Vec<Element>)> {
-        let Claim { reach, service, port } = self.claims.get(&frontend)?.first()?;
-        let slices = self.slices.get(service).into_iter().flat_map(BTreeMap::values);
-        let service = self.services.get(service)?;
+    fn plan(&self, frontend: Frontend) -> Option<(Entry, Box<[Element]>)> {
+        let Claim { reach, service: name, port } = self.claims.get(&frontend)?.first()?;
+        let slices = self.slices.range((name.clone(), SliceName::default())..);
+        let slices = slices.take_while(|((of, _), _)| of == name).map(|(_, slice)| slice);
+        let service = self.services.get(name)?;
         let (port, family) = (service.ports.get(*port)?, Family::of(frontend.address));
         let chosen = endpoints::choose(slices, port, family);
         let have = self.desired.frontends.get(&frontend);
@@ -233,36 +231,55 @@ impl Cluster {
         Some((entry, cluster_ip.into_iter().chain(hairpins).collect()))
     }
 
-    fn add_use(&mut self, element: Element, changed: &mut Changed) {
+    fn add_use(&mut self, element: Element, changed: &mut BTreeSet<Part>) {
         let uses = self.uses.entry(element).or_default();
         *uses += 1;
         if *uses == 1 {
             self.desired.shared.insert(element);
-            changed.shared.insert(element);
+            changed.insert(Part::Shared(element));
         }
     }
 
-    fn remove_use(&mut self, element: Element, changed: &mut Changed) {
+    fn remove_use(&mut self, element: Element, changed: &mut BTreeSet<Part>) {
         let Some(uses) = self.uses.get_mut(&element) else { return };
         *uses -= 1;
         if *uses == 0 {
             self.uses.remove(&element);
             self.desired.shared.remove(&element);
-            changed.shared.insert(element);
+            changed.insert(Part::Shared(element));
         }
     }
 
-    /// Calls `change` with the claims of each frontend of a service, and notes that it changed.
-    fn claim(&mut self, name: &ServiceName, change: impl Fn(&mut BTreeSet<Claim>, Claim) -> bool) {
-        let Some(service) = self.services.get(name) else { return };
-        for (frontend, reach, port) in service.frontends(&self.addresses.for_node_ports) {
+    /// Adds the claims of a service.
+    fn claim(&mut self, name: &ServiceName) {
+        for (frontend, claim) in self.claims_of(name).collect::<Vec<_>>() {
             let claims = self.claims.entry(frontend).or_default();
-            change(claims, Claim { reach, service: name.clone(), port });
+            if let Err(index) = claims.binary_search(&claim) {
+                // Most frontends have one claim, and there are tens of thousands.
+                claims.reserve_exact(1);
+                claims.insert(index, claim);
+            }
+            self.changed.insert(frontend);
+        }
+    }
+
+    /// Removes the claims of a service.
+    fn withdraw(&mut self, name: &ServiceName) {
+        for (frontend, claim) in self.claims_of(name).collect::<Vec<_>>() {
+            let claims = self.claims.entry(frontend).or_default();
+            claims.retain(|known| *known != claim);
             if claims.is_empty() {
                 self.claims.remove(&frontend);
             }
             self.changed.insert(frontend);
         }
+    }
+
+    fn claims_of(&self, name: &ServiceName) -> impl Iterator<Item = (Frontend, Claim)> {
+        let node = &self.addresses.for_node_ports;
+        let frontends = self.services.get(name).into_iter().flat_map(|it| it.frontends(node));
+        frontends
+            .map(|(frontend, reach, port)| (frontend, Claim { reach, service: name.clone(), port }))
     }
 }
 

@@ -1,8 +1,8 @@
 //! The changes that lead from what the sets hold to what they are to hold, in their order.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::mem;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -13,13 +13,6 @@ use crate::state::{Element, Entry, Flag, Frontend, List, State};
 pub enum Change {
     Remove(Element),
     Put(Element),
-}
-
-/// The parts of a [`State`] that may have changed.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Changed {
-    pub frontends: BTreeSet<Frontend>,
-    pub shared: BTreeSet<Element>,
 }
 
 /// Changes, each of these four after the one before it. A packet may be looked up in several sets
@@ -38,19 +31,21 @@ pub struct Changes {
 }
 
 /// What is to be looked at, and when. Times are those since any fixed time.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Pending {
-    changed: Changed,
+    at_once: usize,
+    changed: BTreeSet<Part>,
     /// What is not looked up any more, and from when on it may be removed.
     unused: BTreeMap<Part, Duration>,
 }
 
-/// What changes together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// A part of a [`State`] that changes together. They are ordered by address, each cluster IP in front of
+/// its frontends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    Frontend(Frontend),
     /// It belongs to several frontends.
     Shared(Element),
+    Frontend(Frontend),
 }
 
 /// After this time, packets that were on their way have passed.
@@ -58,58 +53,63 @@ pub const PASSED: Duration = Duration::from_millis(100);
 
 /// Between all of both.
 pub fn diff(desired: &State, actual: &State) -> Changes {
-    let Changed { frontends, shared } = Changed::between(desired, actual);
+    changes(parts(desired, actual), desired, actual)
+}
+
+/// Between these parts of both.
+pub fn changes(parts: impl IntoIterator<Item = Part>, desired: &State, actual: &State) -> Changes {
     let mut changes = Changes::default();
-    for frontend in frontends {
-        let (want, have) = (desired.frontends.get(&frontend), actual.frontends.get(&frontend));
-        changes.add_frontend(frontend, want, have);
-    }
-    changes.add_shared(shared, desired, actual);
+    parts.into_iter().for_each(|part| changes.add_part(part, desired, actual));
     changes
 }
 
-impl Changed {
-    /// All parts that one of both has, if they may differ.
-    pub fn between(desired: &State, actual: &State) -> Self {
-        let frontends = desired.frontends.keys().chain(actual.frontends.keys());
-        let shared = desired.shared.symmetric_difference(&actual.shared);
-        Self { frontends: frontends.copied().collect(), shared: shared.copied().collect() }
-    }
-
-    pub fn add(&mut self, other: Self) {
-        self.frontends.extend(other.frontends);
-        self.shared.extend(other.shared);
-    }
+/// Those that one of both has, if they may differ.
+pub fn parts(desired: &State, actual: &State) -> BTreeSet<Part> {
+    let frontends = desired.frontends.keys().chain(actual.frontends.keys());
+    let shared = desired.shared.symmetric_difference(&actual.shared);
+    let frontends = frontends.copied().map(Part::Frontend);
+    frontends.chain(shared.copied().map(Part::Shared)).collect()
 }
 
 impl Pending {
-    pub fn add(&mut self, changed: Changed) {
-        self.changed.add(changed);
+    /// `at_once`: the number of parts that [`Self::next`] looks at. All at once, of 30,000 services,
+    /// would need as much memory as what is known of them.
+    pub const fn new(at_once: usize) -> Self {
+        Self { at_once, changed: BTreeSet::new(), unused: BTreeMap::new() }
     }
 
-    /// What is to be changed now, between what may differ of both. The caller carries it out.
-    pub fn changes(&mut self, desired: &State, actual: &State, now: Duration) -> Changes {
+    pub fn add(&mut self, changed: BTreeSet<Part>) {
+        self.changed.extend(changed);
+    }
+
+    /// What is to be changed now, between what may differ of both; none if that was all. The caller
+    /// carries it out before it asks again.
+    pub fn next(&mut self, desired: &State, actual: &State, now: Duration) -> Option<Changes> {
         let due = self.unused.iter().filter(|(_, at)| **at <= now).map(|(part, _)| *part);
-        let Changed { frontends, shared } = mem::take(&mut self.changed);
-        let parts = due.chain(frontends.into_iter().map(Part::Frontend));
-        let parts: BTreeSet<Part> = parts.chain(shared.into_iter().map(Part::Shared)).collect();
-        // Each cluster IP in front of its frontends.
-        let mut parts: Vec<Part> = parts.into_iter().collect();
-        parts.sort_by_key(|part| (part.address(), matches!(part, Part::Frontend(_))));
-        let mut all = Changes::default();
-        for part in parts {
-            let mut changes = Changes::default();
-            match part {
-                Part::Frontend(frontend) => {
-                    let want = desired.frontends.get(&frontend);
-                    changes.add_frontend(frontend, want, actual.frontends.get(&frontend));
-                }
-                Part::Shared(element) => changes.add_shared([element], desired, actual),
+        self.changed.extend(due);
+        let parts = self.take();
+        (!parts.is_empty()).then(|| {
+            let mut all = Changes::default();
+            for part in parts {
+                let mut changes = changes([part], desired, actual);
+                self.hold_back(part, &mut changes, now);
+                all.add(changes);
             }
-            self.hold_back(part, &mut changes, now);
-            all.add(changes);
+            all
+        })
+    }
+
+    /// The next parts: those of one address are not taken apart.
+    fn take(&mut self) -> Vec<Part> {
+        let mut parts: Vec<Part> = Vec::new();
+        while let Some(part) = self.changed.first() {
+            let is_apart = parts.last().is_some_and(|last| last.address() != part.address());
+            if parts.len() >= self.at_once && is_apart {
+                break;
+            }
+            parts.extend(self.changed.pop_first());
         }
-        all
+        parts
     }
 
     /// Nothing of these parts is due by itself.
@@ -157,27 +157,32 @@ impl Changes {
         self.last.extend(other.last);
     }
 
-    /// Of `elements` that belong to several frontends.
-    pub fn add_shared(
-        &mut self,
-        elements: impl IntoIterator<Item = Element>,
-        desired: &State,
-        actual: &State,
-    ) {
-        for element in elements {
-            match (desired.shared.contains(&element), actual.shared.contains(&element)) {
-                // Its other ports are refused: not before its frontends are there.
-                (true, false) if matches!(element, Element::ClusterIp(_)) => {
-                    self.then.push(Change::Put(element));
-                }
-                (true, false) => self.first.push(Change::Put(element)),
-                (false, true) => self.last.push(Change::Remove(element)),
-                (true, true) | (false, false) => {}
+    fn add_part(&mut self, part: Part, desired: &State, actual: &State) {
+        let frontend = match part {
+            Part::Shared(element) => {
+                let (is_wanted, is_there) =
+                    (desired.shared.contains(&element), actual.shared.contains(&element));
+                return self.add_shared(element, is_wanted, is_there);
             }
+            Part::Frontend(frontend) => frontend,
+        };
+        let (want, have) = (desired.frontends.get(&frontend), actual.frontends.get(&frontend));
+        self.add_frontend(frontend, want, have);
+    }
+
+    fn add_shared(&mut self, element: Element, is_wanted: bool, is_there: bool) {
+        match (is_wanted, is_there) {
+            // Its other ports are refused: not before its frontends are there.
+            (true, false) if matches!(element, Element::ClusterIp(_)) => {
+                self.then.push(Change::Put(element));
+            }
+            (true, false) => self.first.push(Change::Put(element)),
+            (false, true) => self.last.push(Change::Remove(element)),
+            (true, true) | (false, false) => {}
         }
     }
 
-    pub fn add_frontend(&mut self, frontend: Frontend, want: Option<&Entry>, have: Option<&Entry>) {
+    fn add_frontend(&mut self, frontend: Frontend, want: Option<&Entry>, have: Option<&Entry>) {
         let nothing = Entry::default();
         let (want, have) = (want.unwrap_or(&nothing), have.unwrap_or(&nothing));
         if want == have {
@@ -230,6 +235,22 @@ impl Part {
             Self::Frontend(frontend) => frontend.address,
             Self::Shared(element) => element.address(),
         }
+    }
+}
+
+impl Ord for Part {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let key = |part: &Self| match *part {
+            Self::Shared(element) => (element.address(), None, Some(element)),
+            Self::Frontend(frontend) => (frontend.address, Some(frontend), None),
+        };
+        key(self).cmp(&key(other))
+    }
+}
+
+impl PartialOrd for Part {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
     }
 }
 
