@@ -103,9 +103,14 @@ target/judges/flannel/flanneld: tests/judges/flannel/go.mod tests/judges/flannel
 target/judges/former/tweedd: tests/judges/former
 	CARGO="$(CARGO)" tests/judges/former $(dir $@)
 
-judge-proxy: packages target/judges/proxy/kube-proxy ## Let kube-proxy judge tweed-proxy by packets; an hour or so
+judge-proxy: packages target/judges/proxy/kube-proxy target/judges/nft/nft ## Let kube-proxy judge tweed-proxy by packets; an hour or so
+	NEWEST_NFT=$(CURDIR)/target/judges/nft/nft \
+	    $(CARGO) test --locked --package tweed-proxy --features judge --test kernel newest
 	RECORDING=$(CURDIR)/target/judges/proxy/recording.jsonl KUBE_PROXY=$(CURDIR)/target/judges/proxy/kube-proxy \
 	    $(CARGO) test --locked --package tweed-proxy --features judge --test packets judge::
+
+target/judges/nft/nft: tests/judges/newest-nft
+	tests/judges/newest-nft $(dir $@)
 
 target/judges/proxy/kube-proxy: tests/judges/proxy/go.mod tests/judges/proxy/main.go $(wildcard tests/judges/proxy/recorder/*.go)
 	tests/judges/proxy/build $(dir $@)

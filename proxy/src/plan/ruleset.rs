@@ -88,7 +88,8 @@ pub fn chains(family: Family, policy: &Policy, counts: &[Count]) -> Vec<Chain> {
             chain("local-frontend", None, choose(family, counts, List::Local)),
             chain("frontend", None, frontend(family, policy, counts)),
             chain("untranslated", None, untranslated(family, policy)),
-            chain("masquerade", None, masquerade),
+            // Its name must be no keyword of nft(8): administrators load its listings.
+            chain("masquerading", None, masquerade),
             chain("admission", None, [admission(family)]),
             chain("incoming", Some(Hook::Untranslated), new("admission")),
             chain("outgoing", Some(Hook::OutputUntranslated), new("admission")),
@@ -154,7 +155,7 @@ fn postrouting(family: Family, policy: &Policy) -> [Rule; 2] {
     let hairpin = Condition::KeyIn(hairpin_key(family), Match::Is, Set::Hairpins.to_string());
     let translated = Condition::Connection(Tracking::Translated);
     [
-        Rule::of([Condition::Marked(Match::Is, policy.mark)], goto("masquerade")),
+        Rule::of([Condition::Marked(Match::Is, policy.mark)], goto("masquerading")),
         Rule::of([translated, hairpin], Verdict::Masquerade(Ports::FullyRandom)),
     ]
 }

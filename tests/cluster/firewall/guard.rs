@@ -241,6 +241,12 @@ fn a_guard_is_shown_restored_and_cleaned_up() {
         });
         println!("{blow}: back after {:.0?}", back.unwrap());
     }
+    node.reload_rules("nft").unwrap();
+    eventually(PATIENCE, || {
+        ensure!(listed()? == before, "{:?}", listed());
+        Ok(())
+    })
+    .unwrap();
     eventually(PATIENCE, || is_ready(daemon)).unwrap();
     daemon.stop().unwrap();
     let output = tweedctl(&scene.cluster.nodes[0], &["cleanup", "--yes"]).unwrap();

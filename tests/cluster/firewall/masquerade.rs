@@ -351,6 +351,12 @@ fn removed_rules_are_restored_at_once() {
         println!("{blow}: back after {:.0?}", back.unwrap());
     }
     assert_eq!(rules().unwrap().lines().count(), 2);
+    scene.node().namespace().reload_rules("nft").unwrap();
+    eventually(PATIENCE, || {
+        ensure!([listed("ip")?, listed("ip6")?] == before, "{:?}", listed("ip"));
+        Ok(())
+    })
+    .unwrap();
     eventually(PATIENCE, || is_ready(&scene.cluster.daemons[0])).unwrap();
 }
 

@@ -99,6 +99,16 @@ impl Namespace {
         Ok(child.wait_with_output()?)
     }
 
+    /// Loads what `nft` lists of the rules in their place, as an administrator does after a boot with
+    /// what was saved. `nft`: the program.
+    pub fn reload_rules(&self, nft: &str) -> Result<()> {
+        let saved = self.run(nft, &["list", "ruleset"])?;
+        let loaded = self.output_for(nft, &["-f", "-"], &format!("flush ruleset\n{saved}"))?;
+        let reason = String::from_utf8_lossy(&loaded.stderr);
+        ensure!(loaded.status.success(), "{nft} cannot load its own listing: {reason}");
+        Ok(())
+    }
+
     pub(crate) fn spawn(&self, command: &mut Command) -> Result<Child> {
         self.within(|| command.spawn())?.with_context(|| {
             format!("starting {} in {}", command.get_program().display(), self.name)
