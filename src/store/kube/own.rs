@@ -68,6 +68,12 @@ impl Ours {
         self.set_seen(Some(node))
     }
 
+    /// Notes that the watch reports the deletion of our node, unless a request has returned one that
+    /// was made again since then. Returns whether it differs.
+    pub(super) fn see_deleted(&mut self, deleted: &OwnNode) -> bool {
+        !self.node().is_some_and(|known| known.is_later_than(deleted)) && self.set_seen(None)
+    }
+
     /// Accepts any version next, since versions may have restarted. Returns false: this is no
     /// change.
     pub(super) fn forget_version(&mut self) -> bool {
@@ -249,6 +255,15 @@ mod tests {
         assert!(!ours.see(node("6", &["10.244.1.0/24"], &[("public-ip", "172.18.0.9")])));
         assert_eq!(loss(&ours), None);
         assert!(ours.see(node("v10", &["10.244.9.0/24"], &[])), "no number to go by");
+    }
+
+    #[test]
+    fn a_late_deletion_of_the_former_node_is_ignored() {
+        let mut ours = holding();
+        assert!(!ours.see_deleted(&node("6", &["10.244.1.0/24"], &[])));
+        assert_eq!(loss(&ours), None);
+        assert!(ours.see_deleted(&node("8", &["10.244.1.0/24"], &[])));
+        assert!(loss(&ours).is_some());
     }
 
     #[test]

@@ -140,7 +140,8 @@ impl KnownNodes {
     fn remove(&mut self, node: &NodeObject<'_>) -> Option<LeaseUpdate> {
         let name = node.metadata.name.as_ref();
         if self.is_own(name) {
-            self.shared.ours.send_if_modified(|ours| ours.set_seen(None));
+            let own = OwnNode::of(node, &self.reader);
+            self.shared.ours.send_if_modified(|ours| ours.see_deleted(&own));
         }
         let known = self.known.remove(name)?;
         known.is_managed.then(|| LeaseUpdate::DeleteNode(LeaseId::new(name)))
