@@ -31,7 +31,7 @@ pub(super) enum OperatorStore {
 const ENDPOINTS: &str = "FLANNELD_ETCD_ENDPOINTS";
 const PASSWORD: &str = "FLANNELD_ETCD_PASSWORD";
 
-/// The timeout for the daemon's answer about its store: it may be stopped.
+/// The timeout for the daemon's answer about its store: the process may be suspended.
 const LOCATED_WITHIN: Duration = Duration::from_secs(2);
 
 /// tweedd's flags of the same names; the defaults are its environment variables.
@@ -137,8 +137,13 @@ impl Etcd {
         }
         match timeout(LOCATED_WITHIN, node::ask::<StoreLocation>(socket, "/store")).await {
             Ok(Ok(location)) => self.located(&location, environment),
-            // No daemon, one that is stopped, an older one, or no permission.
-            Ok(Err(_)) | Err(_) => self.options(),
+            // No daemon, an older one, or no permission.
+            Ok(Err(_)) => self.options(),
+            // Its store may be another one than the default.
+            Err(_) => Err(Error::Unavailable(format!(
+                "the daemon on {} does not answer: name its etcd with --etcd-endpoints",
+                socket.display()
+            ))),
         }
     }
 

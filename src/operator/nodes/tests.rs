@@ -483,15 +483,8 @@ fn a_peer_without_a_path_fails() {
 /// A peer that this node does not reach.
 fn peer(number: usize) -> PeerStatus {
     let cause = UnreachableCause::PeerSilent;
-    PeerStatus {
-        lease: LeaseId::new(id(number)),
-        family: Some(Family::V4),
-        public_ip: Some(format!("172.16.0.{number}").parse().unwrap()),
-        path: Some(Path::Tunnel),
-        programmed: true,
-        reachability: Some(PeerReachability::Unreachable { cause, since_ms: Some(48_000) }),
-        ..PeerStatus::default()
-    }
+    let unreachable = PeerReachability::Unreachable { cause, since_ms: Some(48_000) };
+    PeerStatus { programmed: true, ..probed(number, Some(unreachable)) }
 }
 
 #[test]

@@ -189,6 +189,20 @@ fn what_is_not_given_is_the_store_of_the_daemon() {
     assert_eq!(by_variable.prefix, "/third");
 }
 
+/// Its store may be another one than the default, which would be read and changed instead.
+#[tokio::test(start_paused = true)]
+async fn a_daemon_that_does_not_answer_leaves_the_store_unknown() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("tweed.sock");
+    let _silent = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let etcd = options("status").store.etcd;
+    let error = etcd.near(&socket).await.err().map(|error| error.to_string());
+    let expected = format!("the daemon on {} does not answer: name its etcd", socket.display());
+    assert!(error.as_ref().is_some_and(|error| error.starts_with(&expected)), "{error:?}");
+    std::fs::remove_file(&socket).unwrap();
+    assert!(etcd.near(&socket).await.is_ok());
+}
+
 #[test]
 fn a_store_that_needs_more_is_explained() {
     let nothing = |_: &str| None;
