@@ -16,7 +16,8 @@ use crate::plan::diff::{self, Change, Changes, PASSED, Pending};
 use crate::plan::ruleset::Count;
 use crate::state::{Element, Frontend, List, State};
 
-/// How many parts of the state are looked at together: one of most services has two.
+/// How many parts of the state are looked at together: most services have two, a cluster IP and a
+/// frontend.
 const AT_ONCE: usize = 2000;
 
 /// The only one that changes the tables.
@@ -90,21 +91,24 @@ impl Reconciler {
         }
         self.has_chains = true;
         self.kernel.remove_foreign(&mut refused)?;
-        let now = self.start.elapsed();
-        let (mut count, mut last) = (0, Vec::new());
-        while let Some(changes) = self.pending.next(self.cluster.desired(), &actual, now) {
+        let begun = self.start.elapsed();
+        let (mut count, mut stale, mut last) = (0, Vec::new(), Vec::new());
+        self.pending.add_due(begun);
+        while let Some(changes) = self.pending.next(self.cluster.desired(), &actual, begun) {
             count += changes.all().count();
-            let stale = stale(&changes, self.cluster.desired(), &actual);
-            self.stale.extend(stale.into_iter().map(|one| (one, now + PASSED)));
+            stale.extend(self::stale(&changes, self.cluster.desired(), &actual));
             self.put_chains(&changes, &mut refused)?;
             self.kernel.apply(&changes.first, &mut actual, &mut refused)?;
             self.kernel.apply(&changes.then, &mut actual, &mut refused)?;
             self.kernel.apply(&changes.after, &mut actual, &mut refused)?;
             last.extend(changes.last);
         }
+        let now = self.start.elapsed();
+        self.pending.are_carried_out(now);
+        self.stale.extend(stale.into_iter().map(|one| (one, now + PASSED)));
         // Also on a kernel that lists no connections, all else goes on.
         match self.kernel.forget(&self.stale.keys().copied().collect()) {
-            Ok(()) => self.stale.retain(|_, until| *until > now),
+            Ok(()) => self.stale.retain(|_, until| *until > begun),
             Err(error) => drop(refused.first.get_or_insert(error)),
         }
         self.kernel.apply(&last, &mut actual, &mut refused)?;

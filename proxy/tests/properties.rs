@@ -228,6 +228,20 @@ impl Kernel {
         State::of(self.0.iter().copied())
     }
 
+    /// What the changed frontends need of the elements that belong to several is there.
+    fn check_shared(&self, desired: &State, carried_out: &Changes) {
+        let State { frontends, shared } = self.state();
+        let touched = carried_out.then.iter().filter_map(|change| change.element().frontend());
+        for (frontend, entry) in touched.filter_map(|it| frontends.get_key_value(&it)) {
+            let slots = List::ALL.into_iter().flat_map(|list| entry.list(list).slots.clone());
+            for endpoint in slots.flatten().filter(|_| entry.flags.contains(&Flag::Served)) {
+                let hairpin = Element::Hairpin(frontend.transport, endpoint);
+                let is_missing = desired.shared.contains(&hairpin) && !shared.contains(&hairpin);
+                assert!(!is_missing, "{frontend}: without {hairpin}");
+            }
+        }
+    }
+
     /// No connection is looked up in vain.
     fn check(&self) {
         for (frontend, entry) in self.state().frontends {
@@ -322,30 +336,41 @@ proptest! {
         // When a slot was looked up for the last time, as far as the sets show it.
         let mut looked_up: BTreeMap<Element, Duration> = BTreeMap::new();
         let mut wanted = BTreeSet::new();
-        let mut step = |cluster: &Cluster, pending: &mut Pending, now: Duration| {
-            looked_up.extend(used(&actual).into_iter().map(|element| (element, now)));
-            let before = mem::replace(&mut wanted, cluster.desired().shared.clone());
-            looked_up.extend(before.into_iter().map(|element| (element, now)));
-            while let Some(changes) = pending.next(cluster.desired(), &actual, now) {
-                for change in &changes.last {
-                    let since = looked_up.get(change.element()).copied().unwrap_or_default();
-                    let is_late = now >= since + Duration::from_millis(100);
-                    assert!(is_late, "{change} at {now:?}, {since:?}");
-                }
+        let mut step = |cluster: &Cluster, pending: &mut Pending, now: &mut Duration| {
+            let (begun, desired, mut last) = (*now, cluster.desired(), Vec::new());
+            let before = mem::replace(&mut wanted, desired.shared.clone());
+            let in_use: Vec<Element> = used(&actual).into_iter().chain(before).collect();
+            pending.add_due(begun);
+            while let Some(mut changes) = pending.next(desired, &actual, begun) {
+                *now += Duration::from_millis(30);
+                last.extend(mem::take(&mut changes.last));
                 kernel.apply(&changes);
+                kernel.check_shared(desired, &changes);
                 changes.all().for_each(|change| change.apply(&mut actual));
-                assert_eq!(actual, kernel.state());
             }
+            pending.are_carried_out(*now);
+            for change in &last {
+                let since = looked_up.get(change.element()).copied().unwrap_or_default();
+                let is_late = begun >= since + Duration::from_millis(100);
+                assert!(is_late, "{change} at {begun:?}, {since:?}");
+            }
+            looked_up.extend(in_use.into_iter().map(|element| (element, *now)));
+            kernel.commit(&last);
+            kernel.check();
+            for change in &last {
+                change.apply(&mut actual);
+            }
+            assert_eq!(actual, kernel.state());
         };
         for (edit, pause) in &edits {
             perform(&mut cluster, edit);
             pending.add(cluster.revise());
-            step(&cluster, &mut pending, now);
+            step(&cluster, &mut pending, &mut now);
             now += Duration::from_millis(*pause);
         }
         while let Some(due) = pending.due() {
             now = now.max(due);
-            step(&cluster, &mut pending, now);
+            step(&cluster, &mut pending, &mut now);
         }
         prop_assert_eq!(&actual, cluster.desired());
     }

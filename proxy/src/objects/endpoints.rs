@@ -10,7 +10,7 @@ use super::object::{EndpointConditions, EndpointSliceObject, Metadata};
 use super::service::{ServiceName, ServicePort};
 use crate::state::{Endpoint, Transport};
 
-/// Namespace and name of an `EndpointSlice`; none is before the default one.
+/// Namespace and name of an `EndpointSlice`; the default one sorts first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SliceName(Arc<str>);
 

@@ -34,13 +34,15 @@ pub struct Changes {
 #[derive(Debug)]
 pub struct Pending {
     at_once: usize,
+    /// What is not looked up any more once the changes are carried out.
+    freed: Vec<Part>,
     changed: BTreeSet<Part>,
     /// What is not looked up any more, and from when on it may be removed.
     unused: BTreeMap<Part, Duration>,
 }
 
-/// A part of a [`State`] that changes together. They are ordered by address, each cluster IP in front of
-/// its frontends.
+/// A part of a [`State`] that changes together. First in their order are hairpins, which frontends need;
+/// then frontends by address, each cluster IP behind those that have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// It belongs to several frontends.
@@ -75,18 +77,22 @@ impl Pending {
     /// `at_once`: the number of parts that [`Self::next`] looks at. All at once, of 30,000 services,
     /// would need as much memory as what is known of them.
     pub const fn new(at_once: usize) -> Self {
-        Self { at_once, changed: BTreeSet::new(), unused: BTreeMap::new() }
+        Self { at_once, freed: Vec::new(), changed: BTreeSet::new(), unused: BTreeMap::new() }
     }
 
     pub fn add(&mut self, changed: BTreeSet<Part>) {
         self.changed.extend(changed);
     }
 
-    /// What is to be changed now, between what may differ of both; none if that was all. The caller
-    /// carries it out before it asks again.
-    pub fn next(&mut self, desired: &State, actual: &State, now: Duration) -> Option<Changes> {
+    /// Takes what may be removed by now as changed, too.
+    pub fn add_due(&mut self, now: Duration) {
         let due = self.unused.iter().filter(|(_, at)| **at <= now).map(|(part, _)| *part);
         self.changed.extend(due);
+    }
+
+    /// What is to be changed next, between what may differ of both; none if that was all. The caller
+    /// carries it out, but for `last`, and at the end calls [`Self::are_carried_out`].
+    pub fn next(&mut self, desired: &State, actual: &State, now: Duration) -> Option<Changes> {
         let parts = self.take();
         (!parts.is_empty()).then(|| {
             let mut all = Changes::default();
@@ -97,6 +103,11 @@ impl Pending {
             }
             all
         })
+    }
+
+    /// All changes were carried out by now.
+    pub fn are_carried_out(&mut self, now: Duration) {
+        self.unused.extend(self.freed.drain(..).map(|part| (part, now + PASSED)));
     }
 
     /// The next parts: those of one address are not taken apart.
@@ -132,10 +143,16 @@ impl Pending {
         }
         let Changes { first, then, after, .. } = &changes;
         let was_looked_up = !first.is_empty() || !then.is_empty() || !after.is_empty();
-        let at = at.filter(|_| !was_looked_up).unwrap_or(now + PASSED);
-        if at > now {
-            changes.last.clear();
-            self.unused.insert(part, at);
+        match at.filter(|_| !was_looked_up) {
+            Some(at) if at <= now => {}
+            Some(at) => {
+                changes.last.clear();
+                self.unused.insert(part, at);
+            }
+            None => {
+                changes.last.clear();
+                self.freed.push(part);
+            }
         }
     }
 }
@@ -240,11 +257,16 @@ impl Part {
 
 impl Ord for Part {
     fn cmp(&self, other: &Self) -> Ordering {
-        let key = |part: &Self| match *part {
-            Self::Shared(element) => (element.address(), None, Some(element)),
-            Self::Frontend(frontend) => (frontend.address, Some(frontend), None),
+        let place = |part: &Self| match *part {
+            Self::Shared(Element::Hairpin(..)) => (0, part.address(), 0),
+            Self::Frontend(_) => (1, part.address(), 0),
+            Self::Shared(_) => (1, part.address(), 1),
         };
-        key(self).cmp(&key(other))
+        let part = |part: &Self| match *part {
+            Self::Shared(element) => (Some(element), None),
+            Self::Frontend(frontend) => (None, Some(frontend)),
+        };
+        place(self).cmp(&place(other)).then_with(|| part(self).cmp(&part(other)))
     }
 }
 

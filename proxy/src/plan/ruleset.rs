@@ -70,7 +70,7 @@ pub fn hairpin_key(family: Family) -> Key {
 }
 
 /// All chains, each behind those that it leads to. `counts`: the numbers of endpoints that frontends
-/// have, the most frequent first.
+/// have, the most frequent first. No name is a keyword of nft(8): administrators load its listings.
 pub fn chains(family: Family, policy: &Policy, counts: &[Count]) -> Vec<Chain> {
     let choices = counts.iter().map(|(list, count)| {
         let key = slot_key(family, *count);
@@ -88,7 +88,6 @@ pub fn chains(family: Family, policy: &Policy, counts: &[Count]) -> Vec<Chain> {
             chain("local-frontend", None, choose(family, counts, List::Local)),
             chain("frontend", None, frontend(family, policy, counts)),
             chain("untranslated", None, untranslated(family, policy)),
-            // Its name must be no keyword of nft(8): administrators load its listings.
             chain("masquerading", None, masquerade),
             chain("admission", None, [admission(family)]),
             chain("incoming", Some(Hook::Untranslated), new("admission")),
