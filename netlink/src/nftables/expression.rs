@@ -38,9 +38,10 @@ pub(super) const KIND_OF_SOURCE: (u32, u32) = (3, 1);
 /// `RTN_LOCAL` of `linux/rtnetlink.h`, as the kernel loads it.
 pub(super) const LOCAL: [u8; 4] = 2_u32.to_ne_bytes();
 
-/// What the kernel makes of `BACK_BY_INPUT` if there is, and if there is not.
-pub(super) const PRESENT: &[u8] = &[1];
-pub(super) const MISSING: &[u8] = &[0];
+/// What the kernel makes of `BACK_BY_INPUT` if there is, and if there is not. The form with one byte, as
+/// newer versions of nft(8) write it, cannot be loaded from a listing of nft 1.0.6.
+pub(super) const PRESENT: &[u8] = &1_u32.to_ne_bytes();
+pub(super) const MISSING: &[u8] = &0_u32.to_ne_bytes();
 
 /// As the kernel has the protocol in a packet.
 #[expect(clippy::cast_possible_truncation, reason = "protocols have one byte")]
