@@ -1,13 +1,12 @@
 //! From one firewall to the other, and from flanneld's rules to tweed's, without packet loss.
 
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::fs;
 use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use tweed_lab::{Family, eventually, source_seen};
+use tweed_lab::{Family, eventually, install, source_seen};
 
 use crate::fixture::ask::{is_ready, is_waiting_for, json, tweedctl};
 use crate::fixture::cluster::{PATIENCE, Stack};
@@ -227,8 +226,7 @@ impl Hanging {
             let program = folder.join(format!("iptables-nft-{verb}"));
             let number = folder.join("number");
             let script = format!("#!/bin/sh\necho $$ >{}\nexec sleep 600\n", number.display());
-            fs::write(&program, script)?;
-            fs::set_permissions(&program, Permissions::from_mode(0o755))?;
+            install(script, &program)?;
         }
         Ok(Self(folder))
     }

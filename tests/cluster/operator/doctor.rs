@@ -8,7 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use tweed_lab::{Daemon, DaemonPlan, Family, Node, eventually};
+use tweed_lab::{Daemon, DaemonPlan, Family, Node, eventually, install};
 
 use crate::fixture::ask::{exit_code, is_ready, tweedctl, wait_until_reachable};
 use crate::fixture::cluster::{Cluster, ClusterPlan, PATIENCE, Stack, binaries};
@@ -161,8 +161,8 @@ fn next_to_flanneld_the_daemon_does_not_start() {
 /// The daemon under the name that it has in the image, with `tweedctl` next to it.
 fn installed_as_flanneld(folder: &Path) -> Result<()> {
     fs::create_dir(folder)?;
-    fs::copy(binaries().tweedd, folder.join("flanneld"))?;
-    fs::copy(binaries().tweedctl, folder.join("tweedctl"))?;
+    install(fs::read(binaries().tweedd)?, &folder.join("flanneld"))?;
+    install(fs::read(binaries().tweedctl)?, &folder.join("tweedctl"))?;
     symlink("flanneld", folder.join("tweedd")).context("linking tweedd")
 }
 
@@ -270,7 +270,7 @@ fn without_root_the_doctor_names_what_it_could_not_examine() {
     let folder = tempfile::tempdir().unwrap();
     fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
     let program = folder.path().join("tweedctl");
-    fs::copy(binaries().tweedctl, &program).unwrap();
+    install(fs::read(binaries().tweedctl).unwrap(), &program).unwrap();
     // Nor may it ask which network a flanneld of another test is in: it sees no such process.
     let doctor = node.namespace().within(|| {
         let mut command = Command::new("unshare");

@@ -1,12 +1,11 @@
 //! `tweedctl connectivity test --pods`: pings from a throw-away pod, of which nothing is left.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use tweed_lab::{Host, eventually};
+use tweed_lab::{Host, eventually, install};
 
 use crate::fixture::ask;
 use crate::fixture::cluster::{Cluster, ClusterPlan, PATIENCE, Stack, binaries, program};
@@ -128,9 +127,8 @@ fn a_pod_that_cannot_be_created_or_removed_is_an_error() {
     );
 
     fs::remove_file(folder.path().join("10-other.conf")).unwrap();
-    write("flannel", "#!/bin/sh\necho '{\"code\":11,\"msg\":\"no '$CNI_COMMAND'\"}'; exit 1\n");
-    let program = folder.path().join("flannel");
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let program = "#!/bin/sh\necho '{\"code\":11,\"msg\":\"no '$CNI_COMMAND'\"}'; exit 1\n";
+    install(program, &folder.path().join("flannel")).unwrap();
     let (code, error) = refused();
     let created = "no pod can be created: ADD of plugin flannel: no ADD; ";
     let left = " in the network cbr0 may be left (DEL of plugin flannel: no DEL): see ";

@@ -1,12 +1,13 @@
 //! A process of the lab: started in a namespace, logged to a file, ended by pid.
 
 use std::fs::{File, OpenOptions};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -135,6 +136,18 @@ impl Process {
         let threads = std::fs::read_dir(&path).context(path)?;
         threads.map(|thread| time_of_thread(&thread?.path().join("schedstat"))).sum()
     }
+}
+
+/// Writes a program. A child process does it: other threads may start children while the file is open
+/// for writing, and the kernel does not execute it as long as one of them has it.
+pub fn install(program: impl AsRef<[u8]>, path: &Path) -> Result<()> {
+    let mut command = Command::new("install");
+    command.args(["-m", "755", "/dev/stdin"]).arg(path).stdin(Stdio::piped());
+    let mut child = command.spawn().context("install")?;
+    child.stdin.take().context("no standard input")?.write_all(program.as_ref())?;
+    let status = child.wait()?;
+    ensure!(status.success(), "installing {}: {status}", path.display());
+    Ok(())
 }
 
 /// The kernel reports times of processes in hundredths of a second on all machines.

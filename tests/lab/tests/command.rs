@@ -1,7 +1,5 @@
 //! The program `tweed-lab`, by its command line.
 
-use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -9,15 +7,14 @@ use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
-use tweed_lab::{PATIENCE, eventually};
+use tweed_lab::{PATIENCE, eventually, install};
 
 #[test]
 fn any_end_of_the_program_leaves_nothing_behind() -> Result<()> {
     let folder = TempDir::new_in(env!("CARGO_TARGET_TMPDIR"))?;
     // A daemon that never becomes ready, so that the demo waits.
     let deaf = folder.path().join("never-ready");
-    std::fs::write(&deaf, "#!/bin/sh\nexec sleep 1000\n")?;
-    std::fs::set_permissions(&deaf, Permissions::from_mode(0o755))?;
+    install("#!/bin/sh\nexec sleep 1000\n", &deaf)?;
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGKILL] {
         let mark = format!("{signal}-{}", std::process::id());
         let mut demo = demo(&deaf, &mark)?;

@@ -3,9 +3,6 @@
 mod cri;
 mod message;
 
-use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt;
-
 use anyhow::{Context, Result, ensure};
 
 use self::cri::Cri;
@@ -14,7 +11,7 @@ use self::message::{
 };
 use super::{Container, ContainerPlan, Runtime, SERVE, image, parse};
 use crate::node::host::Host;
-use crate::process::Process;
+use crate::process::{Process, install};
 use crate::wait::{PATIENCE, eventually};
 
 const SOCKET: &str = "/run/containerd/containerd.sock";
@@ -31,9 +28,8 @@ pub struct Containerd {
 impl Containerd {
     pub fn on(host: &Host) -> Result<Self> {
         // A host has no control groups, and containerd has no flag that passes this to crun.
-        let crun = host.path(CRUN);
-        std::fs::write(&crun, "#!/bin/sh\nexec crun --cgroup-manager=disabled \"$@\"\n")?;
-        std::fs::set_permissions(&crun, Permissions::from_mode(0o755))?;
+        let crun = "#!/bin/sh\nexec crun --cgroup-manager=disabled \"$@\"\n";
+        install(crun, &host.path(CRUN))?;
         std::fs::write(host.path(CONFIG), config())?;
         let process = host.start("containerd", &["--config", CONFIG])?;
         let containerd = Self { process, cri: Cri::new(&host.path(SOCKET))? };
