@@ -286,7 +286,7 @@ impl Control {
     pub(super) fn access_failed(&mut self, (doing, error): &AccessFailure) {
         tracing::warn!(%error, "{doing} failed");
         self.state.failure = Some(format!("{doing} failed: {error}"));
-        self.state.timers.retry_later();
+        self.state.timers.retry_failure();
         self.changes.dump = true;
     }
 }

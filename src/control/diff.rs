@@ -1,12 +1,15 @@
 //! The difference between desired and actual state, without removals that have to wait.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use tokio::time::Instant;
 
 use super::Control;
 use super::changes::Differences;
-use crate::model::entry::{Entry, KernelState, Key, NexthopId, Removal, SettingKind};
+use crate::model::entry::{
+    Entry, KernelState, Key, Link, LinkKind, NexthopId, Removal, SettingKind,
+};
 use crate::plan::diff::{Op, diff, diff_key};
 
 impl Control {
@@ -20,6 +23,7 @@ impl Control {
             Differences::In(_) | Differences::Anywhere => self.diff_all(),
         };
         let remade = self.remade(&ops);
+        let ops: Vec<Op> = ops.into_iter().map(|op| self.setting_up(op)).collect();
         let mut due: Vec<Op> = ops.into_iter().filter(|op| self.is_due(op, &remade)).collect();
         keep_used_nexthops(&mut due, &self.state.actual);
         due.into_iter().inspect(|op| tracing::debug!("{op}")).collect()
@@ -83,9 +87,24 @@ impl Control {
         let may_put = match self.state.actual.get(&key) {
             None => true,
             Some(_) if remade.contains(&key) || is_on(entry, remade) => true,
-            Some(held) => !entry.is_met_by(held) && self.inputs.may_replace_with(entry),
+            Some(held) => {
+                let may_replace = self.inputs.may_replace_with(entry) || only_sets_up(entry, held);
+                !entry.is_met_by(held) && may_replace
+            }
         };
         may_put && !self.uses_foreign_nexthop(entry)
+    }
+
+    /// A tunnel device that may not be replaced yet is set up as it is: while it is down, it drops
+    /// everything.
+    fn setting_up(&self, op: Op) -> Op {
+        let (Op::Create(entry) | Op::Replace(entry)) = &op else { return op };
+        match self.state.actual.get(&entry.key()) {
+            Some(Entry::Link(held)) if is_down(held) && !self.inputs.may_replace_with(entry) => {
+                Op::Replace(Arc::new(Entry::Link(Link { up: true, ..held.clone() })))
+            }
+            _ => op,
+        }
     }
 
     /// The devices and tables that `ops` recreate; the entries on them are lost in between.
@@ -150,6 +169,20 @@ fn is_on(entry: &Entry, remade: &BTreeSet<Key>) -> bool {
     let device = entry.link().map(|link| Key::Link(link.clone()));
     let table = entry.table().map(|table| Key::Table(table.clone()));
     device.into_iter().chain(table).any(|key| remade.contains(&key))
+}
+
+fn is_down(link: &Link) -> bool {
+    !link.up && matches!(link.kind, LinkKind::Vxlan(_))
+}
+
+/// Whether `entry` is the tunnel device `held`, but not down.
+fn only_sets_up(entry: &Entry, held: &Entry) -> bool {
+    match (entry, held) {
+        (Entry::Link(wanted), Entry::Link(held)) => {
+            is_down(held) && *wanted == Link { up: true, ..held.clone() }
+        }
+        _ => false,
+    }
 }
 
 /// Drops from `ops` the removal of nexthop objects that a route still uses: the kernel would remove

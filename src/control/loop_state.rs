@@ -66,6 +66,12 @@ impl LoopState {
         }
     }
 
+    /// Nothing failed since the loop began to read the kernel.
+    pub(super) fn end_failures(&mut self) {
+        self.failure = None;
+        self.timers.end_failures();
+    }
+
     /// Whether the kernel may not be accessed yet, because the last access failed.
     pub(super) fn waits_after_failure(&self) -> bool {
         self.failure.is_some() && self.timers.has_retry()

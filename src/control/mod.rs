@@ -178,6 +178,7 @@ impl<K: Kernel> Reconciler<K> {
     async fn settle(&mut self) -> Result<(), AccessFailure> {
         let mut read = self.read_facts().await?;
         if !self.control.inputs.are_known() {
+            self.control.state.end_failures();
             return Ok(());
         }
         for _ in 0..PASSES {
@@ -190,6 +191,7 @@ impl<K: Kernel> Reconciler<K> {
                 break;
             }
         }
+        self.control.state.end_failures();
         self.control.retry_unread();
         Ok(())
     }

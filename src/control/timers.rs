@@ -47,6 +47,8 @@ pub(super) struct Timers {
     /// lost data.
     limited_since: Option<Instant>,
     retries: u32,
+    /// The number of failed accesses to the kernel since the last time without one.
+    failures: u32,
     dumped: Option<Instant>,
     chains_read: Option<Instant>,
     listen: Option<Instant>,
@@ -86,6 +88,7 @@ impl Timers {
             vanished: None,
             limited_since: None,
             retries: 0,
+            failures: 0,
             dumped: None,
             chains_read: None,
             listen: None,
@@ -218,12 +221,26 @@ impl Timers {
         self.limited_since.is_some_and(|since| since + LIMIT_EXPIRY <= Instant::now())
     }
 
-    /// Schedules a retry of a failed read, with a growing delay.
+    /// Schedules another look at what is missing on this host, with a growing delay.
     pub(super) fn retry_later(&mut self) {
         if !self.tasks.contains_key(&Task::Retry) {
             self.tasks.insert(Task::Retry, Instant::now() + backoff(self.retries));
             self.retries += 1;
         }
+    }
+
+    /// Schedules a retry of a failed access to the kernel, with a growing delay of its own: what is
+    /// missing for long does not delay it.
+    pub(super) fn retry_failure(&mut self) {
+        let at = Instant::now() + backoff(self.failures);
+        self.failures += 1;
+        let known = self.tasks.entry(Task::Retry).or_insert(at);
+        *known = at.min(*known);
+    }
+
+    /// The kernel was read and changed without a failure.
+    pub(super) const fn end_failures(&mut self) {
+        self.failures = 0;
     }
 
     /// Whether a retry is scheduled.
@@ -482,6 +499,25 @@ mod tests {
             timers.retry_later();
             advance(backoff(0)).await;
             assert_eq!(tasks(timers), [Task::Retry]);
+        });
+    }
+
+    #[test]
+    fn what_is_missing_for_long_does_not_delay_the_retry_of_a_failure() {
+        with_timers(async |timers| {
+            for times in 0..5 {
+                timers.retry_later();
+                advance(backoff(times)).await;
+                assert_eq!(tasks(timers), [Task::Retry]);
+            }
+            timers.retry_later();
+            for times in 0..2 {
+                timers.retry_failure();
+                advance(backoff(times) / 2).await;
+                assert_eq!(tasks(timers), []);
+                advance(backoff(times) / 2).await;
+                assert_eq!(tasks(timers), [Task::Retry]);
+            }
         });
     }
 

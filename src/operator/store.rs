@@ -6,7 +6,8 @@ use std::time::Duration;
 use clap::Args;
 use tokio::time::timeout;
 
-use super::{Error, node};
+use super::Error;
+use super::node::{self, Unanswered};
 use crate::daemon::options;
 use crate::store::ClusterStore;
 use crate::store::etcd::{EtcdClusterStore, EtcdOptions};
@@ -135,16 +136,16 @@ impl Etcd {
         {
             return self.options();
         }
-        match timeout(LOCATED_WITHIN, node::ask::<StoreLocation>(socket, "/store")).await {
-            Ok(Ok(location)) => self.located(&location, environment),
-            // No daemon, an older one, or no permission.
-            Ok(Err(_)) => self.options(),
-            // Its store may be another one than the default.
-            Err(_) => Err(Error::Unavailable(format!(
-                "the daemon on {} does not answer: name its etcd with --etcd-endpoints",
-                socket.display()
-            ))),
-        }
+        let asked = timeout(LOCATED_WITHIN, node::ask::<StoreLocation>(socket, "/store")).await;
+        let reason = match asked {
+            Ok(Ok(location)) => return self.located(&location, environment),
+            Ok(Err(Unanswered::Absent(_))) => return self.options(),
+            Ok(Err(unanswered)) => unanswered.to_string(),
+            Err(_) => format!("the daemon on {} does not answer", socket.display()),
+        };
+        // Its store may be another one than the default.
+        let advice = "name its store with --etcd-endpoints or --kube-subnet-mgr";
+        Err(Error::Unavailable(format!("{reason}: {advice}")))
     }
 
     /// The options with `location` as the default of flags and `environment`.

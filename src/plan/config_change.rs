@@ -125,9 +125,13 @@ impl fmt::Display for BackendMode {
 }
 
 impl PendingReason {
-    /// Whether the wait can end without another edit and without a restart. Only `Mixed` waits in
-    /// this way.
+    /// Whether the wait can end without another edit and without a restart.
     pub const fn may_end_by_itself(&self) -> bool {
+        self.is_for_mixed() || matches!(self, Self::ForTwoEdits { .. })
+    }
+
+    /// Whether only the removal of `Mixed` waits.
+    const fn is_for_mixed(&self) -> bool {
         matches!(self, Self::ForPeers { .. } | Self::ForAnswers { .. } | Self::ForLeases)
     }
 }
@@ -146,7 +150,7 @@ pub fn change(current: &NetworkConfig, wanted: &NetworkConfig, situation: &Situa
     let mut applied = wanted.clone();
     match &pending {
         None => {}
-        Some(reason) if reason.may_end_by_itself() => applied.mixed = true,
+        Some(reason) if reason.is_for_mixed() => applied.mixed = true,
         Some(_) => {
             // `Rollout` refers to the backend that is not applied yet.
             applied.rollout = None;
@@ -193,9 +197,18 @@ fn held_back(
     let ours = BackendMode::new(situation.kind(current), current);
     let theirs = BackendMode::new(wanted.kind_of(&situation.names), wanted);
     match (current.mixed, wanted.mixed) {
-        (true, false) if ours != theirs => {
-            Some(PendingReason::ForTwoEdits { ours, wanted: theirs })
-        }
+        (true, false) if ours != theirs => match &situation.needing_mixed {
+            // All peers have changed already: this node follows, as if it were restarted. If it stayed,
+            // those without `Mixed` would have no path to it.
+            Some(needing)
+                if needing.unreachable.is_empty()
+                    && ours.kind != theirs.kind
+                    && situation.kept.is_none() =>
+            {
+                needing.reason()
+            }
+            _ => Some(PendingReason::ForTwoEdits { ours, wanted: theirs }),
+        },
         (false, true) if ours != theirs => {
             Some(PendingReason::ForMixedElsewhere { ours, wanted: theirs })
         }

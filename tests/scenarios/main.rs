@@ -95,6 +95,7 @@ scenarios! {
     checkpoint {
         a_changed_checkpoint_is_reported
         a_checkpoint_has_the_state_at_its_request
+        a_device_that_is_down_is_set_up_without_the_store
         a_reboot_without_the_store_forwards_by_the_checkpoint
         a_reboot_without_the_store_guards_the_tunnel_by_the_checkpoint
         a_reboot_without_the_store_keeps_the_tunnel_where_the_direct_path_failed
@@ -161,6 +162,7 @@ scenarios! {
     }
     kernel {
         a_broken_socket_causes_no_busy_loop
+        a_failed_read_is_repeated_soon_while_an_interface_is_missing
         an_audit_finds_changes_without_notifications
         an_interrupted_dump_is_repeated
         an_overrun_causes_a_dump

@@ -189,6 +189,11 @@ impl<K: Kind, R: Outcomes> History<K, R> {
         Ok(())
     }
 
+    /// The version of the last listing, or of a deletion since then; 0 without one.
+    pub const fn listed(&self) -> u64 {
+        self.removals
+    }
+
     /// What `take` returns for the next event for which it returns anything; what it returns for
     /// [`Event::Resumed`] is dropped. Resumes where it was interrupted.
     ///

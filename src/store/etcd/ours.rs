@@ -62,13 +62,17 @@ impl Ours {
         is_ours
     }
 
+    /// Whether `listing` has our lease as we wrote it last, if we have one.
+    pub(super) fn is_shown_by(&self, listing: &Listing) -> bool {
+        self.own.as_ref().is_none_or(|own| own.is_shown_by(listing))
+    }
+
     /// Notes a listing of all leases. `known` is the revision known before.
     pub(super) fn see_all(&mut self, listing: &Listing, known: i64) -> bool {
         let Some(own) = &mut self.own else { return false };
         let id = own.id.clone();
         let stored = listing.stored.iter().find(|stored| stored.record.id == id);
-        let shows_our_write =
-            stored.is_some_and(|it| it.mod_revision == own.mod_revision && own.wrote(it));
+        let shows_our_write = own.is_shown_by(listing);
         let is_older = stored.is_some_and(|stored| stored.mod_revision < own.mod_revision);
         // Changes before our write are ignored, unless revisions have restarted: then they are
         // lower, or the same without our write, or our lease is older than our write.
@@ -105,6 +109,14 @@ impl Own {
     pub(super) fn wrote(&self, stored: &Stored) -> bool {
         let value = stored.value == self.value || stored.value == self.intended;
         value && (stored.origin.grant == self.grant || stored.origin.grant.is_none())
+    }
+
+    fn is_shown_by(&self, listing: &Listing) -> bool {
+        let is_ours = |stored: &Stored| {
+            let is_same = stored.record.id == self.id && stored.mod_revision == self.mod_revision;
+            is_same && self.wrote(stored)
+        };
+        listing.stored.iter().any(is_ours)
     }
 
     /// Whether a backup restored `stored`, and we wrote the same key after that backup.

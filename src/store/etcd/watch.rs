@@ -144,8 +144,10 @@ impl Source for EtcdSource {
 
     async fn list(&mut self) -> Result<Listed<LeaseUpdate>, Interrupted> {
         (self.open, self.era) = (None, None);
-        self.reopened = false;
         let first = self.shared.first.lock().await.take();
+        // What was listed before our lease was written may be of another history than our lease.
+        let is_shown = |listing: &Listing| self.shared.ours.borrow().is_shown_by(listing);
+        self.reopened = first.as_ref().is_some_and(|listing| !is_shown(listing));
         let listing = match first {
             Some(listing) => listing,
             None => self.list_again().await?,
@@ -218,9 +220,6 @@ impl EtcdSource {
 
     async fn reopen(&mut self) -> Result<Open, Interrupted> {
         let reopened = mem::replace(&mut self.reopened, true);
-        if reopened {
-            self.check_own().await?;
-        }
         let key = self.shared.store.layout.subnets.clone();
         let options = WatchOptions::new()
             .with_prefix()
@@ -237,6 +236,10 @@ impl EtcdSource {
         self.check_canceled(&open, &created).await?;
         if revision(created.header()) < self.revision {
             return Err(Interrupted::Gap);
+        }
+        // A restore from now on ends the watch.
+        if reopened {
+            self.check_own().await?;
         }
         self.client().report.withholds_leases(None);
         let entered = self.enter(created.header());

@@ -56,7 +56,7 @@ impl Source for KubeSource {
         let mut records = BTreeMap::new();
         let listed = self.history.list(|event| self.nodes.list(&mut records, event)).await;
         listed.map_err(|failure| shared.client.report.interrupted(failure))?;
-        self.nodes.note_missing_own();
+        self.nodes.note_missing_own(self.history.listed());
         shared.client.report.withholds_leases(None);
         Ok(snapshot(records.into_values().collect()))
     }
@@ -147,11 +147,13 @@ impl KnownNodes {
         known.is_managed.then(|| LeaseUpdate::DeleteNode(LeaseId::new(name)))
     }
 
-    /// Notes that our node does not exist, if a listing of all nodes lacks it.
-    fn note_missing_own(&self) {
+    /// Notes that our node does not exist, if a listing of all nodes of this version lacks it, and no
+    /// request has returned it since then.
+    fn note_missing_own(&self, version: u64) {
         let name = self.shared.ours.borrow().name.clone();
         if name.is_some_and(|name| !self.known.contains_key(name.as_str())) {
-            self.shared.ours.send_if_modified(|ours| ours.set_seen(None));
+            let see = |ours: &mut Ours| !ours.is_after(version) && ours.set_seen(None);
+            self.shared.ours.send_if_modified(see);
         }
     }
 

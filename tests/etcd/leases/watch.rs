@@ -227,6 +227,27 @@ async fn a_restored_backup_is_noticed_after_revisions_have_caught_up() {
     assert_eq!(next(&mut updates).await, snapshot);
 }
 
+/// What was listed before our lease was written is of another history.
+#[tokio::test]
+async fn a_backup_restored_before_the_first_watch_is_noticed() {
+    let mut server = EtcdServer::start().await;
+    server.put(&key("10.5.3.0-24"), &value("10.0.0.3")).await;
+    server.back_up().await;
+    let manager = manager(&server);
+    let lease = manager.acquire(&config(V4), &vxlan(&["192.168.0.9"])).await.unwrap();
+    server.restore();
+    let known = server.hide().await;
+    for index in 0..20 {
+        server.put(&format!("/elsewhere/{index}"), "x").await;
+    }
+    server.show(known).await;
+    let mut updates = manager.watch();
+    assert_eq!(next(&mut updates).await, "snapshot [10.5.3.0-24@10.0.0.3]");
+    assert_eq!(next(&mut updates).await, "snapshot [10.5.3.0-24@10.0.0.3]", "listed again");
+    let lost = timeout(TIMEOUT, manager.hold(&lease)).await.unwrap();
+    assert_eq!(lost.reason, format!("key {} is gone", lease.id));
+}
+
 #[tokio::test]
 async fn a_lost_disk_is_noticed_after_revisions_have_caught_up() {
     let mut server = EtcdServer::start().await;

@@ -10,11 +10,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use tweed_simulation::act::{
-    Act, Backend, ClusterId, Config, EtcdAct, KernelAct, MachineId, SegmentAct, Step,
+    Act, Backend, ClusterId, Config, Device, EtcdAct, KernelAct, MachineId, SegmentAct, Step,
 };
 use tweed_simulation::cluster::Setup;
 use tweed_simulation::dice::Dice;
 use tweed_simulation::history::{play, replay, shrink};
+use tweed_simulation::network::LinkState;
 use tweed_simulation::packets::stack::Stack;
 use tweed_simulation::store::StoreKind;
 
@@ -142,6 +143,39 @@ fn rejected_by_backups() -> Vec<Rejected> {
     ]
 }
 
+fn rejected_by_backups_of_a_moment() -> Vec<Rejected> {
+    vec![
+        // The backup is restored at the moment in which the first lease after a boot is written.
+        (
+            10_101_412,
+            Setup { stack: Stack::Dual, is_wide: true, ..ETCD },
+            vec![
+                step(22_408, Act::Configure(Config::Mixed(Backend::DirectRouting))),
+                step(23_996, Act::SwapAddresses(3, 2)),
+                step(25_784, Act::Etcd(EtcdAct::BackUp)),
+                step(28_491, Act::PowerOn(3)),
+                step(28_501, Act::Etcd(EtcdAct::Restore(ClusterId::Kept))),
+            ],
+        ),
+        // A backup takes back a migration to which one node has already been restarted.
+        (
+            10_100_600,
+            ETCD,
+            vec![
+                step(0, Act::Configure(HOST_GW)),
+                step(25_314, Act::Configure(HOST_GW)),
+                step(27_438, Act::Configure(Config::Finished(Backend::HostGw))),
+                step(50_654, Act::Etcd(EtcdAct::BackUp)),
+                step(57_954, Act::Configure(Config::Mixed(Backend::Vxlan))),
+                step(61_985, Act::StoreLink(3, LinkState::Cut)),
+                step(63_146, Act::Start(3)),
+                step(64_519, Act::StoreLink(3, LinkState::Open)),
+                step(69_799, Act::Etcd(EtcdAct::Restore(ClusterId::New))),
+            ],
+        ),
+    ]
+}
+
 fn rejected_by_backups_of_kubernetes() -> Vec<Rejected> {
     vec![
         // A backup lacks only what a node wrote while its watch was interrupted.
@@ -168,6 +202,33 @@ fn rejected_by_backups_of_kubernetes() -> Vec<Rejected> {
                 step(45_424, Act::Etcd(EtcdAct::BackUp)),
                 step(46_868, Act::Leave(3)),
                 step(48_350, Act::Etcd(EtcdAct::Restore(ClusterId::Kept))),
+            ],
+        ),
+    ]
+}
+
+fn rejected_by_the_kernel() -> Vec<Rejected> {
+    vec![
+        // The interface is back after a while, and reading the host fails once.
+        (
+            10_095_741,
+            Setup { store: StoreKind::Kubernetes, stack: Stack::Dual, ..ETCD },
+            vec![
+                step(0, Act::Configure(Config::Rollout(82))),
+                step(20_439, Act::LinkDown(4, Device::Underlay)),
+                step(35_144, Act::Kernel(4, KernelAct::Interrupt)),
+                step(38_013, Act::LinkUp(4, Device::Underlay)),
+            ],
+        ),
+        // The tunnel device is down when a daemon starts without etcd.
+        (
+            10_096_996,
+            Setup { stack: Stack::Dual, ..ETCD },
+            vec![
+                step(17_741, Act::Kill(1)),
+                step(17_742, Act::StoreLink(1, LinkState::Cut)),
+                step(25_944, Act::LinkDown(1, Device::Tunnel)),
+                step(26_998, Act::Start(1)),
             ],
         ),
     ]
@@ -228,7 +289,9 @@ fn no_history_that_was_rejected_once_is_rejected_again() {
     let rejected = [
         rejected_by_copies(),
         rejected_by_backups(),
+        rejected_by_backups_of_a_moment(),
         rejected_by_backups_of_kubernetes(),
+        rejected_by_the_kernel(),
         rejected_by_edits(),
     ];
     for (seed, setup, steps) in rejected.into_iter().flatten() {

@@ -197,10 +197,10 @@ async fn a_daemon_that_does_not_answer_leaves_the_store_unknown() {
     let _silent = std::os::unix::net::UnixListener::bind(&socket).unwrap();
     let etcd = options("status").store.etcd;
     let error = etcd.near(&socket).await.err().map(|error| error.to_string());
-    let expected = format!("the daemon on {} does not answer: name its etcd", socket.display());
+    let expected = format!("the daemon on {} does not answer: name its store", socket.display());
     assert!(error.as_ref().is_some_and(|error| error.starts_with(&expected)), "{error:?}");
     std::fs::remove_file(&socket).unwrap();
-    assert!(etcd.near(&socket).await.is_ok());
+    assert!(etcd.near(&socket).await.is_ok(), "without a daemon, there is a default");
 }
 
 #[test]

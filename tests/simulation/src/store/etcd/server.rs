@@ -49,6 +49,7 @@ impl Connection {
     /// Takes a request across, has it answered, and takes the answer back.
     async fn answer<T>(&self, answer: impl FnOnce(&mut State) -> Changed<T>) -> Outcome<T> {
         self.link.count();
+        let closings = self.etcd.closings.subscribe();
         self.link.cross(Direction::Request).await.map_err(|_| closed())?;
         think(self.etcd.health()).await;
         match self.etcd.health() {
@@ -61,7 +62,10 @@ impl Connection {
             Err(status) => (Err(status), None),
         });
         self.link.cross(Direction::Answer).await.map_err(|_| closed())?;
-        if self.etcd.health() == Health::Down { Err(closed()) } else { answer.map(Response::new) }
+        // An answer does not come after the end of its connection.
+        let is_closed =
+            self.etcd.health() == Health::Down || closings.has_changed().unwrap_or(true);
+        if is_closed { Err(closed()) } else { answer.map(Response::new) }
     }
 
     /// Takes the messages of `stream` back one by one, until the connection is closed.
