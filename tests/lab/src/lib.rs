@@ -74,7 +74,7 @@ pub use node::runtime::{
 pub use node::services::{Proxy, Service};
 pub use node::subnet_env::SubnetEnv;
 pub use node::{Node, NodePlan, ReversePath};
-pub use process::{Ended, Process, install};
+pub use process::{Ended, Process, install, peak_kib};
 pub use stores::api_server::{ApiBody, ApiServer, Asked, Backup, Faults, Gone, Lists, Page};
 pub use stores::etcd::{Entry, Etcd, EtcdPlan, Member};
 pub use traffic::probe::{Count, Pair, PairReport, Probe, ProbePlan, Report, Stage, overruns_at};

@@ -104,20 +104,12 @@ impl Process {
 
     /// Resident memory at present, in KiB.
     pub fn resident_kib(&self) -> Result<u64> {
-        self.memory_kib("VmRSS:")
+        memory_kib(self.pid(), "VmRSS:")
     }
 
     /// Peak resident memory, in KiB.
     pub fn peak_kib(&self) -> Result<u64> {
-        self.memory_kib("VmHWM:")
-    }
-
-    fn memory_kib(&self, field: &str) -> Result<u64> {
-        let path = format!("/proc/{}/status", self.pid());
-        let status = std::fs::read_to_string(&path).context(path)?;
-        let line = status.lines().find_map(|line| line.strip_prefix(field));
-        let number = line.and_then(|rest| rest.split_whitespace().next());
-        Ok(number.context("the process has ended")?.parse()?)
+        peak_kib(self.pid())
     }
 
     /// Processor time so far of its children that have exited.
@@ -152,6 +144,19 @@ pub fn install(program: impl AsRef<[u8]>, path: &Path) -> Result<()> {
 
 /// The kernel reports times of processes in hundredths of a second on all machines.
 const TICK: Duration = Duration::from_millis(10);
+
+/// Peak resident memory of a process, in KiB.
+pub fn peak_kib(pid: u32) -> Result<u64> {
+    memory_kib(pid, "VmHWM:")
+}
+
+fn memory_kib(pid: u32, field: &str) -> Result<u64> {
+    let path = format!("/proc/{pid}/status");
+    let status = std::fs::read_to_string(&path).context(path)?;
+    let line = status.lines().find_map(|line| line.strip_prefix(field));
+    let number = line.and_then(|rest| rest.split_whitespace().next());
+    Ok(number.context("the process has ended")?.parse()?)
+}
 
 fn time_of_thread(path: &Path) -> Result<Duration> {
     let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;

@@ -110,6 +110,10 @@ impl ApiServer {
         reply::refusal(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message)
     }
 
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }

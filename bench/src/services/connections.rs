@@ -1,0 +1,264 @@
+//! Connections through services: how long they take to be there, and whether a rolling update refuses or
+//! loses any.
+
+use std::collections::{BTreeMap, HashSet};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use nix::libc::linger;
+use nix::sys::socket::{setsockopt, sockopt::Linger};
+use serde_json::{Value, json};
+use tweed_lab::{Family, Namespace, Node, Segment};
+
+use super::ours::Scene;
+use super::{SLICES, Shape, TARGET, cluster_ip, slice};
+use crate::report::goal::Goal;
+use crate::report::sample::Sample;
+use crate::report::sheet::{Sheet, thousands};
+
+const COUNTS: [u32; 2] = [1000, 30_000];
+
+/// Direct connections and those through a service take turns, with this number of connections each.
+const CONNECTIONS: usize = 250;
+const TURNS: usize = 40;
+
+/// The services of the rolling update, and how often all of their endpoints are replaced.
+const ROLLING: Shape = Shape { services: 100, endpoints: 3 };
+const UPDATES: u32 = 6;
+/// Between two steps of an update. A pod accepts connections for one such time after it began to end.
+const STEP: Duration = Duration::from_millis(300);
+/// The clients, and the time between two connections of each: 5,000 per second.
+const CLIENTS: u32 = 5;
+const BETWEEN: Duration = Duration::from_millis(1);
+
+/// The endpoints of all services, on a host with all their addresses.
+struct Endpoints {
+    node: Node,
+    /// Those that accept no connections any more.
+    ended: Arc<Mutex<HashSet<IpAddr>>>,
+}
+
+pub(super) fn run(proxy: &Path, sheet: &mut Sheet) -> Result<()> {
+    let head = ["services", "direct, least", "median", "through a service, least", "median"];
+    sheet.table("A connection to an endpoint", &head)?;
+    let (mut goals, mut least) = (Vec::new(), Vec::new());
+    for count in COUNTS {
+        let (direct, through) = latency(proxy, count)?;
+        let micros = |time: Duration| time.as_secs_f64() * 1e6;
+        let cells = [direct.min(), direct.median(), through.min(), through.median()];
+        let [a, b, c, d] = cells.map(|time| format!("{:.1} µs", micros(time)));
+        sheet.row(&[&thousands(count), &a, &b, &c, &d])?;
+        let more = micros(through.min()) - micros(direct.min());
+        let what = format!("{}: a service adds", thousands(count));
+        goals.push(Goal::at_most(what, more, 4.0, "µs"));
+        least.push(more);
+    }
+    let most = least.iter().copied().fold(f64::MIN, f64::max);
+    let fewest = least.iter().copied().fold(f64::MAX, f64::min);
+    goals.push(Goal::at_most("30,000 against 1,000 services", most - fewest, 1.0, "µs"));
+    sheet.goals(&goals)?;
+    rolling_update(proxy, sheet)
+}
+
+/// Times of connections from a host without a proxy, which tracks them, and from one with it.
+fn latency(proxy: &Path, count: u32) -> Result<(Sample<Duration>, Sample<Duration>)> {
+    let shape = Shape { services: count, endpoints: 3 };
+    let scene = Scene::with(shape)?;
+    let segment = scene.lab.segment("10.99.2.0/24")?;
+    let endpoints = Endpoints::start(&scene, &segment)?;
+    let plain = scene.lab.node("n3", &segment)?;
+    endpoints.route_from(&plain)?;
+    plain.namespace().run("nft", &["add table ip plain"])?;
+    let chain = "add chain ip plain out { type nat hook output priority -100; }";
+    plain.namespace().run("nft", &[chain])?;
+    let _proxy = scene.start(proxy, "first")?;
+    let direct = SocketAddr::from((shape.endpoint(0, 0, 0), TARGET));
+    let through = SocketAddr::from((cluster_ip(0), 80));
+    let (mut all_direct, mut all_through) = (Vec::new(), Vec::new());
+    for _ in 0..TURNS {
+        all_direct.extend(connect_often(plain.namespace(), direct)?);
+        all_through.extend(connect_often(scene.node.namespace(), through)?);
+    }
+    Ok((all_direct.into_iter().collect(), all_through.into_iter().collect()))
+}
+
+fn connect_often(namespace: &Namespace, to: SocketAddr) -> Result<Vec<Duration>> {
+    namespace.within(|| {
+        let one = |_| {
+            let begun = Instant::now();
+            let stream = TcpStream::connect(to)?;
+            let took = begun.elapsed();
+            end(&stream)?;
+            Ok(took)
+        };
+        (0..CONNECTIONS).map(one).collect()
+    })?
+}
+
+/// No port stays in use.
+fn end(stream: &TcpStream) -> Result<()> {
+    Ok(setsockopt(stream, Linger, &linger { l_onoff: 1, l_linger: 0 })?)
+}
+
+fn rolling_update(proxy: &Path, sheet: &mut Sheet) -> Result<()> {
+    let head = ["services", "endpoints replaced", "connections", "per second", "refused", "lost"];
+    sheet.table("A rolling update", &head)?;
+    let scene = Scene::with(ROLLING)?;
+    let segment = scene.lab.segment("10.99.2.0/24")?;
+    let endpoints = Endpoints::start(&scene, &segment)?;
+    let _proxy = scene.start(proxy, "first")?;
+    let is_over = AtomicBool::new(false);
+    let begun = Instant::now();
+    let outcomes = thread::scope(|scope| -> Result<_> {
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|client| {
+                let (namespace, is_over) = (scene.node.namespace(), &is_over);
+                scope.spawn(move || namespace.within(|| connect_until(is_over, client)))
+            })
+            .collect();
+        (0..UPDATES).for_each(|update| update_all(&scene, &endpoints, update));
+        is_over.store(true, Ordering::Relaxed);
+        let mut all = BTreeMap::new();
+        for client in clients {
+            let outcomes = client.join().ok().context("a client panicked")??;
+            for (what, count) in outcomes {
+                *all.entry(what).or_default() += count;
+            }
+        }
+        Ok(all)
+    })?;
+    let of = |what| outcomes.get(what).copied().unwrap_or(0_u32);
+    let (answered, refused, lost) = (of("answered"), of("refused"), of("lost"));
+    let replaced = ROLLING.services * ROLLING.endpoints * UPDATES;
+    let total = answered + refused + lost;
+    let rate = f64::from(total) / begun.elapsed().as_secs_f64();
+    let (shown, replaced) = (thousands(total), thousands(replaced));
+    let per_second = format!("{rate:.0}");
+    sheet.row(&[&ROLLING.services, &replaced, &shown, &per_second, &refused, &lost])?;
+    sheet.goals(&[
+        Goal::at_least("connections per second", rate, 4500.0, ""),
+        Goal::at_most("refused", f64::from(refused), 0.0, ""),
+        Goal::at_most("lost", f64::from(lost), 0.0, ""),
+    ])
+}
+
+/// Outcomes of connections, by turns to all services.
+fn connect_until(is_over: &AtomicBool, client: u32) -> BTreeMap<&'static str, u32> {
+    let mut outcomes = BTreeMap::new();
+    let begun = Instant::now();
+    for number in 0.. {
+        if is_over.load(Ordering::Relaxed) {
+            break;
+        }
+        thread::sleep((BETWEEN * number).saturating_sub(begun.elapsed()));
+        let service = (number * CLIENTS + client) % ROLLING.services;
+        let outcome = exchange(SocketAddr::from((cluster_ip(service), 80)));
+        *outcomes.entry(outcome).or_default() += 1;
+    }
+    outcomes
+}
+
+fn exchange(to: SocketAddr) -> &'static str {
+    let stream = TcpStream::connect_timeout(&to, Duration::from_secs(5));
+    let answer = stream.and_then(|mut stream| {
+        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        stream.read_exact(&mut [0])?;
+        Ok(end(&stream))
+    });
+    match answer {
+        Ok(_) => "answered",
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => "refused",
+        Err(_) => "lost",
+    }
+}
+
+/// All services replace their endpoints, one after the other, as a Deployment does it: a new one is ready
+/// before an old one ends.
+fn update_all(scene: &Scene, endpoints: &Endpoints, update: u32) {
+    let (old, new) = (update % 2, (update + 1) % 2);
+    for index in 0..ROLLING.endpoints {
+        let all = |variant| {
+            (0..ROLLING.services).map(move |service| ROLLING.endpoint(service, index, variant))
+        };
+        endpoints.begin(all(new));
+        replace(scene, [old, new], index, Some(&json!({ "ready": true })));
+        let ending = json!({ "ready": false, "serving": true, "terminating": true });
+        replace(scene, [old, new], index, Some(&ending));
+        endpoints.end(all(old));
+        replace(scene, [old, new], index, None);
+    }
+}
+
+/// Endpoint number `index` of each service is there in its new variant, and in its old one with these
+/// conditions, if any.
+fn replace(scene: &Scene, [old, new]: [u32; 2], index: u32, conditions: Option<&Value>) {
+    for service in 0..ROLLING.services {
+        let address = |other, variant| ROLLING.endpoint(service, other, variant);
+        let variant = |other| if other <= index { new } else { old };
+        let ready = (0..ROLLING.endpoints).map(|other| address(other, variant(other)));
+        let ready = ready.map(|address| json!({ "addresses": [address] }));
+        let former = conditions.iter().map(
+            |conditions| json!({ "addresses": [address(index, old)], "conditions": conditions }),
+        );
+        let slice = slice(service, &ready.chain(former).collect::<Vec<_>>());
+        scene.server.patch(SLICES, &format!("s{service}-1"), &slice);
+    }
+    thread::sleep(STEP);
+}
+
+impl Endpoints {
+    /// Accepts connections to all of their addresses, which the node of the scene reaches.
+    fn start(scene: &Scene, segment: &Segment) -> Result<Self> {
+        let node = scene.lab.node("n2", segment)?;
+        scene.node.connect("eth1", segment)?;
+        node.ip("route add local 10.128.0.0/9 dev lo")?;
+        let ended = Arc::<Mutex<HashSet<IpAddr>>>::default();
+        let listener = node.namespace().within(|| TcpListener::bind(("0.0.0.0", TARGET)))??;
+        let known = Arc::clone(&ended);
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                accept(stream, &known);
+            }
+        });
+        let endpoints = Self { node, ended };
+        endpoints.route_from(&scene.node)?;
+        Ok(endpoints)
+    }
+
+    /// Has packets to them, and to cluster IPs, leave `node` towards their host.
+    fn route_from(&self, node: &Node) -> Result<()> {
+        let host = self.node.address(Family::V4)?;
+        for network in ["10.128.0.0/9", "10.96.0.0/12"] {
+            node.ip(format!("route add {network} via {host}"))?;
+        }
+        Ok(())
+    }
+
+    fn begin(&self, addresses: impl Iterator<Item = Ipv4Addr>) {
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        for address in addresses {
+            ended.remove(&IpAddr::from(address));
+        }
+    }
+
+    fn end(&self, addresses: impl Iterator<Item = Ipv4Addr>) {
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        ended.extend(addresses.map(IpAddr::from));
+    }
+}
+
+/// One byte, or a reset, as from a pod that is gone.
+fn accept(mut stream: TcpStream, ended: &Mutex<HashSet<IpAddr>>) {
+    let Ok(address) = stream.local_addr() else { return };
+    if ended.lock().unwrap_or_else(PoisonError::into_inner).contains(&address.ip()) {
+        let _ = end(&stream);
+    } else {
+        let _ = stream.write_all(&[0]);
+    }
+}
