@@ -162,7 +162,6 @@ impl Control {
         let state = &mut self.state;
         state.statistics.dumps += 1;
         state.timers.dumped();
-        state.failure = None;
         // A renewal is due long enough before it expires that a short stop of the daemon seldom
         // leaves the tunnel without a guard.
         actual.retain(|entry| !matches!(entry, Entry::Renewal(renewal) if renewal.is_due()));

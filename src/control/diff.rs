@@ -99,6 +99,7 @@ impl Control {
     /// everything.
     fn setting_up(&self, op: Op) -> Op {
         let (Op::Create(entry) | Op::Replace(entry)) = &op else { return op };
+        let Entry::Link(_) = entry.as_ref() else { return op };
         match self.state.actual.get(&entry.key()) {
             Some(Entry::Link(held)) if is_down(held) && !self.inputs.may_replace_with(entry) => {
                 Op::Replace(Arc::new(Entry::Link(Link { up: true, ..held.clone() })))

@@ -165,8 +165,9 @@ impl<K: Kernel> Reconciler<K> {
     /// Settles, and measures the time from `begun` until operations are applied, if there are any.
     async fn settle_since(&mut self, begun: Instant) {
         let before = self.control.state.statistics.operations();
-        if let Err(failure) = self.settle().await {
-            self.control.access_failed(&failure);
+        match self.settle().await {
+            Ok(()) => self.control.state.end_failures(),
+            Err(failure) => self.control.access_failed(&failure),
         }
         let state = &mut self.control.state;
         if state.statistics.operations() != before {
@@ -178,7 +179,6 @@ impl<K: Kernel> Reconciler<K> {
     async fn settle(&mut self) -> Result<(), AccessFailure> {
         let mut read = self.read_facts().await?;
         if !self.control.inputs.are_known() {
-            self.control.state.end_failures();
             return Ok(());
         }
         for _ in 0..PASSES {
@@ -191,7 +191,6 @@ impl<K: Kernel> Reconciler<K> {
                 break;
             }
         }
-        self.control.state.end_failures();
         self.control.retry_unread();
         Ok(())
     }

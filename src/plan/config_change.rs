@@ -186,6 +186,14 @@ impl Situation {
     fn kind(&self, current: &NetworkConfig) -> BackendType {
         self.kept.unwrap_or_else(|| current.kind_of(&self.names))
     }
+
+    /// Whether all peers have changed to another backend already: this node follows, as if it were
+    /// restarted. If it stayed, those without `Mixed` would have no path to it.
+    fn follows_peers(&self, ours: BackendMode, theirs: BackendMode) -> bool {
+        let have_changed = |needing: &NeedingMixed| needing.unreachable.is_empty();
+        let may_change = ours.kind != theirs.kind && self.kept.is_none();
+        may_change && self.needing_mixed.as_ref().is_some_and(have_changed)
+    }
 }
 
 /// Why `Backend.Type`, `Backend.DirectRouting` or `Mixed` is not applied yet, if so.
@@ -197,18 +205,9 @@ fn held_back(
     let ours = BackendMode::new(situation.kind(current), current);
     let theirs = BackendMode::new(wanted.kind_of(&situation.names), wanted);
     match (current.mixed, wanted.mixed) {
-        (true, false) if ours != theirs => match &situation.needing_mixed {
-            // All peers have changed already: this node follows, as if it were restarted. If it stayed,
-            // those without `Mixed` would have no path to it.
-            Some(needing)
-                if needing.unreachable.is_empty()
-                    && ours.kind != theirs.kind
-                    && situation.kept.is_none() =>
-            {
-                needing.reason()
-            }
-            _ => Some(PendingReason::ForTwoEdits { ours, wanted: theirs }),
-        },
+        (true, false) if ours != theirs && !situation.follows_peers(ours, theirs) => {
+            Some(PendingReason::ForTwoEdits { ours, wanted: theirs })
+        }
         (false, true) if ours != theirs => {
             Some(PendingReason::ForMixedElsewhere { ours, wanted: theirs })
         }

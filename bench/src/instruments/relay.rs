@@ -1,14 +1,14 @@
 //! Passes connections on to a server, and notes when it sends something.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use anyhow::Result;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
-use tweed_lab::Namespace;
+use tweed_lab::{Namespace, lock};
 
 /// Ends when it is dropped.
 pub(crate) struct Relay {
@@ -45,12 +45,12 @@ impl Relay {
 
     /// From now on, what the server sends is noted.
     pub(crate) fn begin(&self) {
-        *self.sent.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *lock(&self.sent.0) = None;
     }
 
     /// When it sent something for the first time since [`Self::begin`].
     pub(crate) fn sent(&self) -> Option<Instant> {
-        *self.sent.0.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.sent.0)
     }
 }
 
@@ -65,7 +65,7 @@ async fn pass(client: TcpStream, server: SocketAddr, sent: Sent) -> std::io::Res
     loop {
         let length = answers.read(&mut buffer).await?;
         let Some(bytes) = buffer.get(..length).filter(|bytes| !bytes.is_empty()) else { break };
-        sent.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(Instant::now);
+        lock(&sent.0).get_or_insert_with(Instant::now);
         to_client.write_all(bytes).await?;
     }
     upwards.abort();

@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 use nix::libc::linger;
 use nix::sys::socket::{setsockopt, sockopt::Linger};
 use serde_json::{Value, json};
-use tweed_lab::{Family, Namespace, Node, Segment};
+use tweed_lab::{Family, Namespace, Node, Segment, lock};
 
 use super::ours::Scene;
 use super::{SLICES, Shape, TARGET, cluster_ip, slice};
@@ -241,14 +241,14 @@ impl Endpoints {
     }
 
     fn begin(&self, addresses: impl Iterator<Item = Ipv4Addr>) {
-        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ended = lock(&self.ended);
         for address in addresses {
             ended.remove(&IpAddr::from(address));
         }
     }
 
     fn end(&self, addresses: impl Iterator<Item = Ipv4Addr>) {
-        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ended = lock(&self.ended);
         ended.extend(addresses.map(IpAddr::from));
     }
 }
@@ -256,7 +256,7 @@ impl Endpoints {
 /// One byte, or a reset, as from a pod that is gone.
 fn accept(mut stream: TcpStream, ended: &Mutex<HashSet<IpAddr>>) {
     let Ok(address) = stream.local_addr() else { return };
-    if ended.lock().unwrap_or_else(PoisonError::into_inner).contains(&address.ip()) {
+    if lock(ended).contains(&address.ip()) {
         let _ = end(&stream);
     } else {
         let _ = stream.write_all(&[0]);

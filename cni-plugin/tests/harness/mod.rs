@@ -13,10 +13,9 @@ pub(crate) use disk::Disk;
 
 use std::cell::Cell;
 use std::fs;
-use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -179,20 +178,6 @@ impl Pod {
     pub(crate) fn lose_netns(&self) {
         self.namespace.delete().unwrap();
     }
-}
-
-/// Writes an executable script with this text to `path`. Another process writes it: a file that
-/// this process has open for writing is open in every process that other tests start, and the
-/// kernel executes no such file.
-pub(crate) fn write_program(path: &Path, text: &str) {
-    let mut install = Command::new("install")
-        .args(["-m", "755", "/dev/stdin"])
-        .arg(path)
-        .stdin(Stdio::piped())
-        .spawn()
-        .unwrap();
-    install.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
-    assert!(install.wait().unwrap().success());
 }
 
 /// The sorted names of files; none if there is no such directory.

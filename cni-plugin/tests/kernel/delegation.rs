@@ -3,10 +3,10 @@
 use std::fs;
 
 use serde_json::{Value, json};
-use tweed_lab::eventually;
+use tweed_lab::{eventually, install};
 
 use crate::harness::kernel::Place;
-use crate::harness::{Answer, DUAL, IPV4, Node, PLUGINS, Pod, TIMEOUT, write_program};
+use crate::harness::{Answer, DUAL, IPV4, Node, PLUGINS, Pod, TIMEOUT};
 
 /// A plugin that records its calls, and then runs `script`.
 fn fake(node: &Node, name: &str, script: &str) {
@@ -17,7 +17,7 @@ fn fake(node: &Node, name: &str, script: &str) {
         "#!/bin/sh\nconfig=$(cat)\n\
          echo \"$CNI_COMMAND $CNI_CONTAINERID $CNI_IFNAME [$CNI_NETNS] $config\" >>{log}\n{script}\n"
     );
-    write_program(&path, &text);
+    install(&text, &path).unwrap();
 }
 
 /// The recorded calls: command and config.
@@ -141,7 +141,7 @@ fn pods_of_an_uninstalled_plugin_are_removed_without_it() {
     }
     // One does not exist, the other is a program for another machine.
     let other = node.home.path().join("ptp");
-    write_program(&other, "no program");
+    install("no program", &other).unwrap();
     node.call("DEL", &one, &config).with("CNI_PATH", "/none").run().is_silent();
     run(&node, "DEL", &two, &config).is_silent();
     for pod in [&one, &two] {

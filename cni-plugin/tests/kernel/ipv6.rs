@@ -4,8 +4,10 @@ use std::fs;
 use std::net::Ipv6Addr;
 use std::thread;
 
+use tweed_lab::install;
+
 use crate::harness::kernel::Place;
-use crate::harness::{Answer, DUAL, Node, Pod, write_program};
+use crate::harness::{Answer, DUAL, Node, Pod};
 
 /// The number of pods that start at once. It keeps the kernel busy, so that an address takes longer to
 /// become usable.
@@ -52,7 +54,7 @@ fn a_pod_gets_ipv6_where_settings_are_read_only() {
     let plugin = env!("CARGO_BIN_EXE_flannel");
     let mount = "mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys";
     let script = format!("#!/bin/sh\nexec unshare --mount sh -c '{mount} && exec {plugin}'\n");
-    write_program(&program, &script);
+    install(&script, &program).unwrap();
     let pod = node.pod();
     let added = node.call("ADD", &pod, &config).program(&program).run();
     assert_eq!(added.addresses().len(), 2);

@@ -3,8 +3,10 @@
 use std::fs;
 use std::path::PathBuf;
 
+use tweed_lab::install;
+
 use crate::harness::kernel::Place;
-use crate::harness::{DUAL, Node, write_program};
+use crate::harness::{DUAL, Node};
 
 /// The plugin, as if the machine had just been booted.
 fn just_booted(node: &Node) -> PathBuf {
@@ -16,7 +18,7 @@ fn just_booted(node: &Node) -> PathBuf {
         uptime.display(),
         env!("CARGO_BIN_EXE_flannel")
     );
-    write_program(&script, &text);
+    install(&text, &script).unwrap();
     script
 }
 

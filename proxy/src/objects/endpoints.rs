@@ -86,8 +86,8 @@ impl Slice {
     }
 }
 
-/// Those of `slices` that serve `port` in this family: the ready ones, or, if there are
-/// none, those that end and still answer.
+/// Those of `slices` that serve `port` in this family: the ready ones, or, if there are none, those that
+/// end and still answer.
 pub fn choose<'a>(
     slices: impl Iterator<Item = &'a Slice>,
     port: &ServicePort,

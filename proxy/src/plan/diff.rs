@@ -143,16 +143,14 @@ impl Pending {
         }
         let Changes { first, then, after, .. } = &changes;
         let was_looked_up = !first.is_empty() || !then.is_empty() || !after.is_empty();
-        match at.filter(|_| !was_looked_up) {
-            Some(at) if at <= now => {}
-            Some(at) => {
-                changes.last.clear();
-                self.unused.insert(part, at);
-            }
-            None => {
-                changes.last.clear();
-                self.freed.push(part);
-            }
+        let at = at.filter(|_| !was_looked_up);
+        if at.is_some_and(|at| at <= now) {
+            return;
+        }
+        changes.last.clear();
+        match at {
+            Some(at) => drop(self.unused.insert(part, at)),
+            None => self.freed.push(part),
         }
     }
 }

@@ -97,17 +97,17 @@ fn applying_the_same_objects_again_changes_nothing() {
 
 #[test]
 fn what_nft_lists_can_be_loaded() {
-    check_listing("nft");
+    check_listing("proxy-listing", "nft");
 }
 
 #[cfg(feature = "judge")]
 #[test]
 fn what_the_newest_nft_lists_can_be_loaded() {
-    check_listing(&std::env::var("NEWEST_NFT").unwrap());
+    check_listing("proxy-listing-newest", &std::env::var("NEWEST_NFT").unwrap());
 }
 
-fn check_listing(nft: &str) {
-    let host = Host::new(&format!("proxy-listing-{}", nft.len()));
+fn check_listing(host: &str, nft: &str) {
+    let host = Host::new(host);
     host.apply(OBJECTS, &["--cluster-cidr", "10.1.0.0/16"]);
     let listed = host.listed_by(nft);
     host.0.reload_rules(nft).unwrap();

@@ -63,9 +63,10 @@ impl Connection {
         });
         self.link.cross(Direction::Answer).await.map_err(|_| closed())?;
         // An answer does not come after the end of its connection.
-        let is_closed =
-            self.etcd.health() == Health::Down || closings.has_changed().unwrap_or(true);
-        if is_closed { Err(closed()) } else { answer.map(Response::new) }
+        if closings.has_changed().unwrap_or(true) {
+            return Err(closed());
+        }
+        answer.map(Response::new)
     }
 
     /// Takes the messages of `stream` back one by one, until the connection is closed.
