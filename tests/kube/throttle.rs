@@ -35,7 +35,7 @@ async fn while_one_server_asks_for_a_pause_another_is_used() {
         let manager = KubeSubnetManager::new(options(&[busy.url(), server.url()]));
         let begun = Instant::now();
         acquire(&manager).await;
-        assert!(begun.elapsed().as_secs() < 30, "{:?}", begun.elapsed());
+        assert!(begun.elapsed().as_secs() < 60, "{:?}", begun.elapsed());
         assert_eq!(*manager.state().borrow(), StoreState::Reachable);
     }
 }

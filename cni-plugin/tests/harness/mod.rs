@@ -144,6 +144,38 @@ impl Node {
     }
 }
 
+/// An ADD of Debian's bridge, by `call`. It gives up if the kernel has not noted the carrier of a
+/// port within 2.5 s, or if addresses are tentative for 10 s, as on a busy machine: then it is
+/// called again, with the counters of the store as before.
+pub(crate) fn patiently(node: &Node, call: impl Fn(&str) -> Answer) -> Answer {
+    let counters = || -> Vec<PathBuf> {
+        let names = files_in(&node.store()).into_iter();
+        let names = names.filter(|name| name.starts_with("last_reserved_ip."));
+        names.map(|name| node.store().join(name)).collect()
+    };
+    let read = |path: PathBuf| (path.clone(), fs::read(path).unwrap());
+    let before: Vec<(PathBuf, Vec<u8>)> = counters().into_iter().map(read).collect();
+    let is_late = |answer: &Answer| {
+        let late = ["bridge port in error state", "still has tentative addresses"];
+        late.iter().any(|words| answer.stdout.contains(words))
+    };
+    let mut answer = call("ADD");
+    for _ in 0..20 {
+        if !is_late(&answer) {
+            break;
+        }
+        let _ = call("DEL");
+        for path in counters() {
+            fs::remove_file(path).unwrap();
+        }
+        for (path, text) in &before {
+            fs::write(path, text).unwrap();
+        }
+        answer = call("ADD");
+    }
+    answer
+}
+
 /// The time of a file that is written now. Such times advance in steps.
 pub(crate) fn write_time() -> (i64, i64) {
     change_time(tempfile::NamedTempFile::new().unwrap().path())

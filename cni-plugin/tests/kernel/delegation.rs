@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tweed_lab::{eventually, install};
 
 use crate::harness::kernel::Place;
-use crate::harness::{Answer, DUAL, IPV4, Node, PLUGINS, Pod, TIMEOUT};
+use crate::harness::{Answer, DUAL, IPV4, Node, PLUGINS, Pod, TIMEOUT, patiently};
 
 /// A plugin that records its calls, and then runs `script`.
 fn fake(node: &Node, name: &str, script: &str) {
@@ -243,7 +243,8 @@ fn native_false_calls_debians_plugins() {
     let pod = node.pod();
     let mut config = node.config("1.0.0");
     config["native"] = json!(false);
-    assert_eq!(node.add(&pod, &config).address(), "10.244.7.2/24");
+    let added = patiently(&node, |command| node.call(command, &pod, &config).run());
+    assert_eq!(added.address(), "10.244.7.2/24");
     assert!(node.call("ADD", &node.pod(), &config).with("CNI_PATH", "/none").run().status != 0);
     node.del(&pod, &config).is_silent();
     assert_eq!(node.reservations(), []);
@@ -261,7 +262,8 @@ fn other_delegates_and_other_address_management_work() {
 
     config["delegate"] = json!({"type": "bridge"});
     config["ipam"] = json!({"type": "static", "addresses": [{"address": "10.244.7.77/24"}]});
-    assert_eq!(node.add(&two, &config).address(), "10.244.7.77/24");
+    let added = patiently(&node, |command| node.call(command, &two, &config).run());
+    assert_eq!(added.address(), "10.244.7.77/24");
     assert_eq!(two.links(), ["eth0"]);
     node.del(&two, &config).is_silent();
     assert_eq!(two.links(), Vec::<String>::new());

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tweed_lab::eventually;
 
 use crate::harness::kernel::Place;
-use crate::harness::{Answer, DUAL, IPV4, Node, Plugin, Pod, TIMEOUT, files_in};
+use crate::harness::{Answer, DUAL, IPV4, Node, Plugin, Pod, TIMEOUT, files_in, patiently};
 
 /// The state of a pod, in lines, without names and numbers that differ from pod to pod.
 type Picture = BTreeSet<String>;
@@ -30,7 +30,10 @@ impl Plugin {
             Self::Debian => {
                 let delegate = delegate(node, config);
                 let program = crate::harness::PLUGINS.to_owned() + "/bridge";
-                node.call(command, pod, &delegate).program(program.as_ref()).run()
+                let call = |command: &str| {
+                    node.call(command, pod, &delegate).program(program.as_ref()).run()
+                };
+                if command == "ADD" { patiently(node, call) } else { call(command) }
             }
         }
     }

@@ -210,7 +210,11 @@ fn remains_of_killed_processes_are_removed_by_del_or_gc() {
     config["cni.dev/valid-attachments"] = json!([{"containerID": live.id, "ifname": "eth0"}]);
     let pod = node.pod();
     let (mut killed, rounds) = (0, kills());
-    for round in 0..rounds {
+    // A busy machine may kill many too late.
+    for round in 0..10 * rounds {
+        if round >= rounds && killed > rounds / 10 {
+            break;
+        }
         let command = ["ADD", "DEL", "GC"][round % 3];
         let fault = Fault::ALL[round / 3 % Fault::ALL.len()];
         if command != "ADD" {

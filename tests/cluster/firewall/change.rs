@@ -301,7 +301,7 @@ fn without_masquerading_iptables_still_lets_packets_of_pods_through() {
     scene.node().namespace().run("iptables", &["-P", "FORWARD", "DROP"]).unwrap();
     has_only(&scene, &["forwarding by iptables"]).unwrap();
     let ping = || scene.pods[0].ping(scene.pods[1].address(Family::V4).unwrap(), 56);
-    ping().unwrap();
+    eventually(PATIENCE, ping).unwrap();
     let (pod, world) = (scene.pods[0].namespace(), scene.world.namespace());
     let target = (scene.world.address(Family::V4).unwrap(), PORT).into();
     let pod_itself = scene.pods[0].address(Family::V4).unwrap();

@@ -185,7 +185,7 @@ fn after_a_take_over(kind: Iptables, from: From) -> Result<()> {
     }
     let report = probe.finish()?;
     println!("{kind:?}, {from:?}: {report}");
-    ensure!(report.total().lost == 0, "lost packets:\n{report}");
+    ensure!(report.lost() == 0, "lost packets:\n{report}");
     let tally = traffic.finish()?;
     ensure!(tally.broken == 0 && tally.failed == 0, "{tally:?}");
     Ok(())

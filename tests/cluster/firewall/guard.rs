@@ -30,7 +30,7 @@ impl Scene {
         cluster.wait_for_paths(|_, _| Path::Tunnel)?;
         let pods = cluster.nodes.iter().map(Node::pod).collect::<Result<Vec<_>>>()?;
         let scene = Self { cluster, pods, family: stack.families()[0] };
-        scene.pods[0].ping(scene.pods[1].address(scene.family)?, 56)?;
+        scene.pods[0].reaches(scene.pods[1].address(scene.family)?, 56)?;
         Ok(scene)
     }
 
@@ -304,7 +304,7 @@ fn under_a_guard_no_packet_is_lost_while_leases_and_backends_change() {
     probe.run_for(PAUSE);
     let report = probe.finish().unwrap();
     println!("{report}");
-    assert_eq!(report.total().lost, 0, "{report}");
+    assert_eq!(report.lost(), 0, "{report}");
 }
 
 fn join(cluster: &Cluster, peers: &[Peer]) -> Result<()> {
@@ -359,7 +359,7 @@ fn add_node(cluster: &mut Cluster) -> Result<Pod> {
     let probe = cluster.lab.probe(&pairs, RATE)?;
     probe.run_for(PAUSE);
     let report = probe.finish()?;
-    ensure!(report.total().lost == 0, "lost:\n{report}");
+    ensure!(report.lost() == 0, "lost:\n{report}");
     Ok(newcomer)
 }
 

@@ -25,7 +25,8 @@ fn put_bytes(etcd: &Etcd, key: &str, value: &[u8]) -> Result<()> {
     let member = etcd.members().first().context("no member")?;
     member.namespace().within(|| {
         let mut command = Command::new("etcdctl");
-        command.arg(format!("--endpoints={}", member.endpoint())).args(["put", "--", key]);
+        command.arg(format!("--endpoints={}", member.endpoint()));
+        command.args(["--command-timeout=60s", "put", "--", key]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
         child.stdin.take().context("no stdin")?.write_all(value)?;
         let status = child.wait()?;
@@ -51,7 +52,7 @@ fn garbage_below_subnets_changes_no_node() {
     let cluster = Cluster::start(2, VXLAN).unwrap();
     cluster.wait_for_paths(|_, _| Path::Tunnel).unwrap();
     let (near, far) = (cluster.nodes[0].pod().unwrap(), cluster.nodes[1].pod().unwrap());
-    near.ping(far.address(Family::V4).unwrap(), 56).unwrap();
+    near.reaches(far.address(Family::V4).unwrap(), 56).unwrap();
     let before = kernels(&cluster).unwrap();
     let good = r#"{"PublicIP":"10.99.1.200","PublicIPv6":null,"BackendType":"host-gw"}"#;
     let huge = vec![b'a'; 1024 * 1024];
@@ -90,17 +91,20 @@ fn garbage_below_subnets_changes_no_node() {
         eventually(PATIENCE, is_told).unwrap();
     }
     are_unchanged(&cluster, &before).unwrap();
-    near.ping(far.address(Family::V4).unwrap(), 56).unwrap();
+    near.reaches(far.address(Family::V4).unwrap(), 56).unwrap();
     // Valid leases are still applied, and an invalid record may become a lease.
     put_bytes(&cluster.etcd, &format!("{SUBNETS}/10.244.201.0-24"), good.as_bytes()).unwrap();
     eventually(PATIENCE, || is_followed(&cluster, "10.244.201.0/24", Path::None)).unwrap();
     let good = vxlan("10.99.1.201", "02:00:00:00:02:01");
     put_bytes(&cluster.etcd, &key("10.244.201.0/24"), good.as_bytes()).unwrap();
     eventually(PATIENCE, || is_followed(&cluster, "10.244.201.0/24", Path::Tunnel)).unwrap();
+    let probe = cluster.lab.probe(&cluster.lab.pairs(Family::V4), 100).unwrap();
     for (id, _) in garbage {
         cluster.etcd.delete(&format!("{SUBNETS}/{id}")).unwrap();
     }
-    throughout(A_WHILE, || near.ping(far.address(Family::V4)?, 56)).unwrap();
+    probe.run_for(A_WHILE);
+    let report = probe.finish().unwrap();
+    assert_eq!(report.lost(), 0, "{report}");
 }
 
 /// Leases with texts of the maximum length that etcd's clients accept.
@@ -261,13 +265,13 @@ fn hostile_leases_change_nothing(config: &str, path: Path) -> Result<()> {
     };
     unchanged(&cluster)?;
     eventually(PATIENCE, || is_ready_with(&cluster.daemons[0], "conflicts with this node"))?;
-    near.ping(far.address(Family::V4)?, 56)?;
-    far.ping(near.address(Family::V4)?, 56)?;
+    near.reaches(far.address(Family::V4)?, 56)?;
+    far.reaches(near.address(Family::V4)?, 56)?;
     // The same, with all records present from the start.
     cluster.daemons[0].restart()?;
     unchanged(&cluster)?;
-    near.ping(far.address(Family::V4)?, 56)?;
-    far.ping(near.address(Family::V4)?, 56)
+    near.reaches(far.address(Family::V4)?, 56)?;
+    far.reaches(near.address(Family::V4)?, 56)
 }
 
 #[test]

@@ -4,9 +4,12 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use ipnetwork::IpNetwork;
-use tweed_lab::{Daemon, Entry, Etcd, Family, Lab, Node, Path, SegmentPlan, SubnetEnv, eventually};
+use tweed_lab::{
+    Change, Daemon, Entry, Etcd, Family, Lab, Monitor, Node, Path, SegmentPlan, SubnetEnv,
+    eventually,
+};
 
 use crate::fixture::ask::{exit_code, is_confirmed, json, throughout};
 use crate::fixture::cluster::{CONFIG, Cluster, PATIENCE, SUBNETS, binaries};
@@ -14,6 +17,7 @@ use crate::fixture::peer::{Peer, host_gw, key, key_of, vxlan};
 
 const VXLAN: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
 const A_WHILE: Duration = Duration::from_secs(1);
+const ATTEMPTS: usize = 5;
 
 /// Starts a daemon with its own network config and returns its only lease.
 fn lease_of(lab: &Lab, etcd: &Etcd, node: &Node, config: &str) -> Result<Entry> {
@@ -125,9 +129,25 @@ fn race_is_fair(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Removes the lease of the first of three nodes; only its holder reacts.
+/// Removes the lease of the first of three nodes; only its holder reacts. Peers withdraw their
+/// routes after two seconds: a busy machine may need longer than that, but not each time.
 fn is_claimed_again(take: impl Fn(&Etcd, &Entry) -> Result<()>) -> Result<()> {
     let cluster = Cluster::start(3, VXLAN)?;
+    for _ in 0..ATTEMPTS {
+        let (took, changes) = changes_at_a_loss(&cluster, &take)?;
+        if changes.is_empty() {
+            return Ok(());
+        }
+        ensure!(took > Duration::from_secs(1), "{changes:?}");
+    }
+    bail!("the peers withdrew their routes {ATTEMPTS} times")
+}
+
+/// How long it took until the lease was there again, and what changed on all nodes.
+fn changes_at_a_loss(
+    cluster: &Cluster,
+    take: impl Fn(&Etcd, &Entry) -> Result<()>,
+) -> Result<(Duration, Vec<Change>)> {
     cluster.wait_for_paths(|_, _| Path::Tunnel)?;
     let (etcd, key) = (&cluster.etcd, key_of(&cluster.nodes[0])?);
     let lease = etcd.get(&key)?.context("no lease")?;
@@ -144,11 +164,8 @@ fn is_claimed_again(take: impl Fn(&Etcd, &Entry) -> Result<()>) -> Result<()> {
         ensure!(cluster.nodes.iter().all(|node| key_of(node).is_ok()));
         Ok(())
     })?;
-    for monitor in monitors {
-        let changes = monitor.finish()?;
-        ensure!(changes.is_empty(), "{changes:?}");
-    }
-    Ok(())
+    let changes = monitors.into_iter().map(Monitor::finish).collect::<Result<Vec<_>>>()?;
+    Ok((took, changes.concat()))
 }
 
 #[test]

@@ -58,7 +58,7 @@ impl EditedCluster {
     fn finish(self) -> Result<()> {
         let report = self.probe.finish()?;
         println!("{report}");
-        ensure!(report.total().lost == 0, "lost packets:\n{report}");
+        ensure!(report.lost() == 0, "lost packets:\n{report}");
         Ok(())
     }
 }

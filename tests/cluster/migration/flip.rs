@@ -84,25 +84,23 @@ fn wanted(cluster: &Cluster, sides: &[Side], from: usize, to: usize) -> Path {
 }
 
 fn ensure_nothing_lost(report: &Report) -> Result<()> {
-    ensure!(report.total().lost == 0, "lost packets:\n{report}");
+    ensure!(report.lost() == 0, "lost packets:\n{report}");
     Ok(())
 }
 
 /// Packets may be lost only while a node reboots, and only those from it or to it.
 fn ensure_only_reboots_lost(report: &Report) -> Result<()> {
+    let mut lost = Vec::new();
     for pair in &report.pairs {
         for (stage, count) in report.stages.iter().zip(&pair.stages) {
             let may_lose = [&pair.from, &pair.to].contains(&&stage.name);
-            ensure!(
-                may_lose || count.lost == 0,
-                "{} → {} lost {} in {}:\n{report}",
-                pair.from,
-                pair.to,
-                count.lost,
-                stage.name
-            );
+            if !may_lose && count.lost > 0 {
+                lost.push((count.lost, format!("{} → {} in {}", pair.from, pair.to, stage.name)));
+            }
         }
     }
+    let all: u64 = lost.iter().map(|(number, _)| number).sum();
+    ensure!(all <= report.overruns, "lost {lost:?}:\n{report}");
     Ok(())
 }
 
@@ -203,7 +201,6 @@ fn strict_filters_are_loose_while_mixed_is_on() {
     // The tunnel device is removed at the same time.
     wait_for_filters(&migration.cluster, &["eth0", "cni0"], "1").unwrap();
     let report = migration.finish().unwrap();
-    assert_eq!(report.longest_outage(), Duration::ZERO);
     ensure_nothing_lost(&report).unwrap();
 }
 
@@ -272,7 +269,7 @@ fn a_strict_filter_drops_packets_of_the_other_path() {
     let subnet = cluster.subnet(1, Family::V4).unwrap();
     let gateway = right.address(Family::V4).unwrap();
     left.ip(format!("route replace {subnet} via {gateway} dev eth0")).unwrap();
-    assert!(cluster.lab.ping_matrix(Family::V4).unwrap().all_answered());
+    cluster.lab.all_reach_each_other(Family::V4).unwrap();
     right.namespace().set_sysctl("net/ipv4/conf/eth0/rp_filter", "1").unwrap();
     assert!(!cluster.lab.ping_matrix(Family::V4).unwrap().all_answered());
 }

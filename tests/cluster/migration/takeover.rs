@@ -264,7 +264,7 @@ fn goes_there_and_back(kept: Kept, stack: Stack, backend: Backend, order: Order)
     }
     let report = probe.finish()?;
     println!("{report}");
-    ensure!(report.total().lost == 0, "lost packets:\n{report}");
+    ensure!(report.lost() == 0, "lost packets:\n{report}");
     let tally = traffic.finish()?;
     let Tally { broken, failed, .. } = tally;
     ensure!(broken == 0 && failed == 0 && tally.echoes > 0 && tally.pages > 0, "{tally:?}");
@@ -350,6 +350,6 @@ fn flannel_takes_over_nodes_that_it_never_ran_on() {
         }
         probe.run_for(PAUSE);
         let report = probe.finish().unwrap();
-        assert_eq!(report.total().lost, 0, "{report}");
+        assert_eq!(report.lost(), 0, "{report}");
     }
 }

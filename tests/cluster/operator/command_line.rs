@@ -16,7 +16,7 @@ const PASSWORD: &str = "tr0ub4dor";
 /// Runs the daemon, which must exit at once.
 fn run(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
     let mut command = Command::new("timeout");
-    command.arg("10").arg(binaries().tweedd).args(arguments).envs(environment.iter().copied());
+    command.arg("60").arg(binaries().tweedd).args(arguments).envs(environment.iter().copied());
     command.output().unwrap()
 }
 

@@ -90,22 +90,32 @@ fn a_node_is_ready_unreachable_dead_and_ready_again() {
     wait_for(&cluster, ["ready", "dead", "ready"], 5);
 
     let [alive, dead] = [0, 1].map(|node| cluster.nodes[node].address(Family::V4).unwrap());
-    let (code, text) = nodes(&cluster, &["--failing"]).unwrap();
-    assert!(code == Some(5) && text.contains(&format!("\n{dead} ")), "{text}");
-    assert!(!text.contains(&format!("\n{alive} ")), "{text}");
-    let words: Vec<&str> = text.split_whitespace().collect();
-    assert!(words.join(" ").contains("it is not reached from 2 of 2 nodes"), "{text}");
-    assert!(text.ends_with("\n3 nodes: 2 ready, 1 dead\n"), "{text}");
-    assert!(text.lines().all(|line| line.len() <= 80), "{text}");
-    let (code, text) = nodes(&cluster, &["--node", &alive.to_string(), "-o", "wide"]).unwrap();
-    assert!(code == Some(0) && text.contains(env!("CARGO_PKG_VERSION")), "{text}");
+    // A busy machine loses some probes of the others.
+    let only_it_fails = || {
+        let (code, text) = nodes(&cluster, &["--failing"])?;
+        ensure!(code == Some(5) && text.contains(&format!("\n{dead} ")), "{text}");
+        ensure!(!text.contains(&format!("\n{alive} ")), "{text}");
+        let words: Vec<&str> = text.split_whitespace().collect();
+        ensure!(words.join(" ").contains("it is not reached from 2 of 2 nodes"), "{text}");
+        ensure!(text.ends_with("\n3 nodes: 2 ready, 1 dead\n"), "{text}");
+        ensure!(text.lines().all(|line| line.len() <= 80), "{text}");
+        let (code, text) = nodes(&cluster, &["--node", &alive.to_string(), "-o", "wide"])?;
+        ensure!(code == Some(0) && text.contains(env!("CARGO_PKG_VERSION")), "{text}");
+        Ok(())
+    };
+    eventually(PATIENCE, only_it_fails).unwrap();
     assert_eq!(nodes(&cluster, &["--node", "n9"]).unwrap().0, Some(2));
     a_migration_names_the_dead_node(&cluster, &dead.to_string());
 
     cluster.nodes[1].underlay().restore().unwrap();
     cluster.daemons[1].start().unwrap();
     wait_for(&cluster, ["ready"; 3], 0);
-    assert!(nodes(&cluster, &["--failing"]).unwrap().1.starts_with("3 nodes: 3 ready"));
+    let none_fails = || {
+        let (_, text) = nodes(&cluster, &["--failing"])?;
+        ensure!(text.starts_with("3 nodes: 3 ready"), "{text}");
+        Ok(())
+    };
+    eventually(PATIENCE, none_fails).unwrap();
 }
 
 /// One node of three is dead: it stops a stage by its own name, and no other node waits for it.

@@ -9,7 +9,9 @@ use serde_json::Value;
 use tweed::model::prefix;
 use tweed::model::probe_secret::Secret;
 use tweed::probe::{Keyring, Packet, PacketKind, Stamp, Wire};
-use tweed_lab::{Daemon, Family, Namespace, Node, Path, ProbePlan, SegmentPlan, eventually};
+use tweed_lab::{
+    Daemon, Family, Namespace, Node, Path, ProbePlan, SegmentPlan, eventually, overruns_at,
+};
 
 use crate::fixture::cluster::{CONFIG, Cluster, ClusterPlan, PATIENCE, Stack};
 use crate::fixture::peer::Peer;
@@ -108,7 +110,7 @@ fn no_peer_is_switched_where_foreign_addresses_are_dropped() {
     let took = wait_for(&cluster, Family::V4, Path::Direct, &good()).unwrap();
     println!("direct {took:.1?} after packets came through");
     let report = probe.finish().unwrap();
-    assert_eq!(report.total().lost, 0, "{report}");
+    assert_eq!(report.lost(), 0, "{report}");
 }
 
 #[test]
@@ -128,7 +130,7 @@ fn a_disconnected_peer_is_probed_again_before_a_switch() {
     cluster.etcd.put(CONFIG, &config(Stack::V4, HOST_GW_MIXED)).unwrap();
     wait_for(&cluster, Family::V4, Path::Tunnel, &bad("no-answer")).unwrap();
     let report = probe.finish().unwrap();
-    assert_eq!(report.total().lost, 0, "{report}");
+    assert_eq!(report.lost(), 0, "{report}");
 }
 
 #[test]
@@ -185,7 +187,7 @@ fn an_edit_of_probes_is_followed_by_all_nodes_and_costs_nothing() {
     wait_for(&cluster, Family::V4, Path::Tunnel, &bad("no-answer")).unwrap();
     let report = probe.finish().unwrap();
     println!("{report}\ncut off for {:.1?} at most", report.longest_outage());
-    assert_eq!(report.stage("start").unwrap().count.lost, 0, "{report}");
+    assert!(report.stage("start").unwrap().count.lost <= report.overruns, "{report}");
 }
 
 #[test]
@@ -212,7 +214,7 @@ fn a_path_that_drops_large_packets_is_left() {
     let large = ProbePlan::new(&cluster.lab.pairs(Family::V4), RATE).payload(1400).start().unwrap();
     large.run_for(Duration::from_millis(500));
     let report = large.finish().unwrap();
-    assert_eq!(report.total().lost, 0, "{report}");
+    assert_eq!(report.lost(), 0, "{report}");
 }
 
 /// Whether no packet is lost after the neighbours of the underlay are removed: first after a pause
@@ -236,7 +238,7 @@ pub fn neighbours_cost_no_packet(cluster: &Cluster) -> Result<()> {
         let burst = ProbePlan::new(&pairs, FAST).cold().start()?;
         burst.run_for(Duration::from_millis(500));
         let report = burst.finish()?;
-        ensure!(report.total().lost == 0, "after a pause: {report}");
+        ensure!(report.lost() == 0, "after a pause: {report}");
     }
     let stream = ProbePlan::new(&pairs, FAST).start()?;
     for _ in 0..5 {
@@ -244,7 +246,7 @@ pub fn neighbours_cost_no_packet(cluster: &Cluster) -> Result<()> {
         stream.run_for(Duration::from_secs(1));
     }
     let report = stream.finish()?;
-    ensure!(report.total().lost == 0, "while pods send: {report}");
+    ensure!(report.lost() == 0, "while pods send: {report}");
     Ok(())
 }
 
@@ -328,9 +330,16 @@ impl Recorded {
         let secret = cluster.etcd.get("/coreos.com/network/tweed/probe-secret")?;
         let secret = Secret::parse(secret.context("no secret")?.value.as_bytes())?;
         cluster.daemons[1].kill()?;
-        // The counters of node 1 are published within a second.
-        std::thread::sleep(Duration::from_secs(2));
-        Ok(Self { cluster, secret })
+        let recorded = Self { cluster, secret };
+        // The counters of node 1 are published within a second, on a busy machine later.
+        let mut known = None;
+        eventually(PATIENCE, || {
+            std::thread::sleep(Duration::from_secs(2));
+            let counts = Some(recorded.counts()?);
+            ensure!(std::mem::replace(&mut known, counts) == counts, "they still change");
+            Ok(())
+        })?;
+        Ok(recorded)
     }
 
     /// Sends copies of the request with `stamp`; returns how many were answered, and in what time.
@@ -341,7 +350,9 @@ impl Recorded {
         let (kind, path, nonce) = (PacketKind::Request, tweed::model::path::Path::Direct, 7);
         let packet = Packet { kind, path, nonce, from, to, stamp, takes_direct: true }
             .encode(&self.secret, 0);
-        let (before, begun) = (self.counts()?, std::time::Instant::now());
+        let (before, begun) = (self.counts()?, Instant::now());
+        let dropped = || overruns_at([self.cluster.nodes[0].namespace()]);
+        let dropped_before = dropped()?;
         let send = || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             let wire = runtime.block_on(async { Wire::open(prefix::Family::V4, 8475) })?;
@@ -357,7 +368,8 @@ impl Recorded {
         eventually(PATIENCE, || {
             let seen = self.counts()?;
             let seen = [0, 1].map(|index| seen[index] - before[index]);
-            ensure!(seen.iter().sum::<u64>() == Self::COPIES, "answered and rejected: {seen:?}");
+            let all = seen.iter().sum::<u64>() + (dropped()? - dropped_before);
+            ensure!(all >= Self::COPIES, "answered and rejected: {seen:?}");
             Ok(())
         })?;
         Ok((self.counts()?[0] - before[0], begun.elapsed()))

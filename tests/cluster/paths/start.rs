@@ -12,7 +12,7 @@ fn pods_reach_each_other(backend: &str, path: Path) -> Result<()> {
     let cluster = Cluster::start(2, &config)?;
     cluster.wait_for_paths(|_, _| path)?;
     let [left, right] = [&cluster.nodes[0], &cluster.nodes[1]];
-    left.pod()?.ping(right.pod()?.address(Family::V4)?, 56)
+    left.pod()?.reaches(right.pod()?.address(Family::V4)?, 56)
 }
 
 #[test]

@@ -377,8 +377,9 @@ fn tries(side: Side, faults: &[Fault]) -> Result<()> {
         let start = Instant::now();
         (fault.begin)(&mut cluster)?;
         let shown = wait_for(&cluster, fault, start)?;
-        let logged = cluster.daemons[0].log()?.matches(fault.log).count();
-        ensure!(logged > known, "{}: no log line {:?}", fault.name, fault.log);
+        let logged = || cluster.daemons[0].log().map(|log| log.matches(fault.log).count() > known);
+        eventually(PATIENCE, logged)
+            .with_context(|| format!("{}: no log line {:?}", fault.name, fault.log))?;
         let start = Instant::now();
         (fault.end)(&mut cluster)?;
         let healed = wait_for(&cluster, &HEALTHY, start).context(fault.name)?;
@@ -478,9 +479,13 @@ fn without_a_store_peers_stay_reachable_and_the_store_is_named() {
         assert_eq!(answer.status.code(), Some(code), "{answer:?}");
     }
     // What this node knows needs no store.
-    let (answer, code) = ask_store(&cluster, &["connectivity", "test", "--all"]).unwrap();
-    assert!(answer["store_error"].is_string() && code == Some(0), "{answer}");
-    assert_eq!(answer["totals"]["reachable"], 2, "{answer}");
+    let is_known = || {
+        let (answer, code) = ask_store(&cluster, &["connectivity", "test", "--all"])?;
+        ensure!(answer["store_error"].is_string() && code == Some(0), "{answer}");
+        ensure!(answer["totals"]["reachable"] == 2, "{answer}");
+        Ok(())
+    };
+    eventually(PATIENCE, is_known).unwrap();
     cluster.etcd.start().unwrap();
     wait_for(&cluster, &HEALTHY, Instant::now()).unwrap();
 }

@@ -40,7 +40,7 @@ fn under_traffic(stack: Stack, side: Side) -> Result<(Cluster, Probe)> {
 
 fn nothing_is_lost(probe: Probe) -> Result<()> {
     let report = probe.finish()?;
-    ensure!(report.total().lost == 0, "lost packets:\n{report}");
+    ensure!(report.lost() == 0, "lost packets:\n{report}");
     Ok(())
 }
 

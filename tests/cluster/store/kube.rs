@@ -17,8 +17,9 @@ const EVENTS: &str = "/api/v1/namespaces/default/events";
 const CONFIG_MAPS: &str = "/api/v1/namespaces/kube-flannel/configmaps";
 /// Packets per second and ordered pair of pods.
 const RATE: u32 = 1000;
-/// Longer than it takes until the routes to a lost peer are withdrawn.
-const A_WHILE: Duration = Duration::from_secs(4);
+/// Longer than it takes on a busy machine until the routes to a lost peer are withdrawn, and
+/// shorter than they stay if the store has been unreachable.
+const REMOVED: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(300);
 
 /// A network config as the kubelet mounts it: a folder per version, and a symlink that is replaced.
@@ -154,7 +155,7 @@ fn flips_node_by_node(stack: Stack) -> Result<()> {
     flip(&mut cluster, &sides, &HOST_GW_MIXED.config())?;
     flip(&mut cluster, &[VXLAN_MIXED; 3], &VXLAN_MIXED.config())?;
     let report = probe.finish()?;
-    ensure!(report.total().lost == 0, "lost packets:\n{report}");
+    ensure!(report.lost() == 0, "lost packets:\n{report}");
     wait_for_flips(&cluster, &names)
 }
 
@@ -258,7 +259,7 @@ fn an_operator_migrates_a_cluster_by_its_config_map_without_a_lost_packet() {
     migrate(&mut cluster, "rollback").unwrap();
     cluster.wait_for(&[VXLAN_MIXED; 3]).unwrap();
     let report = probe.finish().unwrap();
-    assert_eq!(report.total().lost, 0, "{report}");
+    assert_eq!(report.lost(), 0, "{report}");
 }
 
 #[test]
@@ -357,7 +358,7 @@ fn a_cluster_outlives_its_api_server_without_a_lost_packet() {
     probe.run_for(PAUSE);
     cluster.wait_for(&[VXLAN_MIXED; 2]).unwrap();
     let report = probe.finish().unwrap();
-    assert_eq!(report.total().lost, 0, "{report}");
+    assert_eq!(report.lost(), 0, "{report}");
 }
 
 #[test]
@@ -435,7 +436,7 @@ fn long_annotations_delay_no_removal() {
         assert!(ready && !reasons.contains("the store"), "{reasons}");
     }
     cluster.server.delete_node("n2");
-    eventually(A_WHILE, || {
+    eventually(REMOVED, || {
         let left = cluster.nodes[0].routes_to("10.244.2.0/24")?;
         ensure!(left.is_empty(), "{left:?}");
         Ok(())

@@ -119,7 +119,7 @@ impl Scenario {
     fn nothing_was_lost(self) -> Result<()> {
         let report = self.probe.finish()?;
         println!("{report}");
-        ensure!(report.total().lost == 0, "{report}");
+        ensure!(report.lost() == 0, "{report}");
         Ok(())
     }
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use etcd_client::PutOptions;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tweed::model::report::NodeReport;
 use tweed::store::etcd::EtcdClusterStore;
 use tweed::store::operator::{Swap, Written};
@@ -12,7 +12,7 @@ use tweed::store::{ClusterStore, Documents, Leases};
 
 use crate::documents::node_report::report;
 use crate::fixture::node::{CONFIG, SUBNETS, V4, config, manager, options, value, vxlan};
-use crate::fixture::server::EtcdServer;
+use crate::fixture::server::{EtcdServer, TIMEOUT};
 
 const MIXED: &str = r#"{"Network":"10.5.0.0/16","Mixed":true}"#;
 const OTHER: &str = r#"{"Network":"10.5.0.0/16","Mixed":false}"#;
@@ -94,17 +94,20 @@ async fn each_node_is_read_with_the_time_since_its_refresh() {
     let own = managers[0].acquire(&config(V4), &vxlan(&["192.168.0.7"])).await.unwrap();
     let is_stale = async {
         loop {
+            let begun = Instant::now();
             managers[0].refresh_report(&report(&own)).await.unwrap();
             let reports = operator.read().await.unwrap().reports;
+            // A busy machine may read so late that it is stale again; etcd rounds to seconds.
+            let is_early = begun.elapsed() < Duration::from_secs(1);
             let stale = reports.iter().filter(|it| it.report.is_stale(it.age));
             let stale: Vec<_> = stale.map(|it| it.report.lease.clone()).collect();
-            assert!(!stale.contains(&own.id), "{reports:?}");
-            if stale.len() == 1 {
+            assert!(!is_early || !stale.contains(&own.id), "{reports:?}");
+            if is_early && stale.len() == 1 {
                 break;
             }
         }
     };
-    timeout(Duration::from_secs(60), is_stale).await.unwrap();
+    timeout(TIMEOUT, is_stale).await.unwrap();
 }
 
 #[tokio::test]

@@ -395,9 +395,9 @@ async fn a_machine_that_has_moved_creates_its_lease_under_a_term_of_its_own() {
     assert_ne!(lease.grant, before.grant);
 }
 
-/// The methods that a node calls within three seconds to hold its lease, if the server refuses each
-/// with `refusal`.
-async fn calls_refused_with(refusal: Refusal) -> Vec<String> {
+/// The first `minimum` methods that a node calls to hold its lease, and those of the three seconds
+/// after them, if the server refuses each with `refusal`.
+async fn calls_refused_with(refusal: Refusal, minimum: usize) -> Vec<String> {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
     let calls = Calls::default();
@@ -406,13 +406,19 @@ async fn calls_refused_with(refusal: Refusal) -> Vec<String> {
     let manager = EtcdSubnetManager::new(options(&[endpoint]), Previous::default(), margin);
     let id = LeaseId::new("10.5.115.0-24");
     let lease = Lease { id, endpoints: Vec::new(), created: 1, grant: Some(7) };
-    let holds = timeout(Duration::from_secs(3), manager.hold(&lease));
+    let calling = async {
+        while calls.borrow().len() < minimum {
+            sleep(Duration::from_millis(20)).await;
+        }
+        sleep(Duration::from_secs(3)).await;
+    };
     let server = LocalSet::new();
     let refuses = refuse_all(listener, refusal, Calls::clone(&calls));
     server
         .run_until(async {
             tokio::select! {
-                held = holds => assert!(held.is_err(), "{held:?}"),
+                lost = manager.hold(&lease) => panic!("{lost:?}"),
+                called = timeout(TIMEOUT, calling) => called.expect("too few calls"),
                 () = refuses => {}
             }
         })
@@ -422,10 +428,10 @@ async fn calls_refused_with(refusal: Refusal) -> Vec<String> {
 
 #[tokio::test]
 async fn a_refused_grant_is_no_etcd_lease() {
-    let out_of_range = calls_refused_with((11, "etcdserver: too large lease TTL")).await;
+    let out_of_range = calls_refused_with((11, "etcdserver: too large lease TTL"), 1).await;
     assert_eq!(out_of_range, ["LeaseGrant"]);
     for refusal in [LEARNER, (9, "etcdserver: not leader"), (9, "etcdserver: another")] {
-        let calls = calls_refused_with(refusal).await;
+        let calls = calls_refused_with(refusal, 1).await;
         assert!(calls.iter().all(|call| call == "LeaseGrant"), "{refusal:?}: {calls:?}");
     }
 }
@@ -433,6 +439,6 @@ async fn a_refused_grant_is_no_etcd_lease() {
 #[tokio::test]
 async fn a_refused_renewal_is_tried_again_after_a_pause() {
     // The answer to a grant whose first answer was lost.
-    let exists = calls_refused_with((9, "etcdserver: lease already exists")).await;
+    let exists = calls_refused_with((9, "etcdserver: lease already exists"), 2).await;
     assert_eq!(exists, ["LeaseGrant", "LeaseKeepAlive"]);
 }

@@ -150,7 +150,7 @@ impl Lab {
 
     /// Three members, ready to serve.
     pub fn etcd_cluster(&self) -> Result<Etcd> {
-        self.etcd_with(&EtcdPlan::new(3))
+        self.etcd_with(&EtcdPlan::new(3).patient())
     }
 
     pub fn etcd_with(&self, plan: &EtcdPlan) -> Result<Etcd> {

@@ -111,17 +111,17 @@ fn a_frozen_daemon_exists_and_does_nothing() -> Result<()> {
     let shell = DaemonPlan::program(&node, "sh").argument("-c");
     let daemon = shell.argument("while :; do echo tick; sleep 0.01; done").start()?;
     let ticks = || daemon.log().map(|log| log.lines().count());
-    tweed_lab::eventually(Duration::from_secs(5), || Ok(ticks()? > 3))?;
+    tweed_lab::eventually(tweed_lab::PATIENCE, || Ok(ticks()? > 3))?;
     daemon.freeze()?;
     let mut before = 0;
     // Output of the time before the freeze may still be written.
-    tweed_lab::eventually(Duration::from_secs(5), || {
+    tweed_lab::eventually(tweed_lab::PATIENCE, || {
         let last = std::mem::replace(&mut before, ticks()?);
         Ok(last == before)
     })?;
     assert!(daemon.process().is_running());
     daemon.thaw()?;
-    tweed_lab::eventually(Duration::from_secs(5), || Ok(ticks()? > before + 3)).map(drop)
+    tweed_lab::eventually(tweed_lab::PATIENCE, || Ok(ticks()? > before + 3)).map(drop)
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn a_daemon_that_ignores_sigterm_is_killed_and_reported() -> Result<()> {
     let (_lab, node) = node()?;
     let deaf = DaemonPlan::program(&node, "sh").argument("-c");
     let daemon = deaf.argument("trap '' TERM; echo deaf; while :; do sleep 1; done").start()?;
-    tweed_lab::eventually(Duration::from_secs(5), || daemon.log().map(|log| log == "deaf\n"))?;
+    tweed_lab::eventually(tweed_lab::PATIENCE, || daemon.log().map(|log| log == "deaf\n"))?;
     let error = daemon.process().stop(Duration::from_millis(100)).unwrap_err();
     assert!(error.to_string().contains("ignored SIGTERM"), "{error}");
     assert!(!daemon.process().is_running());

@@ -1,9 +1,7 @@
 //! etcd and its faults.
 
-use std::time::Duration;
-
 use anyhow::Result;
-use tweed_lab::{EtcdPlan, Lab, eventually};
+use tweed_lab::{EtcdPlan, Lab, PATIENCE, eventually};
 
 #[test]
 fn keys_are_written_read_listed_and_deleted() -> Result<()> {
@@ -76,8 +74,8 @@ fn a_cluster_of_three_survives_its_leader() -> Result<()> {
     etcd.put("/a", "1")?;
     let leader = etcd.leader()?;
     etcd.member(leader)?.freeze()?;
-    eventually(Duration::from_secs(10), || etcd.leader().map(|now| now != leader))?;
-    eventually(Duration::from_secs(10), || etcd.put("/a", "2"))?;
+    eventually(PATIENCE, || etcd.leader().map(|now| now != leader))?;
+    eventually(PATIENCE, || etcd.put("/a", "2"))?;
     etcd.member(leader)?.thaw()?;
     etcd.wait_ready()?;
     etcd.member(leader)?.kill()?;

@@ -10,7 +10,7 @@ use tweed_lab::{Family, Files, PATIENCE, Path, eventually};
 fn a_snapshot_shows_what_changed_and_nothing_else() -> Result<()> {
     let it = tunnelled()?;
     let (node, before) = (&it.nodes[0], it.nodes[0].snapshot()?);
-    it.pods[0].ping(it.pods[1].address(Family::V4)?, 56)?;
+    it.pods[0].reaches(it.pods[1].address(Family::V4)?, 56)?;
     assert_eq!(before.changes(&node.snapshot()?), [""; 0]);
     node.ip(format!("route del {}", subnet(1)))?;
     node.bridge(format!("fdb del {} dev flannel.1", cluster::mac(1)))?;
@@ -25,7 +25,7 @@ fn a_snapshot_shows_what_changed_and_nothing_else() -> Result<()> {
 fn a_monitor_records_also_changes_that_were_reverted() -> Result<()> {
     let it = tunnelled()?;
     let monitor = it.nodes[0].monitor()?;
-    it.pods[0].ping(it.pods[1].address(Family::V4)?, 56)?;
+    it.pods[0].reaches(it.pods[1].address(Family::V4)?, 56)?;
     it.nodes[0].ip(format!("route del {}", subnet(1)))?;
     it.route_through_tunnel(0, 1);
     let changes = monitor.finish()?;
@@ -60,7 +60,7 @@ fn a_wipe_removes_what_a_reboot_removes_except_for_pods() -> Result<()> {
     assert!(!node.subnet_file().exists());
     it.route_directly(0, 1);
     it.route_directly(1, 0);
-    it.pods[0].ping(it.pods[1].address(Family::V4)?, 56)
+    it.pods[0].reaches(it.pods[1].address(Family::V4)?, 56)
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn a_renumbered_node_answers_at_its_new_address() -> Result<()> {
     node.ip("route get 10.99.1.11 from 10.99.1.99")?;
     it.route_directly(0, 1);
     assert_eq!(node.path_to(subnet(0))?, Path::Direct);
-    it.pods[0].ping(it.pods[1].address(Family::V4)?, 56)
+    it.pods[0].reaches(it.pods[1].address(Family::V4)?, 56)
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn blocked_encapsulation_does_not_affect_direct_paths() -> Result<()> {
     it.nodes[0].namespace().block("ipproto udp dport 8472")?;
     it.pods[0].ping(to, 56).unwrap_err();
     it.route_directly(0, 1);
-    it.pods[0].ping(to, 56)?;
+    it.pods[0].reaches(to, 56)?;
     it.route_through_tunnel(0, 1);
     it.nodes[0].namespace().unblock("ipproto udp dport 8472")?;
     eventually(PATIENCE, || it.pods[0].ping(to, 56)).map(drop)

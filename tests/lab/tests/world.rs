@@ -13,7 +13,7 @@ use tweed_lab::{
 #[test]
 fn pods_reach_each_other_over_a_direct_path() -> Result<()> {
     let it = direct(2);
-    it.pods[0].ping(it.pods[1].address(Family::V4)?, 56)?;
+    it.pods[0].reaches(it.pods[1].address(Family::V4)?, 56)?;
     let route = it.nodes[0].route_to(subnet(1))?.unwrap();
     assert_eq!(route.gateway, Some(it.nodes[1].address(Family::V4)?));
     assert_eq!(route.protocol.as_deref(), Some("241"));
@@ -28,7 +28,7 @@ fn pods_reach_each_other_through_a_tunnel() -> Result<()> {
     it.prepare_tunnels();
     it.route_through_tunnel(0, 1);
     it.route_through_tunnel(1, 0);
-    it.pods[0].ping(it.pods[1].address(Family::V4)?, 1422)?;
+    it.pods[0].reaches(it.pods[1].address(Family::V4)?, 1422)?;
     it.pods[0].ping(it.pods[1].address(Family::V4)?, 1423).unwrap_err();
     assert!(it.nodes[0].route_to(subnet(1))?.unwrap().onlink());
     assert_eq!(it.nodes[0].path_to(subnet(1))?, Path::Tunnel);
@@ -69,7 +69,7 @@ fn a_router_joins_two_segments_in_both_families() -> Result<()> {
     let after = lab.node("after", &far)?;
     for family in [Family::V4, Family::V6] {
         let address = after.address(family)?.to_string();
-        before.namespace().run("ping", &["-n", "-c1", "-W1", "-s", "8900", "-Mdo", &address])?;
+        before.namespace().run("ping", &["-n", "-c1", "-W10", "-s", "8900", "-Mdo", &address])?;
     }
     assert_eq!(before.link("eth0")?.unwrap().mtu, 9000);
     Ok(())
@@ -88,8 +88,8 @@ fn a_dual_stack_pod_has_an_address_of_each_family() -> Result<()> {
     assert_eq!(pod.address(Family::V4)?.to_string(), "10.244.9.2");
     assert_eq!(other.address(Family::V6)?.to_string(), "fd00:244:0:9::3");
     assert_eq!(node.subnet_env()?.subnet(Family::V6).unwrap().to_string(), "fd00:244:0:9::/64");
-    pod.ping(other.address(Family::V4)?, 1402)?;
-    pod.ping(other.address(Family::V6)?, 1382)
+    pod.reaches(other.address(Family::V4)?, 1402)?;
+    pod.reaches(other.address(Family::V6)?, 1382)
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn isolated_wires_are_cut_off_only_from_each_other() -> Result<()> {
     it.nodes[0].underlay().isolate()?;
     it.nodes[1].underlay().isolate()?;
     it.pods[0].ping(it.pods[1].address(Family::V4)?, 56).unwrap_err();
-    it.pods[0].ping(it.pods[2].address(Family::V4)?, 56)?;
+    it.pods[0].reaches(it.pods[2].address(Family::V4)?, 56)?;
     it.nodes[1].underlay().restore()?;
     let to = it.pods[1].address(Family::V4)?;
     eventually(PATIENCE, || it.pods[0].ping(to, 56)).map(drop)

@@ -275,7 +275,7 @@ fn packets_that_stay_on_a_bridge_of_the_host_are_not_dropped() {
         std::fs::write("/proc/sys/net/bridge/bridge-nf-call-iptables", "1").unwrap();
         let mut kernel = NetlinkKernel::open().unwrap();
         establish(&mut kernel, &guarding(2)).await;
-        let mut machine = Command::new("unshare").args(["-n", "sleep", "60"]).spawn().unwrap();
+        let mut machine = Command::new("unshare").args(["-n", "sleep", "600"]).spawn().unwrap();
         let netns = |of: &str| std::fs::read_link(format!("/proc/{of}/ns/net")).unwrap();
         let pid = machine.id().to_string();
         eventually(
@@ -297,11 +297,23 @@ fn packets_that_stay_on_a_bridge_of_the_host_are_not_dropped() {
             run(line);
         }
         // A VXLAN header with the VNI 1.
-        let script = "ip link set vm1 up; ip addr add 192.168.50.1/24 dev vm1; \
-            ip neigh add 192.168.50.2 lladdr 02:00:00:00:00:02 dev vm1; \
-            for _ in 1 2 3; do printf '\\x08\\0\\0\\0\\0\\0\\x01\\0' >/dev/udp/192.168.50.2/8472; done";
-        let inside = ["-t", &pid, "-n", "bash", "-c", script];
-        assert!(Command::new("nsenter").args(inside).status().unwrap().success());
+        let inside = |script: &str| {
+            let words = ["-t", &pid, "-n", "bash", "-c", script];
+            assert!(Command::new("nsenter").args(words).status().unwrap().success());
+        };
+        inside(
+            "ip link set vm1 up; ip addr add 192.168.50.1/24 dev vm1; \
+             ip neigh add 192.168.50.2 lladdr 02:00:00:00:00:02 dev vm1",
+        );
+        // A bridge notes a carrier a moment later, and drops packets until then.
+        for port in ["port1", "port2"] {
+            let state = || run(&format!("bridge link show dev {port}"));
+            eventually(async || state().contains("state forwarding"), state).await;
+        }
+        inside(
+            "for _ in 1 2 3; do \
+             printf '\\x08\\0\\0\\0\\0\\0\\x01\\0' >/dev/udp/192.168.50.2/8472; done",
+        );
         let passed = || run("nft list chain ip after forward");
         eventually(async || passed().contains("packets 3 "), passed).await;
         machine.kill().unwrap();

@@ -241,11 +241,18 @@ fn no_new_flow_meets_a_partially_replaced_table() {
         shows("link show eth0", "state UP").await;
         let mut kernel = NetlinkKernel::open().unwrap();
         establish(&mut kernel, &usual()).await;
-        let flows = thread::spawn(|| {
-            (0..FLOWS).for_each(|number| {
+        let dropped = || tweed_lab::overruns_at([]).unwrap();
+        let (before, is_over) = (dropped(), Arc::new(AtomicBool::new(false)));
+        let may_end = Arc::clone(&is_over);
+        // A busy machine may replace little while many flows begin.
+        let flows = thread::spawn(move || {
+            let mut number = 0;
+            while number < FLOWS || !may_end.load(Ordering::SeqCst) {
                 send(number);
+                number += 1;
                 thread::sleep(Duration::from_micros(100));
-            });
+            }
+            u64::from(number)
         });
         let mut replaced = 0;
         while !flows.is_finished() {
@@ -253,13 +260,15 @@ fn no_new_flow_meets_a_partially_replaced_table() {
                 apply(&mut kernel, vec![Op::Replace(entry.clone().into())]).await;
             }
             replaced += 1;
+            is_over.store(replaced > 5, Ordering::SeqCst);
         }
-        flows.join().unwrap();
+        let sent = flows.join().unwrap();
         let received = world.finish();
         let wrong: Vec<_> =
             received.iter().filter(|(_, from)| *from != address("172.16.0.1")).collect();
-        assert!(wrong.is_empty(), "{} of {FLOWS} unmasqueraded: {:?}", wrong.len(), wrong.first());
-        assert_eq!(received.len(), FLOWS as usize, "some are lost; {replaced} replacements");
-        assert!(replaced > 5, "only {replaced} replacements");
+        assert!(wrong.is_empty(), "{} of {sent} unmasqueraded: {:?}", wrong.len(), wrong.first());
+        // Those that full queues of a busy machine dropped are no loss.
+        let came = u64::try_from(received.len()).unwrap() + (dropped() - before);
+        assert!(came >= sent, "{came} of {sent}; {replaced} replacements");
     });
 }

@@ -61,7 +61,7 @@ impl Load {
         let connections = all_open(&self.connections.take()?)?;
         let report = self.probe.finish()?;
         let tally = self.traffic.finish()?;
-        ensure!(report.total().lost == 0, "lost packets:\n{report}");
+        ensure!(report.lost() == 0, "lost packets:\n{report}");
         ensure!(tally.broken == 0 && tally.failed == 0, "{tally:?}");
         let remark = format!("{} messages in streams, {} pages", tally.echoes, tally.pages);
         Ok(Counted { packets: report.total(), connections, remark })

@@ -272,7 +272,7 @@ impl Load {
         self.probe.run_for(Duration::from_secs(1));
         let report = self.probe.finish()?;
         let tally = self.traffic.finish()?;
-        ensure!(report.total().lost == 0, "lost packets:\n{report}");
+        ensure!(report.lost() == 0, "lost packets:\n{report}");
         ensure!(tally.broken == 0 && tally.failed == 0, "{tally:?}");
         let remark = format!("{} messages in streams, {} pages", tally.echoes, tally.pages);
         Ok(Counted { packets: report.total(), remark, ..Counted::default() })

@@ -149,6 +149,16 @@ impl Lab {
             asked.try_map(|thread| thread.join().map_err(|_| anyhow!("a ping panicked")))
         })
     }
+
+    /// Waits until all pings are answered at the same time: a busy machine answers some too late.
+    pub fn all_reach_each_other(&self, family: Family) -> Result<()> {
+        eventually(PATIENCE, || {
+            let pings = self.ping_matrix(family)?;
+            ensure!(pings.all_answered(), "{pings}");
+            Ok(())
+        })
+        .map(drop)
+    }
 }
 
 fn ping(from: &Pod, to: &Pod, family: Family) -> Ping {

@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 
 use crate::network::address::{Address, AddressesJson};
 use crate::network::http::{self, Answer};
-use crate::wait::lock;
+use crate::wait::{PATIENCE, lock};
 
 /// A named network namespace. A cheap handle: the [`Lab`](crate::Lab) that created it deletes it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -155,7 +155,8 @@ impl Namespace {
 
     /// One HTTP GET from inside: `/`, `/metrics`.
     pub fn get(&self, address: SocketAddr, path: &str) -> Result<Answer> {
-        self.within(|| http::get(address, path))?.with_context(|| format!("in {}", self.name))
+        let ask = || http::get_within(PATIENCE, address, path);
+        self.within(ask)?.with_context(|| format!("in {}", self.name))
     }
 
     /// Writes a kernel parameter, named with dots or slashes: `net.ipv4.ip_forward`.

@@ -8,6 +8,7 @@ use ipnetwork::IpNetwork;
 
 use crate::network::address::Family;
 use crate::network::namespace::Namespace;
+use crate::wait::{PATIENCE, eventually};
 
 /// A pod that exists. A cheap handle.
 #[derive(Clone, Debug)]
@@ -76,5 +77,10 @@ impl Pod {
         let (address, payload) = (address.to_string(), payload.to_string());
         let once = ["-n", "-q", "-c1", "-W1", "-Mdo", "-s", &payload, &address];
         self.namespace().run("ping", &once).map(drop)
+    }
+
+    /// As [`ping`](Self::ping), until one is answered: a busy machine answers some too late.
+    pub fn reaches(&self, address: IpAddr, payload: u32) -> Result<()> {
+        eventually(PATIENCE, || self.ping(address, payload)).map(drop)
     }
 }

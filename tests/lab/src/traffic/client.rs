@@ -12,8 +12,9 @@ use crate::traffic::probe::Pair;
 
 const BETWEEN_MESSAGES: Duration = Duration::from_millis(100);
 const BETWEEN_PAGES: Duration = Duration::from_millis(500);
-/// A page without data for this time has failed; long, because a busy machine delays it.
-pub(super) const PAGE_SILENCE: Duration = Duration::from_secs(5);
+/// A page without data for this time has failed; long, because a busy machine delays it, and drops
+/// packets that TCP repeats after 1, 3 and 7 s.
+pub(super) const PAGE_SILENCE: Duration = Duration::from_secs(15);
 /// A stream without data for this time is broken.
 const SILENCE: Duration = Duration::from_secs(10);
 

@@ -166,7 +166,8 @@ impl Member {
     pub(super) fn etcdctl_flags(&self) -> Vec<String> {
         let endpoint = format!("--endpoints={}", self.endpoint());
         let user = self.user.iter().map(|user| format!("--user={user}"));
-        [endpoint, "--command-timeout=60s".to_owned()].into_iter().chain(user).collect()
+        let patience = ["--dial-timeout=60s", "--command-timeout=60s"].map(str::to_owned);
+        [endpoint].into_iter().chain(patience).chain(user).collect()
     }
 
     fn data(&self) -> PathBuf {

@@ -28,6 +28,13 @@ impl EtcdPlan {
         Self { members, arguments: Vec::new() }
     }
 
+    /// A member that stands still for two seconds, as on a busy machine, causes no election, in
+    /// which a request would fail.
+    #[must_use]
+    pub fn patient(self) -> Self {
+        self.argument("--heartbeat-interval=100").argument("--election-timeout=3000")
+    }
+
     /// A flag for every member.
     #[must_use]
     pub fn argument(mut self, argument: &str) -> Self {

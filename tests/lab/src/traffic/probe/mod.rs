@@ -127,9 +127,14 @@ impl Probe {
         }
     }
 
-    /// Sleeps while packets flow.
+    /// Sleeps while packets flow: at least one of each pair, also on a busy machine.
     pub fn run_for(&self, duration: Duration) {
+        let shared = &self.guard.0;
+        let begun = shared.begun.load(Ordering::SeqCst);
         std::thread::sleep(duration);
+        while shared.sent.load(Ordering::SeqCst) <= begun && !self.sender.is_finished() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Stops sending, waits for packets in transit, and counts.

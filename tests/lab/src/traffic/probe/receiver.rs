@@ -17,8 +17,10 @@ use super::{Pair, Shared, is_set};
 /// Buffers packets while this thread waits for a processor.
 const BUFFER: usize = 32 << 20;
 
-/// A packet that is later than this, in milliseconds after the last of the others, is lost.
+/// The stream is over if no packet comes for this time, in milliseconds…
 const LATEST: u16 = 300;
+/// …or, as long as some are missing, for this many of it: a busy machine delivers late.
+const ATTEMPTS: u32 = 10;
 
 #[derive(Debug)]
 pub(super) struct Receiver {
@@ -69,10 +71,12 @@ impl Receiver {
         let mut tracks = vec![Track::default(); self.places.len()];
         let readable = |socket| PollFd::new(AsFd::as_fd(socket), PollFlags::POLLIN);
         let mut waiting: Vec<_> = self.sockets.iter().map(readable).collect();
+        let mut silent = 0;
         loop {
             let last_call = !is_set(&self.shared.receiving);
             let ready = poll(&mut waiting, PollTimeout::from(LATEST))?;
-            if ready == 0 && last_call {
+            silent = if ready == 0 && last_call { silent + 1 } else { 0 };
+            if silent == ATTEMPTS || silent > 0 && self.is_complete(&tracks) {
                 return Ok(tracks);
             }
             for (socket, waiting) in self.sockets.iter().zip(&waiting) {
@@ -81,6 +85,14 @@ impl Receiver {
                 }
             }
         }
+    }
+
+    /// Whether no packet of the rounds that are sent is missing.
+    fn is_complete(&self, tracks: &[Track]) -> bool {
+        let sent = self.shared.sent.load(Ordering::SeqCst);
+        let has_all =
+            |track: &Track| track.times.len() >= sent && track.times.iter().all(|times| *times > 0);
+        tracks.iter().all(has_all)
     }
 
     fn drain(&self, socket: &UdpSocket, tracks: &mut [Track]) {

@@ -89,6 +89,11 @@ impl Report {
         sum(self.pairs.iter().map(|pair| &pair.count))
     }
 
+    /// The packets that are missing, without as many as full queues of a busy machine dropped.
+    pub fn lost(&self) -> u64 {
+        self.total().lost.saturating_sub(self.overruns)
+    }
+
     /// The pairs that lost packets.
     pub fn losers(&self) -> impl Iterator<Item = &PairReport> {
         self.pairs.iter().filter(|pair| pair.count.lost > 0)
