@@ -21,6 +21,8 @@ use crate::options::Run;
 pub(crate) struct Figures {
     /// The kinds of objects that are not listed yet.
     pub(crate) unlisted: Vec<&'static str>,
+    /// What is wrong with the Node of this host.
+    pub(crate) node_problem: Option<String>,
     /// Whether all services were programmed once.
     pub(crate) is_programmed: bool,
     /// Why the table is not up to date.
@@ -60,8 +62,9 @@ impl Figures {
     }
 
     fn readiness(&self) -> Readiness {
+        let problems = [&self.node_problem, &self.problem].into_iter().flatten();
         let unlisted = self.unlisted.iter().map(|kind| format!("the {kind} are not listed yet"));
-        let mut reasons: Vec<String> = unlisted.chain(self.problem.clone()).collect();
+        let mut reasons: Vec<String> = unlisted.chain(problems.cloned()).collect();
         if reasons.is_empty() && !self.is_programmed {
             reasons.push("the services are not programmed yet".to_owned());
         }

@@ -64,7 +64,7 @@ pub(crate) struct Apply {
 #[derive(Debug, Args)]
 pub(crate) struct NodeOptions {
     /// Name of this node: its endpoints are local, and its Node has the addresses for node ports
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = node_name)]
     pub(crate) hostname_override: String,
     /// Networks of pods, separated by commas: connections to cluster IPs from other addresses are
     /// masqueraded
@@ -91,6 +91,12 @@ pub(crate) enum NodePorts {
     Primary,
     Within(IpNetwork),
     None,
+}
+
+/// As the kubelet registers the node.
+fn node_name(text: &str) -> Result<String, String> {
+    let name = text.trim().to_lowercase();
+    if name.is_empty() { Err("a name is needed".to_owned()) } else { Ok(name) }
 }
 
 impl FromStr for NodePorts {
@@ -130,7 +136,10 @@ impl NodeOptions {
         for which in &self.nodeport_addresses {
             match which {
                 NodePorts::Primary => for_node_ports.extend(&primary),
-                NodePorts::Within(network) => for_node_ports.extend(own_addresses(network)?),
+                NodePorts::Within(network) => {
+                    let own = own_addresses()?.into_iter();
+                    for_node_ports.extend(own.filter(|one| network.contains(*one)));
+                }
                 NodePorts::None => {}
             }
         }
@@ -140,11 +149,25 @@ impl NodeOptions {
     }
 }
 
-/// Those of this host in this network.
-fn own_addresses(network: &IpNetwork) -> anyhow::Result<Vec<IpAddr>> {
+/// Those of this host.
+pub(crate) fn own_addresses() -> anyhow::Result<Vec<IpAddr>> {
     let mut socket = Socket::open(Protocol::Route).context("opening netlink")?;
     let all = socket.list(&address::list(), address::read).context("listing addresses")?;
     let all = all.into_iter().map(|one| one.network.ip());
     // The kernel drops packets to its loopback that come from elsewhere.
-    Ok(all.filter(|one| !one.is_loopback() && network.contains(*one)).collect())
+    Ok(all.filter(|one| !one.is_loopback()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_the_node_is_written_as_the_kubelet_does() {
+        let words = ["tweed-proxy", "run", "--hostname-override", " Worker1.example "];
+        let Command::Run(run) = Options::parse_from(words).command else {
+            panic!("another command")
+        };
+        assert_eq!(run.node.hostname_override, "worker1.example");
+    }
 }

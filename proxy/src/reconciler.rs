@@ -34,6 +34,8 @@ pub struct Reconciler {
     /// Connections of UDP that are deleted again until this time: packets that were on their way may
     /// have made them again.
     stale: BTreeMap<Stale, Duration>,
+    /// Why they could not be deleted the last time.
+    problem: Option<String>,
     start: Instant,
 }
 
@@ -54,8 +56,8 @@ impl Reconciler {
         let mut pending = Pending::new(AT_ONCE);
         pending.add(diff::parts(cluster.desired(), &actual));
         let (actual, counts, start) = (Some(actual), BTreeSet::new(), Instant::now());
-        let stale = BTreeMap::new();
-        Self { kernel, cluster, actual, pending, has_chains: false, counts, stale, start }
+        let (stale, problem, has_chains) = (BTreeMap::new(), None, false);
+        Self { kernel, cluster, actual, pending, has_chains, counts, stale, problem, start }
     }
 
     pub const fn cluster(&mut self) -> &mut Cluster {
@@ -80,6 +82,14 @@ impl Reconciler {
     /// # Errors
     /// Without an answer of the kernel; likewise.
     pub fn reconcile(&mut self) -> Result<Left, Error> {
+        let outcome = self.write();
+        if outcome.is_err() {
+            self.kernel.reopen()?;
+        }
+        outcome
+    }
+
+    fn write(&mut self) -> Result<Left, Error> {
         self.pending.add(self.cluster.revise());
         let mut actual = match self.actual.take() {
             Some(actual) => actual,
@@ -98,7 +108,7 @@ impl Reconciler {
             count += changes.all().count();
             stale.extend(self::stale(&changes, self.cluster.desired(), &actual));
             self.put_chains(&changes, &mut refused)?;
-            self.kernel.apply(&changes.first, &mut actual, &mut refused)?;
+            self.kernel.apply_unseen(&changes.first, &mut actual, &mut refused)?;
             self.kernel.apply(&changes.then, &mut actual, &mut refused)?;
             self.kernel.apply(&changes.after, &mut actual, &mut refused)?;
             last.extend(changes.last);
@@ -106,17 +116,31 @@ impl Reconciler {
         let now = self.start.elapsed();
         self.pending.are_carried_out(now);
         self.stale.extend(stale.into_iter().map(|one| (one, now + PASSED)));
-        // Also on a kernel that lists no connections, all else goes on.
-        match self.kernel.forget(&self.stale.keys().copied().collect()) {
-            Ok(()) => self.stale.retain(|_, until| *until > begun),
-            Err(error) => drop(refused.first.get_or_insert(error)),
-        }
-        self.kernel.apply(&last, &mut actual, &mut refused)?;
+        self.delete_connections(begun)?;
+        self.kernel.apply_unseen(&last, &mut actual, &mut refused)?;
         self.pending.leave(refused.parts());
         self.actual = Some(actual);
         let due = self.pending.due().into_iter().chain(self.stale.values().copied()).min();
         let due = due.map(|due| self.start + due);
         Ok(Left { due, refused: refused.first, changes: count })
+    }
+
+    /// On a kernel that lists no connections, all else goes on.
+    fn delete_connections(&mut self, now: Duration) -> Result<(), Error> {
+        if self.stale.is_empty() {
+            return Ok(());
+        }
+        let deleted = self.kernel.delete_connections(&self.stale.keys().copied().collect());
+        let before = self.problem.take();
+        self.problem = deleted.err().map(|error| format!("{:#}", anyhow::Error::from(error)));
+        if let Some(error) = self.problem.as_ref().filter(|_| self.problem != before) {
+            warn!(error, "connections of UDP to former endpoints stay until they are silent");
+        }
+        self.stale.retain(|_, until| *until > now);
+        if self.problem.is_some() {
+            self.kernel.reopen()?;
+        }
+        Ok(())
     }
 
     fn read(&mut self) -> Result<State, Error> {
@@ -137,6 +161,11 @@ impl Reconciler {
         for family in Family::ALL {
             let counts = counts(self.cluster.desired(), family);
             let Lacking { chains, is_unusable } = self.kernel.lacking(family, &counts)?;
+            if is_unusable || !chains.is_empty() {
+                let until = self.start.elapsed() + PASSED;
+                let all = conntrack::untranslated(self.cluster.desired(), family);
+                self.stale.extend(all.map(|one| (one, until)));
+            }
             if is_unusable || self.kernel.put_chains(family, &chains)?.is_err() {
                 let outcome = self.kernel.replace(family, &counts)?;
                 if outcome.is_ok() {
@@ -169,13 +198,10 @@ impl Reconciler {
 
 /// The connections of UDP that `changes` leave without their endpoint.
 fn stale(changes: &Changes, desired: &State, actual: &State) -> Vec<Stale> {
-    let decisive = changes.then.iter().chain(&changes.last);
     let frontends: BTreeSet<Frontend> =
-        decisive.filter_map(|change| change.element().frontend()).collect();
-    let of_frontend = |frontend| {
-        let want = desired.frontends.get(&frontend);
-        conntrack::stale(frontend, want, actual.frontends.get(&frontend))
-    };
+        changes.all().filter_map(|change| change.element().frontend()).collect();
+    let of_frontend =
+        |frontend| conntrack::stale(frontend, desired.entry(&frontend), actual.entry(&frontend));
     frontends.into_iter().flat_map(of_frontend).collect()
 }
 

@@ -23,7 +23,7 @@ use tweed_client::random::random;
 use tweed_netlink::Monitor;
 
 use crate::metrics::{Figures, Servers};
-use crate::options::{NodeOptions, Run};
+use crate::options::{NodeOptions, Run, own_addresses};
 use tweed_proxy::kernel::{self, Kernel};
 use tweed_proxy::objects::watch::{self, Access, Nodes, Services, Slices, Update};
 use tweed_proxy::plan::cluster::{Cluster, NodeAddresses};
@@ -105,6 +105,7 @@ async fn follow(options: &Run, figures: &RefCell<Figures>) -> anyhow::Result<()>
         inputs.take_waiting(reconciler.cluster())?;
         let now = Instant::now();
         figures.borrow_mut().unlisted = inputs.unlisted();
+        figures.borrow_mut().node_problem.clone_from(&inputs.problem);
         if !inputs.are_complete() || progress.is_paused(now) {
             continue;
         }
@@ -215,6 +216,8 @@ struct Inputs<'a> {
     addresses: Monitor,
     /// The internal addresses of the Node of this host; none before the first snapshot.
     node: Option<Vec<IpAddr>>,
+    /// What is wrong with the Node.
+    problem: Option<String>,
     has_services: bool,
     has_slices: bool,
 }
@@ -240,6 +243,7 @@ impl<'a> Inputs<'a> {
             nodes: watch::nodes(client, name),
             addresses: Monitor::of_addresses(BACKLOG)?,
             node: None,
+            problem: None,
             has_services: false,
             has_slices: false,
         })
@@ -289,19 +293,29 @@ impl<'a> Inputs<'a> {
                     Update::All(nodes) => nodes.into_values().next(),
                     Update::One(_, addresses) => addresses,
                 };
-                if own.is_none() {
-                    let name = &self.options.hostname_override;
-                    warn!(node = name, "there is no such Node: see --hostname-override");
-                }
-                match own.filter(|own| !own.is_empty()) {
-                    Some(own) => self.node = Some(own),
-                    // One that is made again keeps the addresses that it had.
-                    None => drop(self.node.get_or_insert_default()),
-                }
+                self.note_node(own, cluster);
                 self.set_addresses(cluster);
             }
             Input::Addresses => self.set_addresses(cluster),
         }
+    }
+
+    /// `own`: the internal addresses of the Node; none if there is no such Node.
+    fn note_node(&mut self, own: Option<Vec<IpAddr>>, cluster: &Cluster) {
+        let name = &self.options.hostname_override;
+        let problem = match &own {
+            None => Some(format!("there is no Node {name}: see --hostname-override")),
+            Some(own) if own.is_empty() => Some(format!("Node {name} has no internal address")),
+            Some(_) => None,
+        };
+        if let Some(problem) = problem.as_ref().filter(|_| problem != self.problem) {
+            warn!("{problem}");
+        }
+        self.problem = problem;
+        // One that is created again keeps the addresses that it had, also across a restart.
+        let own = own.filter(|own| !own.is_empty());
+        let own = own.or_else(|| self.node.take()).unwrap_or_else(|| adopted(cluster));
+        self.node = Some(own);
     }
 
     /// If they cannot be read, the known ones stay.
@@ -323,6 +337,14 @@ impl<'a> Inputs<'a> {
         }
         Ok(())
     }
+}
+
+/// The addresses of this host by which services are reached, as a former process programmed them.
+fn adopted(cluster: &Cluster) -> Vec<IpAddr> {
+    let known = cluster.desired().frontends.keys().map(|frontend| frontend.address);
+    let known: BTreeSet<IpAddr> = known.collect();
+    let own = own_addresses().unwrap_or_default();
+    own.into_iter().filter(|address| known.contains(address)).collect()
 }
 
 /// Which services are not programmed as their objects ask for it.

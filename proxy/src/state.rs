@@ -79,7 +79,8 @@ pub struct Slots {
 /// What the sets hold, or are to hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
-    pub frontends: HashMap<Frontend, Entry>,
+    /// Boxed, because a third of the room of a map is empty, and more while it grows.
+    pub frontends: HashMap<Frontend, Box<Entry>>,
     /// Elements that belong to several frontends.
     pub shared: BTreeSet<Element>,
 }
@@ -256,6 +257,10 @@ impl State {
         let mut state = Self::default();
         elements.into_iter().for_each(|element| state.put(element));
         state
+    }
+
+    pub fn entry(&self, frontend: &Frontend) -> Option<&Entry> {
+        self.frontends.get(frontend).map(Box::as_ref)
     }
 
     /// With `element`.

@@ -83,11 +83,13 @@ const BACKLOG: usize = 32 << 20;
 
 impl Kernel {
     pub fn open(policy: Policy) -> Result<Self, Error> {
-        let socket = Socket::open(Protocol::Netfilter)?;
-        // A frontend with thousands of endpoints is one transaction. Without the capability, the
-        // default stays.
-        let _ = setsockopt(&socket, sockopt::SndBufForce, &SEND_BUFFER);
-        Ok(Self { socket, policy, listener: None, foreign: BTreeMap::new() })
+        Ok(Self { socket: open()?, policy, listener: None, foreign: BTreeMap::new() })
+    }
+
+    /// After an error, the kernel may still be answering on the socket: a listing would be refused.
+    pub fn reopen(&mut self) -> Result<(), Error> {
+        self.socket = open()?;
+        Ok(())
     }
 
     /// From now on, [`Self::damaged`] reports changes by other programs. Must be called within a tokio
@@ -194,7 +196,7 @@ impl Kernel {
     }
 
     /// Deletes these connections.
-    pub fn forget(&mut self, stale: &BTreeSet<Stale>) -> Result<(), Error> {
+    pub fn delete_connections(&mut self, stale: &BTreeSet<Stale>) -> Result<(), Error> {
         for family in Family::ALL {
             let of_family = stale.iter().filter(|one| Family::of(one.to.ip()) == family);
             let ports: BTreeSet<u16> = of_family.map(|one| one.to.port()).collect();
@@ -230,6 +232,27 @@ impl Kernel {
     /// was. What the kernel refuses stops nothing else, but later changes of the same part.
     pub fn apply(
         &mut self,
+        changes: &[Change],
+        actual: &mut State,
+        refused: &mut Refused,
+    ) -> Result<(), Error> {
+        self.apply_by(cut_by_address, changes, actual, refused)
+    }
+
+    /// The same for changes that no packet sees, however many there are.
+    pub fn apply_unseen(
+        &mut self,
+        changes: &[Change],
+        actual: &mut State,
+        refused: &mut Refused,
+    ) -> Result<(), Error> {
+        self.apply_by(|rest| TRANSACTION.min(rest.len()), changes, actual, refused)
+    }
+
+    /// `cut`: how many of the first changes are one transaction.
+    fn apply_by(
+        &mut self,
+        cut: impl Fn(&[Change]) -> usize,
         changes: &[Change],
         actual: &mut State,
         refused: &mut Refused,
@@ -280,6 +303,14 @@ impl Kernel {
     fn commit(&mut self, batch: Batch) -> io::Result<Result<(), Refusal>> {
         Ok(batch.commit(&mut self.socket)?.into_iter().next().map_or(Ok(()), Err))
     }
+}
+
+fn open() -> io::Result<Socket> {
+    let socket = Socket::open(Protocol::Netfilter)?;
+    // What decides where connections go of one address is one transaction. Without the capability, the
+    // default stays.
+    let _ = setsockopt(&socket, sockopt::SndBufForce, &SEND_BUFFER);
+    Ok(socket)
 }
 
 impl Refused {
@@ -402,7 +433,7 @@ fn add_chain(batch: Batch, chain: &Chain) -> Batch {
 }
 
 /// How many of the first changes are one transaction: those of one address stay together.
-fn cut(changes: &[Change]) -> usize {
+fn cut_by_address(changes: &[Change]) -> usize {
     let of = |change: &Change| change.element().address();
     let Some(last) = changes.get(TRANSACTION - 1) else { return changes.len() };
     let behind = changes.iter().skip(TRANSACTION);

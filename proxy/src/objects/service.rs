@@ -11,7 +11,7 @@ use super::object::{Ingress, ServiceObject, ServicePortSpec};
 use crate::state::{Frontend, Transport};
 
 /// Namespace and name of a Service.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServiceName(Arc<str>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,8 +41,9 @@ pub struct ServicePort {
 
 /// By which of a service's addresses clients reach it. If two services have one frontend, the first
 /// of these gets it: no service takes another one's cluster IP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reach {
+    #[default]
     ClusterIp,
     LoadBalancerIp,
     ExternalIp,
@@ -86,11 +87,12 @@ impl Service {
             return None;
         }
         service.add_addresses(Reach::ClusterIp, "clusterIPs", cluster_ips);
-        let external = spec.external_ips.as_deref().unwrap_or_default();
-        service.add_addresses(Reach::ExternalIp, "externalIPs", external);
         let ingress = object.status.load_balancer.ingress.as_deref().unwrap_or_default();
         let balanced: Vec<String> = ingress.iter().filter(|one| is_ours(one)).map(ip_of).collect();
+        // Before external IPs: an address that is both is restricted, too.
         service.add_addresses(Reach::LoadBalancerIp, "status.loadBalancer", &balanced);
+        let external = spec.external_ips.as_deref().unwrap_or_default();
+        service.add_addresses(Reach::ExternalIp, "externalIPs", external);
         for text in spec.load_balancer_source_ranges.iter().flatten() {
             service.add_client(text);
         }
@@ -261,14 +263,14 @@ mod tests {
             shown(&service),
             [
                 "TCP 10.96.0.1:80",
-                "TCP 192.0.2.1:80",
                 "TCP 198.51.100.1:80",
                 "TCP 198.51.100.2:80",
+                "TCP 192.0.2.1:80",
                 "TCP 172.16.0.1:30080",
                 "UDP 10.96.0.1:53",
-                "UDP 192.0.2.1:53",
                 "UDP 198.51.100.1:53",
                 "UDP 198.51.100.2:53",
+                "UDP 192.0.2.1:53",
             ]
         );
         assert_eq!(service.warnings, [] as [&str; 0]);
@@ -310,6 +312,17 @@ mod tests {
     }
 
     #[test]
+    fn a_load_balancer_ip_is_restricted_even_if_it_is_an_external_ip_too() {
+        let spec = json!({
+            "clusterIP": "10.96.0.1", "ports": [{"port": 80}], "externalIPs": ["198.51.100.1"],
+            "loadBalancerSourceRanges": ["10.0.0.0/8"],
+        });
+        let service = service(&spec, &json!({}), &json!([{"ip": "198.51.100.1"}])).unwrap();
+        let all: Vec<_> = service.frontends(&[]).map(|(_, reach, _)| reach).collect();
+        assert_eq!(all, [Reach::ClusterIp, Reach::LoadBalancerIp]);
+    }
+
+    #[test]
     fn what_cannot_be_read_costs_nothing_else() {
         let spec = json!({
             "clusterIP": "10.96.0.1",
@@ -321,7 +334,7 @@ mod tests {
         let service = service(&spec, &json!({}), &json!([{"ip": "198.51.100.1"}])).unwrap();
         assert_eq!(
             shown(&service),
-            ["TCP 10.96.0.1:81", "TCP 192.0.2.1:81", "TCP 198.51.100.1:81"]
+            ["TCP 10.96.0.1:81", "TCP 198.51.100.1:81", "TCP 192.0.2.1:81"]
         );
         assert_eq!(
             service.warnings,
@@ -333,7 +346,7 @@ mod tests {
             ]
         );
         // A range that cannot be read opens nothing.
-        let frontend = service.frontends(&[]).last().unwrap().0;
+        let frontend = service.frontends(&[]).nth(1).unwrap().0;
         let clients = service.clients(&frontend, Reach::LoadBalancerIp, None);
         assert_eq!(clients, Some(BTreeSet::new()));
     }

@@ -10,24 +10,26 @@ use tweed_netlink::{Family, excerpt};
 use super::diff::Part;
 use crate::objects::endpoints::{self, Chosen, Slice, SliceName};
 use crate::objects::service::{Reach, Service, ServiceName};
-use crate::state::{Element, Endpoint, Entry, Flag, Frontend, List, Slots, State};
+use crate::state::{Element, Endpoint, Entry, Flag, Frontend, List, Slots, State, Transport};
 
 /// The view of the cluster. A change costs as much as the service has frontends and endpoints.
 #[derive(Debug, Default)]
 pub struct Cluster {
     addresses: NodeAddresses,
-    services: HashMap<ServiceName, Service>,
+    services: BTreeMap<ServiceName, Service>,
     slices: BTreeMap<(ServiceName, SliceName), Slice>,
     /// The service of each slice.
-    services_of: HashMap<SliceName, ServiceName>,
+    services_of: BTreeMap<SliceName, ServiceName>,
     /// Which services have a frontend, in their order; the first of them gets it.
-    claims: HashMap<Frontend, Vec<Claim>>,
-    /// The elements that a frontend needs and that belong to several.
-    needs: HashMap<Frontend, Box<[Element]>>,
-    /// How many frontends need an element.
+    claims: BTreeSet<(Frontend, Claim)>,
+    /// The hairpins that a frontend needs.
+    hairpins: HashMap<Frontend, Box<[Element]>>,
+    /// How many frontends need a hairpin.
     uses: HashMap<Element, usize>,
     desired: State,
     changed: BTreeSet<Frontend>,
+    /// Addresses that have become cluster IPs, or are none any more.
+    internal: BTreeSet<IpAddr>,
 }
 
 /// The addresses of this node.
@@ -39,7 +41,7 @@ pub struct NodeAddresses {
     pub for_node_ports: Vec<IpAddr>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Claim {
     reach: Reach,
     service: ServiceName,
@@ -160,17 +162,17 @@ impl Cluster {
         let of_services = self.services.iter().flat_map(|(name, service)| {
             service.warnings.iter().map(move |warning| format!("Service {name}: {warning}"))
         });
-        let conflicts = self.claims.iter().flat_map(|(frontend, claims)| {
-            let owner = claims.first();
-            let others = claims.iter().skip(1).map(|claim| &claim.service).collect::<BTreeSet<_>>();
-            let refused = others.into_iter().filter_map(move |other| {
-                let owner = owner.map(|claim| &claim.service).filter(|owner| *owner != other)?;
-                Some(format!("Service {other}: {frontend} belongs to Service {owner}"))
-            });
-            refused.collect::<Vec<_>>()
+        let mut first = None::<&(Frontend, Claim)>;
+        let conflicts = self.claims.iter().filter_map(|one| {
+            let owner = first.filter(|first| first.0 == one.0);
+            first = owner.or(Some(one));
+            let (frontend, Claim { service, .. }) = one;
+            let Claim { service: owner, .. } = &owner.filter(|it| it.1.service != *service)?.1;
+            Some(format!("Service {service}: {frontend} belongs to Service {owner}"))
         });
         let mut warnings: Vec<String> = of_services.chain(conflicts).collect();
         warnings.sort();
+        warnings.dedup();
         let more = warnings.len().saturating_sub(MOST_WARNINGS);
         warnings.truncate(MOST_WARNINGS);
         let rest = (more > 0).then(|| format!("and {more} more of these"));
@@ -181,41 +183,57 @@ impl Cluster {
     pub fn revise(&mut self) -> BTreeSet<Part> {
         let mut changed = BTreeSet::new();
         for frontend in mem::take(&mut self.changed) {
-            let (entry, needs) = self.plan(frontend).unzip();
-            if self.desired.frontends.get(&frontend) != entry.as_ref() {
+            let (entry, hairpins) = self.plan(frontend).unzip();
+            if self.desired.entry(&frontend) != entry.as_ref() {
                 changed.insert(Part::Frontend(frontend));
             }
             match entry {
-                Some(entry) => self.desired.frontends.insert(frontend, entry),
+                Some(entry) => self.desired.frontends.insert(frontend, Box::new(entry)),
                 None => self.desired.frontends.remove(&frontend),
             };
-            let needs: Box<[Element]> = needs.unwrap_or_default();
+            let hairpins: Box<[Element]> = hairpins.unwrap_or_default();
             // What both have is not removed in between.
-            for element in &needs {
+            for element in &hairpins {
                 self.add_use(*element, &mut changed);
             }
-            let before = if needs.is_empty() {
-                self.needs.remove(&frontend)
+            let before = if hairpins.is_empty() {
+                self.hairpins.remove(&frontend)
             } else {
-                self.needs.insert(frontend, needs)
+                self.hairpins.insert(frontend, hairpins)
             };
             for element in before.unwrap_or_default() {
                 self.remove_use(element, &mut changed);
             }
         }
+        for address in mem::take(&mut self.internal) {
+            let element = Element::ClusterIp(address);
+            let is_changed = if self.is_cluster_ip(address) {
+                self.desired.shared.insert(element)
+            } else {
+                self.desired.shared.remove(&element)
+            };
+            changed.extend(is_changed.then_some(Part::Shared(element)));
+        }
         changed
     }
 
-    /// What is programmed for a frontend, and what it needs of the elements that belong to several;
-    /// none if no service has it.
+    fn is_cluster_ip(&self, address: IpAddr) -> bool {
+        let first = Frontend { address, transport: Transport::Tcp, port: 0 };
+        let claims = self.claims.range((first, Claim::default())..);
+        let mut claims = claims.take_while(|(frontend, _)| frontend.address == address);
+        claims.any(|(_, claim)| claim.reach == Reach::ClusterIp)
+    }
+
+    /// What is programmed for a frontend, and its endpoints on this node; none if no service has it.
     fn plan(&self, frontend: Frontend) -> Option<(Entry, Box<[Element]>)> {
-        let Claim { reach, service: name, port } = self.claims.get(&frontend)?.first()?;
+        let (found, claim) = self.claims.range((frontend, Claim::default())..).next()?;
+        let Claim { reach, service: name, port } = (*found == frontend).then_some(claim)?;
         let slices = self.slices.range((name.clone(), SliceName::default())..);
         let slices = slices.take_while(|((of, _), _)| of == name).map(|(_, slice)| slice);
         let service = self.services.get(name)?;
         let (port, family) = (service.ports.get(*port)?, Family::of(frontend.address));
         let chosen = endpoints::choose(slices, port, family);
-        let have = self.desired.frontends.get(&frontend);
+        let have = self.desired.entry(&frontend);
         let mut entry = program(have, &chosen, *reach, service.is_local(*reach));
         let mut own = self.addresses.primary.iter().filter(|one| Family::of(**one) == family);
         let clients = service.clients(&frontend, *reach, own.next().copied());
@@ -224,11 +242,9 @@ impl Cluster {
             entry.flags.insert(Flag::Restricted);
             entry.clients = clients;
         }
-        let cluster_ip = Element::ClusterIp(frontend.address);
-        let cluster_ip = (*reach == Reach::ClusterIp).then_some(cluster_ip);
         let here = chosen.here.into_iter();
         let hairpins = here.map(|one| Element::Hairpin(frontend.transport, one));
-        Some((entry, cluster_ip.into_iter().chain(hairpins).collect()))
+        Some((entry, hairpins.collect()))
     }
 
     fn add_use(&mut self, element: Element, changed: &mut BTreeSet<Part>) {
@@ -253,25 +269,23 @@ impl Cluster {
     /// Adds the claims of a service.
     fn claim(&mut self, name: &ServiceName) {
         for (frontend, claim) in self.claims_of(name).collect::<Vec<_>>() {
-            let claims = self.claims.entry(frontend).or_default();
-            if let Err(index) = claims.binary_search(&claim) {
-                // Most frontends have one claim, and there are tens of thousands.
-                claims.reserve_exact(1);
-                claims.insert(index, claim);
-            }
-            self.changed.insert(frontend);
+            self.note_change(&frontend, claim.reach);
+            self.claims.insert((frontend, claim));
         }
     }
 
     /// Removes the claims of a service.
     fn withdraw(&mut self, name: &ServiceName) {
         for (frontend, claim) in self.claims_of(name).collect::<Vec<_>>() {
-            let claims = self.claims.entry(frontend).or_default();
-            claims.retain(|known| *known != claim);
-            if claims.is_empty() {
-                self.claims.remove(&frontend);
-            }
-            self.changed.insert(frontend);
+            self.note_change(&frontend, claim.reach);
+            self.claims.remove(&(frontend, claim));
+        }
+    }
+
+    fn note_change(&mut self, frontend: &Frontend, reach: Reach) {
+        self.changed.insert(*frontend);
+        if reach == Reach::ClusterIp {
+            self.internal.insert(frontend.address);
         }
     }
 
@@ -315,10 +329,13 @@ fn program(have: Option<&Entry>, chosen: &Chosen, reach: Reach, is_local: bool) 
 /// These endpoints by index. An endpoint keeps its index as long as there is no gap in front of it: a
 /// new one fills the first gap, and then the last one does.
 fn arrange(have: &[Option<Endpoint>], chosen: &BTreeSet<Endpoint>) -> Vec<Endpoint> {
-    let kept = have.iter().map(|slot| slot.filter(|endpoint| chosen.contains(endpoint)));
-    let known: BTreeSet<Endpoint> = kept.clone().flatten().collect();
+    let mut known = BTreeSet::new();
+    // The sets may have one twice: its former index is removed later than it gets its new one.
+    let mut is_kept = |endpoint: &Endpoint| chosen.contains(endpoint) && known.insert(*endpoint);
+    let kept: Vec<_> = have.iter().map(|slot| slot.filter(&mut is_kept)).collect();
     let mut new = chosen.difference(&known).copied();
-    let mut slots: VecDeque<_> = kept.map(|slot| slot.or_else(|| new.next())).collect();
+    let slots = kept.into_iter().map(|slot| slot.or_else(|| new.next()));
+    let mut slots: VecDeque<_> = slots.collect();
     slots.extend(new.map(Some));
     let mut arranged = Vec::with_capacity(chosen.len());
     while let Some(slot) = slots.pop_front() {
@@ -333,7 +350,6 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::state::Transport;
 
     fn service(cluster_ip: &str, external_ips: &[&str]) -> Service {
         let object = json!({
@@ -382,6 +398,16 @@ mod tests {
         for node in ["here", "there"] {
             assert_eq!(flags(node, &unable), BTreeSet::from([Flag::Refused]), "{node}");
         }
+    }
+
+    /// Between the change of a frontend and the removal of its last slot, the sets have one endpoint
+    /// twice: a proxy that starts then does not take it for two.
+    #[test]
+    fn an_endpoint_that_the_sets_have_twice_gets_one_index() {
+        let endpoint = |number| Endpoint { address: [10, 1, 0, number].into(), port: 80 };
+        let [a, b, c] = [1, 2, 3].map(endpoint);
+        assert_eq!(arrange(&[Some(c), Some(b), Some(c)], &[b, c].into()), [c, b]);
+        assert_eq!(arrange(&[Some(c), Some(b), Some(c)], &[a, b, c].into()), [c, b, a]);
     }
 
     #[test]

@@ -181,7 +181,7 @@ impl Changes {
             }
             Part::Frontend(frontend) => frontend,
         };
-        let (want, have) = (desired.frontends.get(&frontend), actual.frontends.get(&frontend));
+        let [want, have] = [desired, actual].map(|state| state.entry(&frontend));
         self.add_frontend(frontend, want, have);
     }
 

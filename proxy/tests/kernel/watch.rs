@@ -441,10 +441,25 @@ fn a_node_that_is_made_again_keeps_its_node_ports() {
     let cluster = Cluster::new();
     cluster.expect(&["172.16.0.1 . tcp . 30080 . 1"]);
     cluster.server.delete_node("here");
-    cluster.expect_log("there is no such Node", 1);
+    cluster.expect_log("there is no Node", 1);
     cluster.server.add_node("here", &["10.1.0.0/24"]);
     cluster.add_service("other", "10.96.0.2");
     cluster.expect(&["10.96.0.2 . tcp . 80", "172.16.0.1 . tcp . 30080 . 1"]);
+}
+
+#[test]
+fn a_restart_while_there_is_no_node_keeps_its_node_ports() {
+    let mut cluster = Cluster::new();
+    cluster.host.0.run("ip", &["address", "add", "172.16.0.1/24", "dev", "lo"]).unwrap();
+    cluster.expect(&["172.16.0.1 . tcp . 30080 . 1"]);
+    cluster.server.delete_node("here");
+    cluster.expect_log("there is no Node", 1);
+    cluster.kill();
+    cluster.start();
+    cluster.add_service("other", "10.96.0.2");
+    cluster.expect(&["10.96.0.2 . tcp . 80", "172.16.0.1 . tcp . 30080 . 1"]);
+    let (code, body) = cluster.get("/readyz").unwrap();
+    assert!(code == 503 && body.contains("there is no Node here"), "{code}: {body}");
 }
 
 #[test]

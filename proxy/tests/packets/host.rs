@@ -59,10 +59,10 @@ const NODE: &str = "02:00:00:00:00:01";
 const ROUTER: &str = "02:00:00:00:00:02";
 
 /// How long the kernel may take for what it does at once.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A packet of which nothing is known after this was dropped.
-const ANSWER: Duration = Duration::from_secs(2);
+pub(crate) const ANSWER: Duration = Duration::from_secs(2);
 
 impl Host {
     /// `addresses` are those of the node; packets come from `sources`.
@@ -204,14 +204,20 @@ impl Host {
     }
 
     /// Where the packet went, in the words of the recording, and whether it was masqueraded.
+    #[cfg(feature = "judge")]
     pub(crate) fn fate(&self, packet: Packet) -> (String, bool) {
+        self.fate_within(ANSWER, packet)
+    }
+
+    /// The same; without a trace for `limit`, it was dropped.
+    pub(crate) fn fate_within(&self, limit: Duration, packet: Packet) -> (String, bool) {
         let is_own = self.addresses.contains(&packet.source);
         let from = if is_own { &self.node } else { &self.router };
         let (sent, source) = from.within(|| send(packet)).unwrap();
         let begun = Instant::now();
         loop {
             // Before the look: this process may stand still for a while.
-            let is_last = begun.elapsed() >= ANSWER;
+            let is_last = begun.elapsed() >= limit;
             if let Some(found) = self.connection(source, packet.to) {
                 let is_same = found.replies_from == packet.to;
                 let output = if is_same { String::new() } else { found.replies_from.to_string() };
