@@ -31,8 +31,10 @@ const TURNS: usize = 40;
 /// The services of the rolling update, and how often all of their endpoints are replaced.
 const ROLLING: Shape = Shape { services: 100, endpoints: 3 };
 const UPDATES: u32 = 6;
-/// Between two steps of an update. A pod accepts connections for one such time after it began to end.
+/// Between two steps of an update.
 const STEP: Duration = Duration::from_millis(300);
+/// How long a pod still accepts connections after it is terminating (Kubernetes: up to 30 s).
+const GRACE: Duration = Duration::from_secs(1);
 /// The clients, and the time between two connections of each: 5,000 per second.
 const CLIENTS: u32 = 5;
 const BETWEEN: Duration = Duration::from_millis(1);
@@ -45,15 +47,23 @@ struct Endpoints {
 }
 
 pub(super) fn run(proxy: &Path, sheet: &mut Sheet) -> Result<()> {
-    let head = ["services", "direct, least", "median", "through a service, least", "median"];
+    let head = [
+        "services",
+        "direct, least (median)",
+        "one nft rule",
+        "direct, next to tweed-proxy",
+        "through a service",
+    ];
     sheet.table("A connection to an endpoint", &head)?;
     let (mut goals, mut least) = (Vec::new(), Vec::new());
     for count in COUNTS {
-        let (direct, through) = latency(proxy, count)?;
+        let samples = latency(proxy, count)?;
         let micros = |time: Duration| time.as_secs_f64() * 1e6;
-        let cells = [direct.min(), direct.median(), through.min(), through.median()];
-        let [a, b, c, d] = cells.map(|time| format!("{:.1} µs", micros(time)));
+        let [a, b, c, d] = samples.each_ref().map(|sample| {
+            format!("{:.1} ({:.1}) µs", micros(sample.min()), micros(sample.median()))
+        });
         sheet.row(&[&thousands(count), &a, &b, &c, &d])?;
+        let [direct, .., through] = samples;
         let more = micros(through.min()) - micros(direct.min());
         let what = format!("{}: a service adds", thousands(count));
         goals.push(Goal::at_most(what, more, 4.0, "µs"));
@@ -66,26 +76,33 @@ pub(super) fn run(proxy: &Path, sheet: &mut Sheet) -> Result<()> {
     rolling_update(proxy, sheet)
 }
 
-/// Times of connections from a host without a proxy, which tracks them, and from one with it.
-fn latency(proxy: &Path, count: u32) -> Result<(Sample<Duration>, Sample<Duration>)> {
+/// Times of connections from a host without a proxy, which tracks them, from one that translates them
+/// by a single rule, and from one with a proxy, direct and through a service.
+fn latency(proxy: &Path, count: u32) -> Result<[Sample<Duration>; 4]> {
     let shape = Shape { services: count, endpoints: 3 };
     let scene = Scene::with(shape)?;
     let segment = scene.lab.segment("10.99.2.0/24")?;
     let endpoints = Endpoints::start(&scene, &segment)?;
-    let plain = scene.lab.node("n3", &segment)?;
-    endpoints.route_from(&plain)?;
-    plain.namespace().run("nft", &["add table ip plain"])?;
-    let chain = "add chain ip plain out { type nat hook output priority -100; }";
-    plain.namespace().run("nft", &[chain])?;
-    let _proxy = scene.start(proxy, "first")?;
+    let [plain, ruled] = [scene.lab.node("n3", &segment)?, scene.lab.node("n4", &segment)?];
     let direct = SocketAddr::from((shape.endpoint(0, 0, 0), TARGET));
     let through = SocketAddr::from((cluster_ip(0), 80));
-    let (mut all_direct, mut all_through) = (Vec::new(), Vec::new());
-    for _ in 0..TURNS {
-        all_direct.extend(connect_often(plain.namespace(), direct)?);
-        all_through.extend(connect_often(scene.node.namespace(), through)?);
+    let rule = format!("ip daddr {} tcp dport 80 dnat to {direct}", through.ip());
+    for (node, rule) in [(&plain, ""), (&ruled, rule.as_str())] {
+        endpoints.route_from(node)?;
+        let chain = format!("chain out {{ type nat hook output priority -100; {rule} }}");
+        node.namespace().run("nft", &[&format!("table ip plain {{ {chain} }}")])?;
     }
-    Ok((all_direct.into_iter().collect(), all_through.into_iter().collect()))
+    let _proxy = scene.start(proxy, "first")?;
+    let own = scene.node.namespace();
+    let ways =
+        [(plain.namespace(), direct), (ruled.namespace(), through), (own, direct), (own, through)];
+    let mut all = ways.map(|_| Vec::new());
+    for _ in 0..TURNS {
+        for (times, (from, to)) in all.iter_mut().zip(ways) {
+            times.extend(connect_often(from, to)?);
+        }
+    }
+    Ok(all.map(|times| times.into_iter().collect()))
 }
 
 fn connect_often(namespace: &Namespace, to: SocketAddr) -> Result<Vec<Duration>> {
@@ -107,7 +124,15 @@ fn end(stream: &TcpStream) -> Result<()> {
 }
 
 fn rolling_update(proxy: &Path, sheet: &mut Sheet) -> Result<()> {
-    let head = ["services", "endpoints replaced", "connections", "per second", "refused", "lost"];
+    let head = [
+        "services",
+        "endpoints replaced",
+        "connections",
+        "per second",
+        "refused",
+        "reset by ended pods",
+        "lost",
+    ];
     sheet.table("A rolling update", &head)?;
     let scene = Scene::with(ROLLING)?;
     let segment = scene.lab.segment("10.99.2.0/24")?;
@@ -134,16 +159,17 @@ fn rolling_update(proxy: &Path, sheet: &mut Sheet) -> Result<()> {
         Ok(all)
     })?;
     let of = |what| outcomes.get(what).copied().unwrap_or(0_u32);
-    let (answered, refused, lost) = (of("answered"), of("refused"), of("lost"));
+    let (answered, refused, late, lost) = (of("answered"), of("refused"), of("late"), of("lost"));
     let replaced = ROLLING.services * ROLLING.endpoints * UPDATES;
-    let total = answered + refused + lost;
+    let total = answered + refused + late + lost;
     let rate = f64::from(total) / begun.elapsed().as_secs_f64();
     let (shown, replaced) = (thousands(total), thousands(replaced));
     let per_second = format!("{rate:.0}");
-    sheet.row(&[&ROLLING.services, &replaced, &shown, &per_second, &refused, &lost])?;
+    sheet.row(&[&ROLLING.services, &replaced, &shown, &per_second, &refused, &late, &lost])?;
     sheet.goals(&[
         Goal::at_least("connections per second", rate, 4500.0, ""),
         Goal::at_most("refused", f64::from(refused), 0.0, ""),
+        Goal::at_most("reset by ended pods", f64::from(late), 0.0, ""),
         Goal::at_most("lost", f64::from(lost), 0.0, ""),
     ])
 }
@@ -171,9 +197,11 @@ fn exchange(to: SocketAddr) -> &'static str {
         stream.read_exact(&mut [0])?;
         Ok(end(&stream))
     });
-    match answer {
+    match answer.map_err(|error| error.kind()) {
         Ok(_) => "answered",
-        Err(error) if error.kind() == ErrorKind::ConnectionRefused => "refused",
+        Err(ErrorKind::ConnectionRefused) => "refused",
+        // The change came later than the end of the pod.
+        Err(ErrorKind::ConnectionReset) => "late",
         Err(_) => "lost",
     }
 }
@@ -188,10 +216,13 @@ fn update_all(scene: &Scene, endpoints: &Endpoints, update: u32) {
         };
         endpoints.begin(all(new));
         replace(scene, [old, new], index, Some(&json!({ "ready": true })));
+        thread::sleep(STEP);
         let ending = json!({ "ready": false, "serving": true, "terminating": true });
         replace(scene, [old, new], index, Some(&ending));
+        thread::sleep(GRACE);
         endpoints.end(all(old));
         replace(scene, [old, new], index, None);
+        thread::sleep(STEP);
     }
 }
 
@@ -209,7 +240,6 @@ fn replace(scene: &Scene, [old, new]: [u32; 2], index: u32, conditions: Option<&
         let slice = slice(service, &ready.chain(former).collect::<Vec<_>>());
         scene.server.patch(SLICES, &format!("s{service}-1"), &slice);
     }
-    thread::sleep(STEP);
 }
 
 impl Endpoints {

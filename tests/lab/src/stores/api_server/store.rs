@@ -88,8 +88,9 @@ impl Store {
 
     /// An object at a version that is not compacted; none if it did not exist then.
     pub(super) fn at(&self, place: &Place, version: u64) -> Option<&Value> {
-        let before = self.history.iter().take_while(|change| change.version <= version);
-        match before.filter(|change| change.place() == *place).last() {
+        let to = self.history.partition_point(|change| change.version <= version);
+        let last = |change: &&Change| change.place() == *place;
+        match self.history[..to].iter().rev().find(last) {
             Some(change) => Some(&change.object).filter(|_| change.kind != "DELETED"),
             None => self.base.get(place),
         }
