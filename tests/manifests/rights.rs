@@ -14,6 +14,7 @@ fn rights_are_those_that_the_requests_of_the_daemon_need() {
         ClusterRole: get, list, watch nodes
         ClusterRole: patch nodes/status
         Role: get secrets tweed-probes
+        Role: get pods
     "]];
     rights.assert_eq(&shown(RIGHTS));
     let with_policies = expect![[r"

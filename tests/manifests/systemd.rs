@@ -1,5 +1,7 @@
 //! The units start programs with flags that exist.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::process::Command;
 
 use tweed::daemon::options::Options;
@@ -10,10 +12,22 @@ use crate::{read, root};
 #[test]
 fn the_unit_starts_the_daemon_with_existing_flags() {
     let unit = read("config/systemd/system/tweedd.service");
-    let line = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
-    let (program, words) = line.split_once(' ').unwrap();
-    assert!(program.ends_with("/tweedd"));
-    let options = Options::parse(words.split(' '), |_| None).unwrap();
+    let program = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
+    // A flag would win over the same variable in the file of the operator.
+    assert!(program.ends_with("/tweedd"), "{program}");
+    let set = unit.lines().filter_map(|line| line.strip_prefix("Environment="));
+    let set: Vec<_> = set.flat_map(|line| line.split(' ')).collect();
+    let asked = RefCell::new(BTreeSet::new());
+    let value = |name: &str| {
+        asked.borrow_mut().insert(name.to_owned());
+        let value = |set: &&str| Some(set.strip_prefix(name)?.strip_prefix('=')?.to_owned());
+        set.iter().find_map(value)
+    };
+    let options = Options::parse(std::iter::empty::<&str>(), value).unwrap();
+    assert!(options.warnings.is_empty(), "{:?}", options.warnings);
+    for name in set.iter().filter_map(|set| Some(set.split_once('=')?.0)) {
+        assert!(asked.borrow().contains(name), "{name} is no variable of tweedd");
+    }
     assert!(options.health.unwrap().ip().is_loopback(), "pods reach {:?}", options.health);
     let folder = options.state_file.parent().unwrap();
     let state = unit.lines().find_map(|line| line.strip_prefix("StateDirectory=")).unwrap();

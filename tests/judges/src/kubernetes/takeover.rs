@@ -117,7 +117,7 @@ fn hand_over(cluster: &Cluster) -> Result<()> {
     let container = json!({
         "name": "handover",
         "image": images::TWEED,
-        "command": ["tweedctl", "handover", "--state-file=/var/lib/tweed/state.json"],
+        "command": ["tweedctl", "handover"],
         "securityContext": {"capabilities": {"drop": ["ALL"], "add": ["NET_ADMIN"]}},
         "volumeMounts": [
             {"name": "run", "mountPath": "/run/flannel"},
