@@ -53,14 +53,25 @@ pub fn render(figures: &Figures) -> String {
     page.into_text()
 }
 
-fn health(page: &mut Page, figures: &Figures) {
-    let Figures { status, readiness, silence, findings, .. } = figures;
+/// The page while the loop does not answer.
+pub fn render_stuck(version: &str, readiness: &Readiness, silence: Duration) -> String {
+    let mut page = Page::default();
+    life(&mut page, version, readiness, silence);
+    page.into_text()
+}
+
+fn life(page: &mut Page, version: &str, readiness: &Readiness, silence: Duration) {
     let help = "Version of this daemon; always 1.";
-    page.by_label("tweed_build_info", help, "version", [(&status.version, 1)]);
+    page.by_label("tweed_build_info", help, "version", [(version, 1)]);
     let help = "Whether the node is ready, as /readyz reports.";
     page.gauge("tweed_ready", help, u8::from(readiness.ready));
     let help = "Time since the last pass of the main loop, in seconds.";
     page.gauge("tweed_loop_silence_seconds", help, silence.as_secs_f64());
+}
+
+fn health(page: &mut Page, figures: &Figures) {
+    let Figures { status, readiness, silence, findings, .. } = figures;
+    life(page, &status.version, readiness, *silence);
     let help = "Whether this node applies the backend.";
     let backends = BackendType::ALL.map(BackendType::as_str);
     page.state("tweed_backend", help, "backend", (backends, status.backend.as_deref()));
@@ -390,6 +401,20 @@ mod tests {
         let figures = Figures { lease_remaining: f64::INFINITY, ..figures(status()) };
         let page = render(&figures);
         assert!(page.contains("\ntweed_lease_remaining_seconds +Inf\n"), "{page}");
+    }
+
+    /// Otherwise, a loop that does not answer would look like a daemon that does not run.
+    #[test]
+    fn the_page_of_a_stuck_loop_has_what_alerts_need() {
+        let readiness = Readiness { ready: true, reasons: Vec::new() };
+        let page = render_stuck("0.1.0", &readiness, Duration::from_secs(40));
+        for line in [
+            "tweed_build_info{version=\"0.1.0\"} 1",
+            "tweed_ready 1",
+            "tweed_loop_silence_seconds 40",
+        ] {
+            assert!(page.lines().any(|it| it == line), "{line}: {page}");
+        }
     }
 
     #[test]

@@ -173,10 +173,14 @@ async fn health(path: &str, shared: &Shared) -> Response {
 }
 
 async fn metrics(shared: &Shared) -> Response {
-    match figures(shared).await {
-        Ok(figures) => http::text(200, &metrics::render(&figures)),
-        Err(error) => http::text(503, &format!("{error:#}\n")),
-    }
+    let page = if let Ok(figures) = figures(shared).await {
+        metrics::render(&figures)
+    } else {
+        // If the scrape failed, no alert could report that the loop is stuck.
+        let silence = shared.heartbeat.borrow().elapsed();
+        metrics::render_stuck(env!("CARGO_PKG_VERSION"), &shared.readiness(), silence)
+    };
+    http::text(200, &page)
 }
 
 async fn figures(shared: &Shared) -> Result<Figures> {

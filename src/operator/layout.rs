@@ -10,7 +10,7 @@ use crate::model::path::ReachabilityState;
 const WIDTH: usize = 80;
 const GAP: usize = 2;
 /// Other nodes write leases: a long text in one must not fill the screen. `-o json` shows it whole.
-const LONGEST: usize = 240;
+const LONGEST: usize = 400;
 
 /// How much a text matters: its colour, where there are colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,7 +21,9 @@ fn unpacked(archive: &[u8]) -> BTreeMap<String, String> {
         let mut entry = entry.unwrap();
         let (name, mut text) = (entry.path().unwrap().display().to_string(), String::new());
         entry.read_to_string(&mut text).unwrap();
-        (name.strip_prefix("tweed-sysdump/").unwrap().to_owned(), text)
+        let (folder, name) = name.split_once('/').unwrap();
+        assert!(folder.starts_with("tweed-") && folder.ends_with('Z'), "{folder}");
+        (name.to_owned(), text)
     });
     entries.collect()
 }

@@ -14,7 +14,8 @@ const CONFIG: &str = "networkd.conf";
 
 /// Skips networkd or udev if it is not running.
 pub(super) fn read(root: &Path) -> Systemd {
-    let networkd = root.join("run/systemd/netif").exists();
+    // Its folder exists on hosts without it, too.
+    let networkd = root.join("run/systemd/netif/state").exists();
     let udev = root.join("run/udev").exists();
     Systemd {
         networkd: networkd.then(|| config(root)),

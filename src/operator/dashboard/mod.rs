@@ -10,7 +10,7 @@ use clap::Args;
 use jiff::{Timestamp, Unit};
 use serde::Serialize;
 use tokio::sync::Mutex;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tweed_http::{self as http, Response};
 
 use super::migrate::{self, MigrationStatus};
@@ -40,9 +40,12 @@ const DATA: &str = ">DATA</script>";
 /// How often an open page asks for new data: the store is read once for all of them.
 const INTERVAL: Duration = Duration::from_secs(2);
 
+/// A connection of a browser ends after 10 s.
+const LONGEST_READ: Duration = Duration::from_secs(8);
+
 /// The data of the page.
 #[derive(Debug, Serialize)]
-struct Picture {
+struct PageData {
     time: Timestamp,
     nodes: Vec<NodeRow>,
     /// None if no migration is under way.
@@ -58,7 +61,7 @@ pub(super) async fn run(
 ) -> Result<ExitStatus, Error> {
     let store = &options.store.open(socket).await?;
     // A store that cannot be read is reported at once.
-    let first = picture(store).await?;
+    let first = page_data(store).await?;
     if let Some(file) = &options.export {
         let failed = |error: io::Error| Error::Usage(format!("{}: {error}", file.display()));
         fs::write(file, page(&first)).map_err(failed)?;
@@ -76,7 +79,7 @@ pub(super) async fn run(
     Ok(ExitStatus::Done)
 }
 
-type Last = Mutex<(Instant, Result<Picture, Error>)>;
+type Last = Mutex<(Instant, Result<PageData, Error>)>;
 
 async fn answer(path: &str, store: &impl ClusterStore, last: &Last) -> Response {
     if !["/", "/events"].contains(&path) {
@@ -84,16 +87,20 @@ async fn answer(path: &str, store: &impl ClusterStore, last: &Last) -> Response 
     }
     let mut last = last.lock().await;
     if last.0.elapsed() >= INTERVAL {
-        *last = (Instant::now(), picture(store).await);
+        let data = timeout(LONGEST_READ, page_data(store)).await.unwrap_or_else(|_| {
+            let seconds = LONGEST_READ.as_secs();
+            Err(Error::Unavailable(format!("the store has not answered for {seconds} s")))
+        });
+        *last = (Instant::now(), data);
     }
     match (path, &last.1) {
-        ("/", Ok(picture)) => http::html(&page(picture)),
+        ("/", Ok(data)) => http::html(&page(data)),
         ("/", Err(error)) => http::text(503, &format!("{}\n", excerpt::line(&error.to_string()))),
-        (_, picture) => http::event_stream(&event(picture)),
+        (_, data) => http::event_stream(&event(data)),
     }
 }
 
-async fn picture(store: &impl ClusterStore) -> Result<Picture, Error> {
+async fn page_data(store: &impl ClusterStore) -> Result<PageData, Error> {
     let now = Timestamp::now();
     let StoreContents { config, records, reports } = nodes::read(store).await?;
     let cluster = ClusterNode::all(records, reports);
@@ -103,25 +110,25 @@ async fn picture(store: &impl ClusterStore) -> Result<Picture, Error> {
         Err(error) => (None, Some(error.to_string())),
     };
     let time = now.round(Unit::Second).unwrap_or(now);
-    Ok(Picture { time, nodes, migration, migration_error })
+    Ok(PageData { time, nodes, migration, migration_error })
 }
 
-fn json(picture: &Picture) -> String {
+fn json(data: &PageData) -> String {
     // Texts, numbers and addresses always have a JSON form, so this cannot fail.
-    excerpt::printable_json(serde_json::to_string(picture).unwrap_or_default())
+    excerpt::printable_json(serde_json::to_string(data).unwrap_or_default())
 }
 
-fn page(picture: &Picture) -> String {
+fn page(data: &PageData) -> String {
     // In a script element, `</script` would end it.
-    let data = json(picture).replace('<', "\\u003c");
+    let data = json(data).replace('<', "\\u003c");
     let (before, after) = PAGE.split_once(DATA).unwrap_or((PAGE, ""));
     [before, ">", &data, "</script>", after].concat()
 }
 
 /// A stream of one server-sent event: the browser asks again after the interval.
-fn event(picture: &Result<Picture, Error>) -> String {
-    let (name, data) = match picture {
-        Ok(picture) => ("message", json(picture)),
+fn event(data: &Result<PageData, Error>) -> String {
+    let (name, data) = match data {
+        Ok(data) => ("message", json(data)),
         Err(error) => ("problem", excerpt::line(&error.to_string())),
     };
     format!("retry: {}\nevent: {name}\ndata: {data}\n\n", INTERVAL.as_millis())
@@ -131,10 +138,10 @@ fn event(picture: &Result<Picture, Error>) -> String {
 mod tests {
     use super::*;
 
-    fn with_problem(text: &str) -> Picture {
+    fn with_problem(text: &str) -> PageData {
         let migration_error = Some(text.to_owned());
         let time = Timestamp::UNIX_EPOCH;
-        Picture { time, nodes: Vec::new(), migration: None, migration_error }
+        PageData { time, nodes: Vec::new(), migration: None, migration_error }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::model::lease::{Lease, LeaseId, Record};
 use crate::model::path::{PeerReachability, ReachabilityState, UnreachableCause};
-use crate::model::report::{FailingPeer, NodeReport};
+use crate::model::report::{Exception, FailingPeer, NodeReport, PeerGroup};
 use crate::operator::layout::{age, counted};
 use crate::store::etcd::key;
 use crate::store::operator::StoredReport;
@@ -142,15 +142,17 @@ impl<'a> Evidence<'a> {
     /// Counts the peers that fail for `node`, unless the cause is the node itself.
     fn note(&mut self, node: &'a ClusterNode) {
         let Some(report) = node.fresh().filter(|_| !self.is_alone(node)) else { return };
-        let mut failing: BTreeMap<&LeaseId, bool> = BTreeMap::new();
+        let mut failing: BTreeMap<&LeaseId, usize> = BTreeMap::new();
         for peer in &report.failing_peers {
-            // A peer has up to two address families.
-            *failing.entry(&peer.lease).or_default() |= is_unreachable(peer);
+            *failing.entry(&peer.lease).or_default() += usize::from(is_unreachable(peer));
         }
-        for (lease, is_unreachable) in failing {
+        for (lease, unreachable) in failing {
+            // The other address family may work.
+            let families = self.nodes.get(lease).map_or(1, |peer| peer.lease.endpoints.len());
+            let families = families.min(node.lease.endpoints.len());
             let reported = self.reported.entry(lease).or_default();
             reported.failing += 1;
-            reported.unreachable += usize::from(is_unreachable);
+            reported.unreachable += usize::from(unreachable >= families.max(1));
         }
     }
 
@@ -161,8 +163,14 @@ impl<'a> Evidence<'a> {
             peer.reachability.without_time()
                 == PeerReachability::Unreachable { cause, since_ms: None }
         };
+        // The other address family may work.
+        let answers = |group: &PeerGroup| {
+            matches!(group.state, Some(ReachabilityState::Reachable | ReachabilityState::Degraded))
+        };
         let report = node.fresh().filter(|_| self.others(node) > 0);
-        report.is_some_and(|report| report.failing_peers.iter().any(has_no_answer))
+        report.is_some_and(|report| {
+            report.failing_peers.iter().any(has_no_answer) && !report.groups.iter().any(answers)
+        })
     }
 
     fn is_cause(&self, node: &ClusterNode) -> bool {
@@ -243,6 +251,16 @@ impl<'a> Evidence<'a> {
 
     /// The peers that fail for this node, and are not the cause themselves.
     fn own_failure(&self, report: &NodeReport) -> Option<String> {
+        let is_cut_off = |it: &&Exception| it.path.is_none() && !self.causes.contains(&it.lease);
+        let mut without_path = report.exceptions.iter().filter(is_cut_off);
+        if let Some(first) = without_path.next() {
+            let more = match without_path.count() {
+                0 => String::new(),
+                more => format!("; {} in addition", counted(more, "peer")),
+            };
+            let name = self.name(&first.lease);
+            return Some(format!("no path to {name}: {}{more}", first.reason));
+        }
         let total = report.reachability.unreachable + report.reachability.degraded;
         let mut unexplained =
             report.failing_peers.iter().filter(|peer| !self.causes.contains(&peer.lease));

@@ -181,6 +181,34 @@ fn a_node_that_reaches_no_peer_is_the_cause() {
     assert_eq!(cluster.states(), "ready dead dead");
 }
 
+/// The underlay drops packets of one address family.
+#[test]
+fn nodes_that_reach_each_other_in_one_family_are_degraded() {
+    let mut cluster = Cluster::of(3);
+    for lease in &mut cluster.leases {
+        let v4 = lease.endpoints[0].clone();
+        let subnet = format!("fd00:{}::/64", lease.created).parse().unwrap();
+        lease.endpoints.push(Endpoint { subnet, ..v4 });
+    }
+    for number in 1..=3 {
+        let reached = [1, 2, 3].into_iter().filter(|it| *it != number).collect::<Vec<_>>();
+        cluster = cluster.alone(number).grouped(number, &[("reachable", &reached)]);
+    }
+    assert_eq!(cluster.states(), "degraded degraded degraded");
+    let cluster = (1..=3).fold(cluster, |cluster, number| cluster.grouped(number, &[]));
+    assert_eq!(cluster.states(), "unreachable unreachable unreachable");
+}
+
+#[test]
+fn a_node_without_a_path_to_a_peer_is_degraded() {
+    let mut cluster = Cluster::of(3);
+    let exception = |number| json!({"lease": id(number), "family": "v4", "path": null, "reason": "skipped: no path"});
+    cluster.report(1)["exceptions"] = json!([exception(2), exception(3)]);
+    assert_eq!(cluster.states(), "degraded ready ready");
+    let reason = cluster.list().rows[0].reason.clone().unwrap();
+    assert_eq!(reason, "no path to 172.16.0.2: skipped: no path; 1 peer in addition");
+}
+
 #[test]
 fn two_nodes_that_do_not_reach_each_other_are_degraded() {
     let cluster = Cluster::of(5).lost(4, [2]).lost(2, [4]);

@@ -45,8 +45,6 @@ Exit codes:
   2  the command line is invalid, or the file cannot be written
   3  parts are missing: each has its reason in the archive and on standard error";
 
-/// The folder in the archive.
-const FOLDER: &str = "tweed-sysdump";
 /// Only its owner may read the archive: it describes the network.
 const MODE: u32 = 0o600;
 
@@ -74,7 +72,8 @@ pub(super) async fn run<K: Kernel>(
     out: &mut impl Write,
 ) -> Result<ExitStatus, Error> {
     let now = Timestamp::now();
-    let file = options.file.clone().unwrap_or_else(|| usual_name(now));
+    let name = usual_name(now);
+    let file = options.file.clone().unwrap_or_else(|| format!("{name}.tar.gz").into());
     let redactor = Redactor::new().map_err(|error| Error::Unavailable(error.to_string()))?;
     let mut parts = parts::gather(files, options, &open).await;
     for part in &mut parts {
@@ -82,7 +81,8 @@ pub(super) async fn run<K: Kernel>(
         part.content = part.content.as_ref().map(redacted).map_err(redacted);
     }
     let written = Written::of(&file, &parts);
-    let archive = gzip(&archive(&parts, &format!("{}{written}", written.reasons()), now)?);
+    let summary = format!("{}{written}", written.reasons());
+    let archive = gzip(&archive(&parts, &summary, &name, now)?);
     let mut errors = io::stderr();
     errors.write_all(written.reasons().as_bytes())?;
     if file == Path::new("-") {
@@ -138,20 +138,21 @@ impl fmt::Display for Written {
     }
 }
 
-fn usual_name(now: Timestamp) -> PathBuf {
+/// The archives of several nodes can be unpacked in one place.
+fn usual_name(now: Timestamp) -> String {
     let time = now.strftime("%Y%m%dT%H%M%SZ");
-    format!("tweed-{}-{time}.tar.gz", host::name()).into()
+    format!("tweed-{}-{time}", host::name())
 }
 
-/// A tar archive of all parts, and of the reason for each that is missing.
-fn archive(parts: &[Part], summary: &str, now: Timestamp) -> io::Result<Vec<u8>> {
+/// A tar archive of all parts, and of the reason for each that is missing, in a folder.
+fn archive(parts: &[Part], summary: &str, folder: &str, now: Timestamp) -> io::Result<Vec<u8>> {
     let mut archive = tar::Builder::new(Vec::new());
     let mut add = |name: &str, text: &str| {
         let mut header = tar::Header::new_gnu();
         header.set_size(text.len() as u64);
         header.set_mode(MODE);
         header.set_mtime(now.as_second().unsigned_abs());
-        archive.append_data(&mut header, format!("{FOLDER}/{name}"), text.as_bytes())
+        archive.append_data(&mut header, format!("{folder}/{name}"), text.as_bytes())
     };
     add("summary.txt", summary)?;
     for Part { name, content, .. } in parts {

@@ -31,7 +31,21 @@ pub fn findings(
         }
         finding(&group, what(group.state(), &names, nodes.len()), probes, ports)
     };
-    PeerReachability::groups(known()).into_iter().filter_map(finding).collect()
+    let groups = PeerReachability::groups(known()).into_iter().filter_map(finding);
+    without_path(peers).into_iter().chain(groups).collect()
+}
+
+/// The peers that are skipped or rejected.
+fn without_path(peers: &[PeerStatus]) -> Option<Finding> {
+    let mut found = peers.iter().filter(|peer| peer.path.is_none()).peekable();
+    let why = found.peek()?.reason.clone().unwrap_or_default();
+    let names: Names<'_> = found.map(|peer| (&peer.lease, name(peer))).collect();
+    let all: BTreeSet<_> = peers.iter().map(|peer| &peer.lease).collect();
+    let what = cut(&names, &format!("of {} peers have no path", all.len()));
+    let fix =
+        "run tweedctl peers: each has its reason, which docs/guides/troubleshooting.md explains";
+    let (id, level, place) = ("peer-without-path", Level::Warning, "routes".to_owned());
+    Some(Finding { id, level, what, place, why, fix: fix.to_owned(), drop_in: None })
 }
 
 /// As in `10.244.7.0/24 (172.16.0.7)`, or the name of its Node instead of its subnet.
@@ -51,10 +65,15 @@ fn what(state: ReachabilityState, names: &Names<'_>, nodes: usize) -> String {
         ReachabilityState::Unknown => "not known to answer",
         known => known.as_str(),
     };
+    cut(names, &format!("of {nodes} peers {are} {state}"))
+}
+
+/// The number of these, and the first of their names.
+fn cut(names: &Names<'_>, are: &str) -> String {
     let more = names.len().saturating_sub(NAMED);
     let more = (more > 0).then(|| format!("and {more} more"));
     let shown: Vec<String> = names.values().take(NAMED).cloned().chain(more).collect();
-    format!("{} of {nodes} peers {are} {state}: {}", names.len(), shown.join(", "))
+    format!("{} {are}: {}", names.len(), shown.join(", "))
 }
 
 /// None for peers that answer.
@@ -165,6 +184,7 @@ mod tests {
     use expect_test::expect;
 
     use super::*;
+    use crate::model::path::Path;
 
     const PORTS: [Port; 2] = [Port::Tunnel(8472), Port::Probes(8475)];
 
@@ -173,6 +193,7 @@ mod tests {
             lease: LeaseId::new(lease.to_owned()),
             subnet: Some(subnet.parse().unwrap()),
             public_ip: Some("172.16.0.7".parse().unwrap()),
+            path: Some(Path::Tunnel),
             reachability: Some(reachability),
             ..PeerStatus::default()
         }
@@ -231,9 +252,20 @@ mod tests {
     #[test]
     fn peers_that_answer_are_no_finding() {
         assert_eq!(words(&[], None), [] as [&str; 0]);
-        let rejected = PeerStatus { reachability: None, ..PeerStatus::default() };
         let reachable = peer("n7", "10.244.7.0/24", PeerReachability::Reachable);
-        assert_eq!(words(&[rejected, reachable], None), [] as [&str; 0]);
+        assert_eq!(words(&[reachable], None), [] as [&str; 0]);
+    }
+
+    #[test]
+    fn a_peer_without_a_path_is_named_with_its_reason() {
+        let reachable = peer("n7", "10.244.7.0/24", PeerReachability::Reachable);
+        let reason = Some("skipped: its backend is host-gw, and Mixed is off".into());
+        let skipped = peer("n8", "10.244.8.0/24", PeerReachability::Reachable);
+        let skipped = PeerStatus { path: None, reachability: None, reason, ..skipped };
+        assert_eq!(
+            words(&[reachable, skipped], None),
+            ["warning peer-without-path: 1 of 2 peers have no path: n8 (172.16.0.7)"]
+        );
     }
 
     #[test]

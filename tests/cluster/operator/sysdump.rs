@@ -24,8 +24,8 @@ fn dump(cluster: &Cluster, name: &str) -> Result<(Output, PathBuf)> {
     let [archive, into] = [&file, &folder].map(|path| path.display().to_string());
     let endpoints = format!("--etcd-endpoints={}", cluster.etcd.endpoints().join(","));
     let output = tweedctl(node, &["sysdump", &archive, "--all", &endpoints])?;
-    node.namespace().run("tar", &["-xzf", &archive, "-C", &into])?;
-    Ok((output, folder.join("tweed-sysdump")))
+    node.namespace().run("tar", &["-xzf", &archive, "--strip-components=1", "-C", &into])?;
+    Ok((output, folder))
 }
 
 fn json(folder: &Path, name: &str) -> Value {
