@@ -192,15 +192,21 @@ impl<S: Servers, R: Outcomes> Failover<S, R> {
         Failure::Unreachable
     }
 
-    /// Tries each server once, since an operator waits for the answer.
+    /// Tries each server once, since an operator waits for the answer. Servers that are overloaded get
+    /// the pauses that they ask for, as long as these end soon.
     pub async fn try_each_server<T, F>(&self, ask: impl Fn() -> F) -> Result<T, Failure>
     where
         F: Future<Output = Result<T, Failure>>,
     {
+        let (begun, mut tried) = (Instant::now(), 0);
         loop {
-            match ask().await {
-                Err(Failure::Unreachable) if self.report.unusable().is_none() => {}
-                answer => return answer,
+            let answer = ask().await;
+            tried += 1;
+            let may_go_on =
+                matches!(answer, Err(Failure::Unreachable) if self.report.unusable().is_none());
+            let is_over = tried >= self.servers.count() && begun.elapsed() > LONGEST_PAUSES;
+            if !may_go_on || is_over {
+                return answer;
             }
         }
     }
@@ -219,6 +225,9 @@ impl<S: Servers, R: Outcomes> Failover<S, R> {
         Failure::Unreachable
     }
 }
+
+/// How long an operator waits for servers that are overloaded. A pause that has begun is not cut short.
+const LONGEST_PAUSES: Duration = Duration::from_secs(10);
 
 /// Repeats `attempt` until it has a result, with a backoff up to `longest` in between.
 pub async fn retry<T, F>(longest: Duration, attempt: impl Fn() -> F) -> T

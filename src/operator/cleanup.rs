@@ -11,13 +11,15 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::Value;
 use tweed_cni::host_local;
+use tweed_netlink::rtnl::link;
+use tweed_netlink::{Protocol, Socket};
 
 use super::layout::{counted, listed, wrap, wrap_entry};
 use super::node::{self, Files, NoInputs, PlanInputs, Unanswered};
 use super::store::Etcd;
 use super::{Answer, Error, ExitStatus, leases};
 use crate::kernel::Kernel;
-use crate::kernel::host::is_cni_config;
+use crate::kernel::host::{self, Places, is_cni_config};
 use crate::model::config::Pool;
 use crate::model::entry::{ChainName, Entry, KernelState, Link, LinkKind, LinkName, POD_BRIDGE};
 use crate::model::lease::Lease;
@@ -26,6 +28,7 @@ use crate::model::status::Readiness;
 use crate::plan::backend;
 use crate::plan::diff::{Op, cleanup_ops};
 use crate::plan::preflight::cni::CniConfig;
+use crate::plan::preflight::{self, Finding};
 use crate::plan::scope::{Extent, Scope};
 
 #[derive(Debug, Args)]
@@ -33,7 +36,7 @@ pub(super) struct CleanupOptions {
     /// Remove the entries and files [default: only list them]
     #[arg(long)]
     yes: bool,
-    /// Remove them even if a daemon runs, or containers have addresses
+    /// Remove them even if a daemon runs, or containers are connected
     #[arg(long)]
     force: bool,
     /// Also the lease of this node in etcd
@@ -116,6 +119,7 @@ pub(super) async fn answer(
 ) -> Result<Removal, Error> {
     if options.yes && !options.force {
         refuse_next_to_daemon(&files.socket(), "stop it first, or use --force").await?;
+        refuse_next_to_flanneld()?;
     }
     // Nothing is left, as after an earlier removal: no reason to fail.
     let otherwise = present_files(files).is_empty().then(Owned::nothing);
@@ -123,17 +127,13 @@ pub(super) async fn answer(
     let cni = if options.cni.cni { CniParts::read(&options.cni)? } else { CniParts::default() };
     let actual = node::dump(&mut kernel, &owned.scope).await?;
     let mut ops = cleanup_ops(&owned.remaining, &actual, &owned.scope);
-    let of_bridges = Scope { tunnels: cni.bridges, ..Scope::default() };
+    let of_bridges = Scope { tunnels: cni.bridges.clone(), ..Scope::default() };
     ops.extend(removed_bridges(&node::dump(&mut kernel, &of_bridges).await?));
-    let files = [present_files(files), cni.files].concat();
+    let files = [present_files(files), cni.files.clone()].concat();
     let mut removal = Removal::new(owned.source, &ops, files);
     if options.yes {
-        if cni.addresses > 0 && !options.force {
-            let (count, folder) =
-                (counted(cni.addresses, "address"), options.cni.data_dir.display());
-            return Err(Error::Refused(format!(
-                "containers have {count} below {folder}: remove their pods first, or use --force"
-            )));
+        if !options.force {
+            cni.refuse_if_used(&options.cni.data_dir)?;
         }
         // First, because the checkpoint names it.
         if let Some(own) = owned.lease.filter(|_| options.lease) {
@@ -179,6 +179,30 @@ impl CniParts {
         Ok(parts)
     }
 
+    /// # Errors
+    /// Containers have addresses, also those of another IPAM plugin, whose interfaces show it.
+    fn refuse_if_used(&self, data_dir: &Path) -> Result<(), Error> {
+        let refused = |used: String| {
+            Err(Error::Refused(format!("{used}: remove their pods first, or use --force")))
+        };
+        if self.addresses > 0 {
+            let count = counted(self.addresses, "address");
+            return refused(format!("containers have {count} below {}", data_dir.display()));
+        }
+        for bridge in &self.bridges {
+            let ports = ports(bridge).map_err(|error| {
+                Error::Unavailable(format!("the interfaces on {bridge} cannot be listed: {error}"))
+            })?;
+            if ports > 0 {
+                return refused(format!(
+                    "containers have {} on {bridge}",
+                    counted(ports, "interface")
+                ));
+            }
+        }
+        Ok(())
+    }
+
     /// Adds a config, the addresses of its network, and its bridge.
     fn add(&mut self, path: PathBuf, config: &Value, data_dir: &Path) -> Result<(), Error> {
         // Runtimes reject other names: `..` must not become a folder to remove.
@@ -197,6 +221,13 @@ impl CniParts {
         self.files.push(path);
         Ok(())
     }
+}
+
+/// The number of interfaces that are attached to a bridge.
+fn ports(bridge: &LinkName) -> io::Result<usize> {
+    let mut socket = Socket::open(Protocol::Route)?;
+    let Some(bridge) = link::find(&mut socket, bridge.as_str())? else { return Ok(0) };
+    Ok(socket.list(&link::list_ports(bridge.index), link::read)?.len())
 }
 
 /// The bridges of all plugins of this kind, which name theirs at `pointer`.
@@ -234,6 +265,18 @@ pub(super) async fn refuse_next_to_daemon(socket: &Path, advice: &str) -> Result
             format!("the daemon on {} would restore all entries: {advice}", socket.display()),
         )),
     }
+}
+
+/// What a flanneld has programmed since would be removed with the rest.
+fn refuse_next_to_flanneld() -> Result<(), Error> {
+    let Some(Finding { what, .. }) = preflight::refusal(&host::other_daemons(&Places::default()))
+    else {
+        return Ok(());
+    };
+    Err(Error::Refused(format!(
+        "{what}, and would lose them: run tweedctl handover, which keeps what flanneld uses, or use \
+         --force"
+    )))
 }
 
 impl Owned {

@@ -99,9 +99,9 @@ impl Report {
 
     /// The error for the operator.
     pub(super) fn explained(&self, failure: Failure) -> Unavailable {
-        let no_answer = || format!("no answer from {}", self.store);
+        let overloaded = || format!("{} is overloaded: it asks clients to wait", self.store);
         Unavailable(match failure {
-            Failure::Unreachable => self.unusable().unwrap_or_else(no_answer),
+            Failure::Unreachable => self.unusable().unwrap_or_else(overloaded),
             Failure::Refused(refusal) => self.refused(refusal),
         })
     }

@@ -71,6 +71,9 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// its servers take less.
 const RETRIES: Duration = Duration::from_secs(600);
 
+/// A read that takes longer has observed nothing meanwhile.
+const SLOW: Duration = Duration::from_secs(5);
+
 /// The interval of progress lines while a stage is observed.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -157,7 +160,7 @@ impl<S: ClusterStore, W: Write> Work<'_, S, W> {
     }
 
     /// Reads the cluster again, unless another operator has changed the config. Returns for how long
-    /// the store was unreachable.
+    /// it could not be read.
     async fn reread(&mut self) -> Result<Duration, Stop> {
         let (view, away) = self.read().await?;
         let before = mem::replace(&mut self.view, view);
@@ -168,14 +171,15 @@ impl<S: ClusterStore, W: Write> Work<'_, S, W> {
         Err(Stop::Outcome(Outcome::conflict(&before, &self.view, consequence)))
     }
 
-    /// The cluster, and for how long the store was unreachable before.
+    /// The cluster, and for how long it could not be read before: the store was unreachable, or has
+    /// kept this command waiting.
     async fn read(&mut self) -> Result<(ClusterView, Duration), Stop> {
-        let mut since = None;
+        let (begun, mut since) = (Instant::now(), None);
         loop {
             let away = match self.store.read().await {
                 Ok(contents) => {
-                    let unreachable = since.map_or(Duration::ZERO, |it: Instant| it.elapsed());
-                    return Ok((view_of(self.store, contents)?, unreachable));
+                    let took = Some(begun.elapsed()).filter(|took| since.is_some() || *took > SLOW);
+                    return Ok((view_of(self.store, contents)?, took.unwrap_or_default()));
                 }
                 Err(away) => away,
             };

@@ -123,7 +123,7 @@ fn advance(
         let next = stage.next_command();
         return Err(done(format!("already reached: {stage}; next: {next}")));
     };
-    let mut obstacles = Obstacles::of_outages(view);
+    let mut obstacles = Obstacles::of_absent(view);
     obstacles.add_failing(view, under_way.to, &added(view, stage, &next));
     obstacles.refuse(*options)?;
     match view.troubles().first_key_value() {

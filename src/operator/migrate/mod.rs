@@ -22,6 +22,7 @@ use std::path::Path;
 
 use clap::Parser;
 use jiff::Timestamp;
+use tokio::signal::unix::{SignalKind, signal};
 
 use self::carry_out::{Author, carry_out};
 use self::cluster::ClusterView;
@@ -41,6 +42,10 @@ pub(super) async fn run(
     out: &mut impl Write,
 ) -> Result<ExitStatus, Error> {
     let store = options.store.open(socket).await?;
+    if matches!(options.command, MigrateCommand::Order(_)) {
+        // The end of a session leaves no stage without its rollback: this process goes on.
+        let _ = signal(SignalKind::hangup());
+    }
     answer(&store, &options.command, Author::here(), (output, out)).await
 }
 

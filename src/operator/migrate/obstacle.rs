@@ -41,12 +41,18 @@ impl Listing {
 }
 
 impl Obstacles {
-    /// The nodes that their peers do not reach.
-    pub(super) fn of_outages(view: &ClusterView) -> Self {
+    /// The nodes that their peers do not reach, and those that send no report.
+    pub(super) fn of_absent(view: &ClusterView) -> Self {
         let mut obstacles = Self::default();
-        for member in &view.members {
-            if let Some(outage) = &member.outage {
-                obstacles.forgivable.add(|| format!("{} is {outage}", member.name));
+        for Member { name, outage, report, .. } in &view.members {
+            if let Some(outage) = outage {
+                obstacles.forgivable.add(|| format!("{name} is {outage}"));
+            } else if report.is_none() {
+                obstacles.forgivable.add(|| {
+                    format!(
+                        "{name} sends no report: it runs flannel, an older tweedd, or no daemon"
+                    )
+                });
             }
         }
         obstacles
@@ -54,19 +60,10 @@ impl Obstacles {
 
     /// Those of the nodes themselves.
     pub(super) fn of_nodes(view: &ClusterView) -> Self {
-        let mut obstacles = Self::of_outages(view);
+        let mut obstacles = Self::of_absent(view);
         for member in view.members.iter().filter(|member| member.outage.is_none()) {
-            match &member.report {
-                Some(report) => {
-                    of_report(member, report).for_each(|text| obstacles.fatal.add(|| text));
-                }
-                None => obstacles.forgivable.add(|| {
-                    let node = &member.name;
-                    format!(
-                        "{node} sends no report: it runs flannel, an older tweedd, or no daemon"
-                    )
-                }),
-            }
+            let texts = member.report.iter().flat_map(|report| of_report(member, report));
+            texts.for_each(|text| obstacles.fatal.add(|| text));
         }
         obstacles
     }

@@ -1,9 +1,12 @@
 //! A live cluster moves to another backend and back by `tweedctl migrate`, while others interfere.
 
+use std::fs;
 use std::process::Output;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 use tweed_lab::{DaemonPlan, Family, Node, Path, Probe, eventually};
 
@@ -98,7 +101,7 @@ fn probe(cluster: &Cluster) -> Result<Probe> {
 
 pub fn nothing_lost(probe: Probe) -> Result<()> {
     let report = probe.finish()?;
-    ensure!(report.total().lost == 0, "lost packets:\n{report}");
+    ensure!(report.lost() == 0, "lost packets:\n{report}");
     Ok(())
 }
 
@@ -116,7 +119,8 @@ fn a_live_cluster_moves_stage_by_stage_and_back_without_a_lost_packet() {
     let cluster = start(0).unwrap();
     let canary = cluster.nodes[0].address(Family::V4).unwrap();
     let probe = probe(&cluster).unwrap();
-    as_documented(&cluster, "plan --to host-gw").unwrap();
+    // At first, not all nodes have reported what their probes found.
+    eventually(PATIENCE, || as_documented(&cluster, "plan --to host-gw")).unwrap();
     let start = format!("start --to host-gw --canary {canary} --hold 3s");
     done(&cluster, &start).unwrap();
     follow(&cluster, &[0]).unwrap();
@@ -216,9 +220,17 @@ fn a_migration_continues_by_etcdctl_and_back() {
 fn a_node_that_does_not_follow_is_named_and_waited_for() {
     let cluster = start(0).unwrap();
     let late = cluster.nodes[2].address(Family::V4).unwrap().to_string();
-    cluster.daemons[2].freeze().unwrap();
-    let (code, printed) = migrate(&cluster, 0, "start --to host-gw --timeout 4s").unwrap();
-    assert!(code == 6 && printed.contains(&late), "{code} {printed}");
+    let is_named = || {
+        // If its probes blocked the stage first, once more.
+        cluster.daemons[2].thaw()?;
+        let plan = json(&cluster, "plan --to host-gw")?;
+        ensure!(plan["obstacles"].as_array().is_some_and(Vec::is_empty), "{plan}");
+        cluster.daemons[2].freeze()?;
+        let (code, printed) = migrate(&cluster, 0, "start --to host-gw --timeout 4s")?;
+        ensure!(code == 6 && printed.contains(&late), "{code} {printed}");
+        Ok(())
+    };
+    eventually(PATIENCE, is_named).unwrap();
     assert!(
         !config(&cluster).unwrap().contains("host-gw"),
         "it continued before all nodes could receive"
@@ -379,6 +391,22 @@ fn where_foreign_sources_are_dropped_the_plan_reports_it_and_no_node_changes() {
     nothing_lost(probe).unwrap();
 }
 
+/// What the end of an ssh session sends to the commands that observe a stage.
+fn hang_up() -> Result<()> {
+    let is_one = |process: &std::path::Path| -> Option<bool> {
+        let line = fs::read_to_string(process.join("cmdline")).ok()?;
+        Some(line.contains("tweedctl\0") && line.contains("\0--auto-rollback"))
+    };
+    let all = fs::read_dir("/proc")?.flatten().map(|entry| entry.path());
+    let found = all
+        .filter(|process| is_one(process) == Some(true))
+        .filter_map(|process| process.file_name()?.to_str()?.parse().ok());
+    let found: Vec<i32> = found.collect();
+    ensure!(!found.is_empty(), "no command observes a stage");
+    found.iter().try_for_each(|process| kill(Pid::from_raw(*process), Signal::SIGHUP))?;
+    Ok(())
+}
+
 #[test]
 fn where_foreign_sources_are_dropped_later_the_stage_is_rolled_back() {
     let cluster = start(0).unwrap();
@@ -390,6 +418,7 @@ fn where_foreign_sources_are_dropped_later_the_stage_is_rolled_back() {
         let line = "next --percent 100 --hold 60s --auto-rollback";
         let stage = scope.spawn(|| migrate(&cluster, 1, line));
         follow(&cluster, &[0, 1, 2]).unwrap();
+        hang_up().unwrap();
         probe.mark("dropped");
         cluster.segment.filter(FOREIGN).unwrap();
         stage.join().unwrap().unwrap()
@@ -403,6 +432,6 @@ fn where_foreign_sources_are_dropped_later_the_stage_is_rolled_back() {
     let report = probe.finish().unwrap();
     println!("{report}\ncut off for {:.1?} at most", report.longest_outage());
     let lost = |stage: &str| report.stage(stage).unwrap().count.lost;
-    assert_eq!((lost("start"), lost("by tunnel")), (0, 0), "{report}");
+    assert!(lost("start") + lost("by tunnel") <= report.overruns, "{report}");
     assert!(lost("dropped") > 0, "the filter filtered nothing");
 }

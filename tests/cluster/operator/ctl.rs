@@ -367,6 +367,13 @@ fn assert_is_left_clean(cluster: &Cluster, node: &Node, before: &Snapshot) {
     assert!(code(&refused) == 1 && printed.contains("containers have 1 address"), "{printed}");
     assert!(is_leased() && own.exists());
     fs::remove_file(reservation).unwrap();
+    // Another IPAM plugin may have given the address of this one.
+    node.ip("link add veth7 type veth peer name veth8").unwrap();
+    node.ip("link set veth7 master cni0").unwrap();
+    let refused = tweedctl(node, &flags).unwrap();
+    let printed = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(code(&refused) == 1 && printed.contains("1 interface on cni0"), "{printed}");
+    node.ip("link del veth7").unwrap();
     let cleaned = tweedctl(node, &flags).unwrap();
     let printed = text(&cleaned).unwrap();
     assert_eq!(code(&cleaned), 0, "{printed}");

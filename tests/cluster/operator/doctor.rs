@@ -151,6 +151,9 @@ fn next_to_flanneld_the_daemon_does_not_start() {
     log_contains(&refused, "flanneld manages the routes of this host").unwrap();
     log_contains(&refused, &format!("stop flanneld (process {})", flanneld.0.id())).unwrap();
     wait_for(here, 1, &["other-daemon", "daemon-not-started"]);
+    let kept = tweedctl(here, &["cleanup", "--yes"]).unwrap();
+    let printed = String::from_utf8_lossy(&kept.stderr).into_owned();
+    assert!(kept.status.code() == Some(1) && printed.contains("would lose them"), "{printed}");
 
     let other = elsewhere.daemon(&cluster.etcd).start().unwrap();
     other.wait_ready().unwrap();

@@ -5,7 +5,7 @@ use tweed_lab::{DaemonPlan, Family, Node, Path, ReversePath, eventually, source_
 
 use crate::fixture::ask::{is_ready, is_ready_with, json, tweedctl};
 use crate::fixture::cluster::{CONFIG, Cluster, ClusterPlan, PATIENCE, Stack};
-use crate::fixture::table::{HOST_GW_MIXED, VXLAN_MIXED};
+use crate::fixture::table::{HOST_GW, HOST_GW_MIXED, VXLAN_MIXED};
 use crate::paths::probe::neighbours_cost_no_packet;
 
 /// Makes everything but the folder `$1` read-only, then runs the remaining arguments.
@@ -56,6 +56,13 @@ fn has_few_rights(process: &str) -> Result<()> {
     Ok(())
 }
 
+/// Whether the kernel matches the plan.
+fn is_equal(node: &Node) -> Result<()> {
+    let diff = tweedctl(node, &["diff"])?;
+    ensure!(diff.status.success(), "{}", String::from_utf8_lossy(&diff.stdout));
+    Ok(())
+}
+
 #[test]
 fn two_capabilities_and_a_read_only_host_are_enough() {
     let cluster = start(ReversePath::Loose).unwrap();
@@ -68,8 +75,7 @@ fn two_capabilities_and_a_read_only_host_are_enough() {
     let status = json(&cluster.daemons[0], "status").unwrap();
     assert_eq!(status["refused"], serde_json::json!([]), "{status}");
     for node in &cluster.nodes {
-        let diff = tweedctl(node, &["diff"]).unwrap();
-        assert_eq!(diff.status.code(), Some(0), "{}", String::from_utf8_lossy(&diff.stdout));
+        eventually(PATIENCE, || is_equal(node)).unwrap();
     }
     assert_eq!(status["tables"][0]["programmed"], true, "{status}");
     assert_eq!(status["guard"]["in_force"], true, "{status}");
@@ -124,4 +130,18 @@ fn settings_that_a_read_only_host_forbids_are_logged_once() {
         }
     }
     cluster.wait_for_paths(|_, _| Path::Direct).unwrap();
+    // Nor does the daemon make them strict again after the migration.
+    cluster.etcd.put(CONFIG, &Stack::V4.config(&HOST_GW.config())).unwrap();
+    for (daemon, node) in cluster.daemons.iter().zip(&cluster.nodes) {
+        let is_applied = || {
+            let status = json(daemon, "status")?;
+            ensure!(
+                status["mixed"] == false && status["refused"] == serde_json::json!([]),
+                "{status}"
+            );
+            is_ready(daemon)?;
+            is_equal(node)
+        };
+        eventually(PATIENCE, is_applied).unwrap();
+    }
 }

@@ -243,6 +243,17 @@ fn next_is_refused_while_nodes_report_troubles() {
     assert!(decide(&forced(next()), &world.view()).is_ok());
 }
 
+/// It may have been added since the first stage, with an image that has flanneld.
+#[test]
+fn next_is_refused_while_a_node_sends_no_report() {
+    let mut world = World::new(MIXED, 3, 0);
+    step(&mut world, &begin(percent(25)));
+    world.nodes[2].runs = Runs::Flannel;
+    let refusal = decide(&next(), &world.view()).unwrap_err();
+    assert_eq!(refusal.message, "blocked by 1 problem");
+    assert!(decide(&forced(next()), &world.view()).is_ok());
+}
+
 #[test]
 fn rollback_from_any_share_returns_to_the_canaries() {
     let steps =
