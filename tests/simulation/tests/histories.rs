@@ -157,6 +157,26 @@ fn rejected_by_backups_of_a_moment() -> Vec<Rejected> {
                 step(28_501, Act::Etcd(EtcdAct::Restore(ClusterId::Kept))),
             ],
         ),
+        // A distant node reads the config half a minute after the store answers, and its lease later.
+        (
+            10_104_770,
+            Setup { is_wide: true, ..ETCD },
+            vec![
+                step(0, Act::Configure(Config::Mixed(Backend::DirectRouting))),
+                step(35_199, Act::Etcd(EtcdAct::Compact)),
+                step(39_500, Act::Configure(Config::Mixed(Backend::Vxlan))),
+                step(40_385, Act::Etcd(EtcdAct::Down)),
+                step(41_630, Act::SwapAddresses(4, 2)),
+                step(42_062, Act::StoreLink(2, LinkState::AnswersLost)),
+                step(43_669, Act::Segment(SegmentAct::DropPods)),
+                step(44_336, Act::PowerOn(4)),
+                step(44_336, Act::PowerOn(2)),
+                step(44_648, Act::Segment(SegmentAct::PassPods)),
+                step(52_361, Act::Readdress(4, 6)),
+                step(54_934, Act::Etcd(EtcdAct::Up)),
+                step(68_905, Act::StoreLink(2, LinkState::Open)),
+            ],
+        ),
         // A backup takes back a migration to which one node has already been restarted.
         (
             10_100_600,

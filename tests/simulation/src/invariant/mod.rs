@@ -29,6 +29,8 @@ pub struct Violation {
 pub struct Judge {
     /// Whether a node has its subnet by its name, whatever its address and its disk are.
     is_named: bool,
+    /// How long a node has to run undisturbed until it has joined.
+    join: Duration,
     /// Of the whole cluster: all nodes have to run undisturbed.
     debts: Vec<Debt>,
     /// Of one node: only it has to run undisturbed.
@@ -97,6 +99,9 @@ const REPAIR: Duration = Duration::from_secs(3);
 /// The time in which a node gets its lease and programs its peers, and these learn of it. While
 /// etcd does not answer, clients wait for at most 30 s between two attempts.
 const JOIN: Duration = Duration::from_secs(35);
+/// A distant etcd looks busy: a node polls it four times, for some seconds in all, before it lists the
+/// leases.
+const JOIN_FAR_APART: Duration = Duration::from_secs(45);
 /// The time in which a new cluster is complete.
 const START: Duration = Duration::from_secs(14);
 const START_FAR_APART: Duration = Duration::from_secs(30);
@@ -113,6 +118,7 @@ impl Judge {
     pub fn new(cluster: &Cluster) -> Self {
         let mut judge = Self {
             is_named: matches!(cluster.store, Store::Kubernetes(_)),
+            join: if cluster.setup.is_wide { JOIN_FAR_APART } else { JOIN },
             debts: Vec::new(),
             repairs: Vec::new(),
             pods: Vec::new(),
@@ -167,7 +173,7 @@ impl Judge {
             Act::Configure(_) | Act::Migrate(_) => self.configure(cluster),
             Act::Kernel(node, KernelAct::RefuseRoutes) => {
                 self.refused.insert(*node);
-                self.excuse(*node, JOIN);
+                self.excuse(*node, self.join);
             }
             Act::Kernel(node, KernelAct::AllowRoutes) => {
                 self.refused.remove(node);
@@ -255,7 +261,7 @@ impl Judge {
             }
             Act::RestoreDisk(_) => self.restore(index, node),
             _ => {
-                self.excuse(index, JOIN);
+                self.excuse(index, self.join);
                 // Flanneld remembers no peers.
                 if self.calm >= SAVED && !self.may_end(node) && node.flannel.is_none() {
                     self.alone.insert(index);
@@ -286,7 +292,7 @@ impl Judge {
         } else {
             // Whichever of the two starts first has the subnet.
             self.moved.extend([node, copy]);
-            self.excuse(node, JOIN);
+            self.excuse(node, self.join);
         }
     }
 
@@ -310,7 +316,7 @@ impl Judge {
 
     /// A machine was added.
     pub fn add(&mut self, node: &Node) {
-        self.watch(node, JOIN);
+        self.watch(node, self.join);
     }
 
     fn watch(&mut self, node: &Node, time: Duration) {
@@ -368,7 +374,7 @@ impl Judge {
 
     /// Only what the store has lets others reach this node, and it them.
     fn need_store(&mut self, node: usize) {
-        self.excuse(node, JOIN);
+        self.excuse(node, self.join);
         self.alone.remove(&node);
     }
 
