@@ -67,7 +67,7 @@ bench: binaries ## Measure everything in docs/benchmarks.md, into target/bench
 	    $(addprefix --kube-proxy=,$(wildcard target/judges/proxy/kube-proxy))
 
 # What others wrote judges in `make judges`, never in `make test`: it needs Go, and takes long.
-judges: judge-flannel judge-cni judge-etcd judge-kubernetes judge-proxy tryapi ## Let programs that others wrote judge, all of them
+judges: judge-flannel judge-cni judge-etcd judge-kubernetes judge-proxy tryapi ## Third-party programs test tweed, all of them
 
 judges-short: flanneld-and-judges ## One case of each kind, by flanneld; 5 minutes or so
 	$(JUDGES) --short flannel --flanneld target/judges/flannel/flanneld

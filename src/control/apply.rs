@@ -8,12 +8,14 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::changes::{Changes, Differences};
+use super::diff::next_hop;
+use super::inputs::NoNode;
 use super::iptables::is_chain;
 use super::{AccessFailure, Control, Reconciler};
 use crate::kernel::{Kernel, Refused};
-use crate::model::entry::{Entry, KernelState, Key, Route};
+use crate::model::entry::{Entry, KernelState, Key};
 use crate::model::lease::Lease;
-use crate::model::node::{Facts, Node, former_bridges};
+use crate::model::node::{Facts, InterfaceOptions, Node, Uplink, former_bridges};
 use crate::model::status::Statistics;
 use crate::plan::diff::Op;
 
@@ -91,18 +93,38 @@ impl Control {
         inputs.service = facts.service;
         let subnets: Vec<_> = inputs.own.iter().flat_map(Lease::subnets).collect();
         inputs.bridges = former_bridges(&facts.interfaces, &networks, &subnets);
-        let selected = match &inputs.node {
-            Some(node) => node.select_again(facts, options, &families),
-            None => Node::select(facts, options, &families),
+        let selected = match (&inputs.node, &inputs.remembered) {
+            (Some(node), _) => node.select_again(facts, options, &families),
+            (None, Some(local)) => local.node.select_after_restart(facts, options, &families),
+            (None, None) => Node::select(facts, options, &families),
         };
-        match selected.map_err(|error| error.to_string()).and_then(|node| self.settled(facts, node))
-        {
-            Ok(node) => {
+        let followed = match selected {
+            Ok(node) => self.settled(facts, node).map(|node| (node, None)),
+            Err(error) => self.in_part(facts, options, error.to_string()),
+        };
+        match followed {
+            Ok((node, lack)) => {
                 self.inputs.makes_strict = facts.makes_strict;
-                self.apply_node(node)
+                self.apply_node(node, lack)
             }
             Err(reason) => self.keep_node(facts, reason),
         }
+    }
+
+    /// The present node with what can be followed of it, and why that is not all.
+    fn in_part(
+        &mut self,
+        facts: &Facts,
+        options: &InterfaceOptions,
+        reason: String,
+    ) -> Result<(Node, Option<String>), String> {
+        let Some(before) = self.inputs.node.clone() else { return Err(reason) };
+        let Some(node) = before.select_in_part(facts, options) else { return Err(reason) };
+        if node.uplinks != before.uplinks {
+            return self.settled(facts, node).map(|node| (node, Some(reason)));
+        }
+        self.note_addresses(facts);
+        Ok((node, Some(reason)))
     }
 
     /// `node`, unless it has another address, which the host has had for long, only because that of
@@ -116,26 +138,31 @@ impl Control {
                 let known = state.addresses.get(&address);
                 known.is_some_and(|since| since.elapsed() >= ADDRESS_GRACE)
             };
-            let is_substitute = node.uplinks.iter().all(|uplink| is_old(uplink.address));
+            let known = |uplink: &&Uplink| before.is_some_and(|it| it.uplinks.contains(*uplink));
+            let mut changed = node.uplinks.iter().filter(|uplink| !known(uplink));
+            let is_substitute = changed.all(|uplink| is_old(uplink.address));
             let since = *state.missing_since.get_or_insert_with(Instant::now);
             if is_substitute && since.elapsed() < ADDRESS_GRACE {
                 return Err(format!("{missing} is missing"));
             }
         }
         state.missing_since = None;
-        let all = facts.interfaces.iter().flat_map(|interface| &interface.addresses);
-        let since = |address| state.addresses.get(&address).copied().unwrap_or_else(Instant::now);
-        state.addresses = all.map(|own| (own.address, since(own.address))).collect();
+        self.note_addresses(facts);
         Ok(node)
+    }
+
+    /// Records since when the host has each of its addresses.
+    fn note_addresses(&mut self, facts: &Facts) {
+        let known = &self.state.addresses;
+        let all = facts.interfaces.iter().flat_map(|interface| &interface.addresses);
+        let since = |address| known.get(&address).copied().unwrap_or_else(Instant::now);
+        self.state.addresses = all.map(|own| (own.address, since(own.address))).collect();
     }
 
     fn keep_node(&mut self, facts: &Facts, reason: String) -> Changes {
         self.state.timers.retry_later();
+        self.note_no_node(Some(NoNode { reason, in_part: false }));
         let inputs = &mut self.inputs;
-        if inputs.no_node.as_ref() != Some(&reason) {
-            tracing::warn!(%reason, "no interface can be used");
-            inputs.no_node = Some(reason);
-        }
         let remembered = inputs.remembered.as_ref().filter(|_| inputs.node.is_none());
         let remembered = remembered.map(|local| &local.node).filter(|node| node.has_address(facts));
         let Some(node) = remembered.cloned() else { return Changes::default() };
@@ -143,8 +170,21 @@ impl Control {
         Changes { plan: true, edit: true, ..Changes::default() }
     }
 
-    fn apply_node(&mut self, node: Node) -> Changes {
-        self.inputs.no_node = None;
+    fn note_no_node(&mut self, no_node: Option<NoNode>) {
+        if let Some(NoNode { reason, .. }) =
+            no_node.as_ref().filter(|_| self.inputs.no_node != no_node)
+        {
+            tracing::warn!(%reason, "no interface can be used");
+        }
+        self.inputs.no_node = no_node;
+    }
+
+    /// `lack`: why it is followed only in part.
+    fn apply_node(&mut self, node: Node, lack: Option<String>) -> Changes {
+        if lack.is_some() {
+            self.state.timers.retry_later();
+        }
+        self.note_no_node(lack.map(|reason| NoNode { reason, in_part: true }));
         if self.inputs.node.as_ref() == Some(&node) {
             return Changes::default();
         }
@@ -246,11 +286,12 @@ impl Control {
                     state.actual.retain(|entry| entry.link() != Some(link));
                 }
             }
-            // The removal of its nexthop object has waited for it.
+            // The removal of what it sent by has waited for it.
             Key::Route(..) => {
-                if let Some(Entry::Route(Route { nexthop: Some(id), .. })) = state.actual.get(&key)
-                {
-                    state.timers.check_unused(Key::Nexthop(*id));
+                if let Some(Entry::Route(route)) = state.actual.get(&key) {
+                    let nexthop = route.nexthop.map(Key::Nexthop);
+                    let unused = next_hop(route, &state.actual).into_iter().chain(nexthop);
+                    unused.for_each(|key| state.timers.check_unused(key));
                 }
             }
             Key::Table(name) => state.actual.retain(|entry| !entry.is_element_of(name)),

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::Control;
 use super::changes::Differences;
 use crate::model::entry::{
-    Entry, KernelState, Key, Link, LinkKind, NexthopId, Removal, SettingKind,
+    Entry, KernelState, Key, Link, LinkKind, NexthopId, Removal, Route, SettingKind,
 };
 use crate::plan::diff::{Op, diff, diff_key};
 
@@ -22,10 +22,11 @@ impl Control {
             Differences::In(keys) if !keys.iter().any(removes_others) => self.diff_keys(&keys),
             Differences::In(_) | Differences::Anywhere => self.diff_all(),
         };
-        let remade = self.remade(&ops);
+        let recreated = self.recreated(&ops);
         let ops: Vec<Op> = ops.into_iter().map(|op| self.setting_up(op)).collect();
-        let mut due: Vec<Op> = ops.into_iter().filter(|op| self.is_due(op, &remade)).collect();
+        let mut due: Vec<Op> = ops.into_iter().filter(|op| self.is_due(op, &recreated)).collect();
         keep_used_nexthops(&mut due, &self.state.actual);
+        keep_used_neighbours(&mut due, &self.state.actual);
         due.into_iter().inspect(|op| tracing::debug!("{op}")).collect()
     }
 
@@ -59,14 +60,14 @@ impl Control {
 
     /// An operation that the kernel refused is retried only after its own backoff, whatever
     /// triggered this diff.
-    fn is_due(&mut self, op: &Op, remade: &BTreeSet<Key>) -> bool {
+    fn is_due(&mut self, op: &Op, recreated: &BTreeSet<Key>) -> bool {
         let is_due = match op {
             Op::Create(entry) | Op::Replace(entry) if self.makes_strict(entry) => {
-                self.state.timers.has_lingered(&entry.key()) && self.may_put(entry, remade)
+                self.state.timers.has_lingered(&entry.key()) && self.may_put(entry, recreated)
             }
             Op::Create(entry) | Op::Replace(entry) => {
                 self.state.timers.forget(&entry.key());
-                self.may_put(entry, remade)
+                self.may_put(entry, recreated)
             }
             Op::Remove(entry) => self.may_remove_now(entry),
         };
@@ -82,11 +83,11 @@ impl Control {
 
     /// Whether `entry` may be created, or may replace the existing one. An entry that is already
     /// correct is kept if its device or table is not being recreated.
-    fn may_put(&self, entry: &Entry, remade: &BTreeSet<Key>) -> bool {
+    fn may_put(&self, entry: &Entry, recreated: &BTreeSet<Key>) -> bool {
         let key = entry.key();
         let may_put = match self.state.actual.get(&key) {
             None => true,
-            Some(_) if remade.contains(&key) || is_on(entry, remade) => true,
+            Some(_) if recreated.contains(&key) || is_on(entry, recreated) => true,
             Some(held) => {
                 let may_replace = self.inputs.may_replace_with(entry) || only_sets_up(entry, held);
                 !entry.is_met_by(held) && may_replace
@@ -109,15 +110,15 @@ impl Control {
     }
 
     /// The devices and tables that `ops` recreate; the entries on them are lost in between.
-    fn remade(&self, ops: &[Op]) -> BTreeSet<Key> {
+    fn recreated(&self, ops: &[Op]) -> BTreeSet<Key> {
         let desired = self.derived.desired.state();
-        let is_remade = |op: &&Op| match (op, op.entry()) {
+        let is_recreated = |op: &&Op| match (op, op.entry()) {
             (Op::Replace(_), Entry::Table(_)) => true,
             (Op::Remove(_), link @ Entry::Link(_)) => desired.get(&link.key()).is_some(),
             _ => false,
         };
-        let remade = ops.iter().filter(is_remade).map(Op::entry);
-        remade.filter(|entry| self.inputs.may_replace_with(entry)).map(Entry::key).collect()
+        let recreated = ops.iter().filter(is_recreated).map(Op::entry);
+        recreated.filter(|entry| self.inputs.may_replace_with(entry)).map(Entry::key).collect()
     }
 
     /// Whether `entry` is, or is a route that uses, a nexthop object that is now foreign.
@@ -163,13 +164,13 @@ impl Control {
 }
 
 /// Whether `entry` is on one of these devices or in one of these tables.
-fn is_on(entry: &Entry, remade: &BTreeSet<Key>) -> bool {
-    if remade.is_empty() {
+fn is_on(entry: &Entry, recreated: &BTreeSet<Key>) -> bool {
+    if recreated.is_empty() {
         return false;
     }
     let device = entry.link().map(|link| Key::Link(link.clone()));
     let table = entry.table().map(|table| Key::Table(table.clone()));
-    device.into_iter().chain(table).any(|key| remade.contains(&key))
+    device.into_iter().chain(table).any(|key| recreated.contains(&key))
 }
 
 fn is_down(link: &Link) -> bool {
@@ -196,6 +197,37 @@ fn keep_used_nexthops(ops: &mut Vec<Op>, actual: &KernelState) {
     let used = actual.routes().filter_map(|route| route.nexthop);
     let used: BTreeSet<NexthopId> = used.filter(|id| leaving.contains(id)).collect();
     ops.retain(|op| removed_nexthop(op).is_none_or(|id| !used.contains(&id)));
+}
+
+/// Drops from `ops` the removal of neighbours, and of their forwarding entries, by which a route still
+/// sends: the kernel has refused to change it.
+fn keep_used_neighbours(ops: &mut Vec<Op>, actual: &KernelState) {
+    let removed = ops.iter().filter(|op| matches!(op, Op::Remove(_))).map(|op| op.entry().key());
+    let leaving: BTreeSet<Key> = removed.collect();
+    if !leaving.iter().any(|key| matches!(key, Key::Neighbour(..) | Key::Fdb(..))) {
+        return;
+    }
+    let staying = actual.routes().filter(|route| {
+        let Route { destination, metric, .. } = route;
+        !leaving.contains(&Key::Route(*destination, *metric))
+    });
+    let used: BTreeSet<Key> = staying.flat_map(|route| next_hop(route, actual)).collect();
+    ops.retain(|op| !matches!(op, Op::Remove(_)) || !used.contains(&op.entry().key()));
+}
+
+/// The neighbour to which `route` sends, and its forwarding entry.
+pub(super) fn next_hop(route: &Route, actual: &KernelState) -> Vec<Key> {
+    let (link, gateway) = match route.nexthop.map(|id| actual.get(&Key::Nexthop(id))) {
+        Some(Some(Entry::Nexthop(nexthop))) => (&nexthop.link, nexthop.gateway),
+        Some(_) => return Vec::new(),
+        None => (&route.link, route.gateway),
+    };
+    let key = link.clone().zip(gateway).map(|(link, gateway)| Key::Neighbour(link, gateway));
+    let forwarding = key.as_ref().and_then(|key| match actual.get(key)? {
+        Entry::Neighbour(neighbour) => Some(Key::Fdb(neighbour.link.clone(), neighbour.mac)),
+        _ => None,
+    });
+    key.into_iter().chain(forwarding).collect()
 }
 
 fn removed_nexthop(op: &Op) -> Option<NexthopId> {

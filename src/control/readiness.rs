@@ -81,11 +81,11 @@ impl Control {
     fn lacks_node(&self) -> Option<String> {
         let Inputs { config, node, no_node, .. } = &self.inputs;
         match (node, no_node) {
-            (Some(_), reason) => {
-                let reason = reason.as_ref()?;
+            (Some(_), no_node) => {
+                let reason = &no_node.as_ref()?.reason;
                 Some(format!("the previous interface is kept: {reason}"))
             }
-            (None, Some(reason)) => Some(reason.clone()),
+            (None, Some(no_node)) => Some(no_node.reason.clone()),
             (None, None) => config.as_ref().map(|_| "no interface is chosen yet".to_owned()),
         }
     }

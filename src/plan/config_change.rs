@@ -68,6 +68,10 @@ pub enum PendingReason {
         "{key} cannot change while pods have addresses of {subnet}: restore its value, or drain this node and reboot it"
     )]
     ForPods { key: &'static str, subnet: Prefix },
+    #[error(
+        "{key} cannot change while another node has {subnet}: restore its value, or remove that node and restart tweedd"
+    )]
+    ForNodes { key: &'static str, subnet: Prefix },
     #[error("staying on {ours}: without Mixed, {} is applied at the next start", wanted.unlike(*ours))]
     ForMixed { ours: BackendMode, wanted: BackendMode },
     #[error(
@@ -179,6 +183,21 @@ pub fn stranded_pods(
     let [before, now] = pools(subnet);
     let key = differing_key(subnet.family(), before, now)?;
     Some(PendingReason::ForPods { key, subnet })
+}
+
+/// Why a daemon does not begin with `wanted`: a peer has one of `subnets`, which the networks of the
+/// remembered config contain and those of `wanted` do not.
+pub fn stranded_peers(
+    remembered: &NetworkConfig,
+    wanted: &NetworkConfig,
+    mut subnets: impl Iterator<Item = Prefix>,
+) -> Option<PendingReason> {
+    let contains =
+        |config: &NetworkConfig, subnet| config.networks().any(|network| network.covers(subnet));
+    let subnet = subnets.find(|it| contains(remembered, *it) && !contains(wanted, *it))?;
+    let [before, now] = [remembered, wanted].map(|config| config.pool(subnet.family()));
+    let key = differing_key(subnet.family(), before, now)?;
+    Some(PendingReason::ForNodes { key, subnet })
 }
 
 impl Situation {

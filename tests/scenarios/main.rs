@@ -110,6 +110,7 @@ scenarios! {
         a_second_family_gets_a_device_of_its_own
         an_invalid_config_changes_nothing
         an_invalid_tunnel_source_is_not_accepted
+        a_narrower_network_waits_for_the_peers_outside
         another_network_waits_for_a_reboot
         another_vni_creates_another_device
         the_mtu_changes_while_pods_run
@@ -234,6 +235,7 @@ scenarios! {
         a_refused_entry_is_retried_with_backoff
         a_refused_table_delays_no_route
         a_route_that_cannot_be_replaced_keeps_its_nexthop
+        a_route_that_cannot_be_replaced_keeps_its_tunnel
         many_refusals_are_reported_in_one_line
         other_events_cause_no_extra_retries
     }

@@ -10,7 +10,7 @@ use crate::model::node_inputs::NodeInputs;
 use crate::model::status::ConfigStatus;
 use crate::plan::backend;
 use crate::plan::config_change::{
-    Change, NeedingMixed, PendingReason, Reload, Situation, change, stranded_pods,
+    Change, NeedingMixed, PendingReason, Reload, Situation, change, stranded_peers, stranded_pods,
 };
 
 #[derive(Clone, Debug, Default)]
@@ -56,16 +56,21 @@ impl Inputs {
     }
 
     /// Applies the first usable config of the store, which replaces the remembered one, but for edits
-    /// that a restart of the daemon must not let through: one of the network while pods run, and the
-    /// removal of `Mixed` while peers need it.
+    /// that a restart of the daemon must not let through: one of the network while pods run or peers
+    /// have subnets outside of the new one, and the removal of `Mixed` while peers need it.
     fn apply_first(
         &mut self,
         remembered: Option<&NetworkConfig>,
         wanted: NetworkConfig,
     ) -> Changes {
         self.edit.pending = remembered.and_then(|remembered| {
-            let own = self.own.as_ref().filter(|_| self.pods_may_remain)?;
-            stranded_pods(remembered, &wanted, own.subnets())
+            let own = self.own.as_ref()?;
+            if let Some(reason) = stranded_pods(remembered, &wanted, own.subnets()) {
+                // Without pods, this node begins another network, and its peers follow.
+                return self.pods_may_remain.then_some(reason);
+            }
+            let peers = self.peers.leases().flat_map(|peer| peer.subnets());
+            stranded_peers(remembered, &wanted, peers)
         });
         if self.edit.pending.is_some() {
             return Changes::default();

@@ -16,7 +16,7 @@ use crate::model::checkpoint::Checkpoint;
 use crate::model::config::{BackendType, NetworkConfig};
 use crate::model::entry::{ChainName, Entry, KernelState, LinkName, Setting, SettingKind};
 use crate::model::lease::{Lease, Peers, Rules, Withdrawal};
-use crate::model::node::{FormerBridge, Node, Overlap};
+use crate::model::node::{FormerBridge, Node, Overlap, Sysctls};
 use crate::model::node_inputs::NodeInputs;
 use crate::model::path::{Fallback, Fallbacks};
 use crate::model::policy::{Guard, Policy};
@@ -47,8 +47,8 @@ pub struct Inputs {
     pub occupied: Vec<Prefix>,
     /// The service IP of the API server, when running in Kubernetes.
     pub service: Option<IpAddr>,
-    /// The reason why no node could be selected.
-    pub no_node: Option<String>,
+    /// Why no node could be selected.
+    pub no_node: Option<NoNode>,
     /// Bridges with pods from a former subnet of this node.
     pub bridges: Vec<FormerBridge>,
     /// The MAC address of each family's tunnel device; known after the first dump.
@@ -116,6 +116,14 @@ impl GuardState {
         self.again = self.refused.is_some();
         self.again
     }
+}
+
+/// Why no node could be selected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoNode {
+    pub reason: String,
+    /// Whether the present node is followed in part: its interface is there with one of its families.
+    pub in_part: bool,
 }
 
 impl Inputs {
@@ -240,7 +248,7 @@ impl Inputs {
     /// Records which filters were strict before `Mixed` loosens them; returns whether any are new.
     pub fn note_strict(&mut self, actual: &KernelState) -> bool {
         let known = self.strict.len();
-        if self.is_mixed() {
+        if self.is_mixed() && self.sets_filters() {
             self.strict.extend(self.strict_in(actual));
         }
         self.strict.len() != known
@@ -250,7 +258,12 @@ impl Inputs {
     /// Returns whether it was strict.
     pub fn note_created(&mut self, link: &LinkName) -> bool {
         let is_strict = self.is_mixed() && self.makes_strict && self.is_filtered(link);
-        is_strict && self.strict.insert(link.clone())
+        is_strict && self.sets_filters() && self.strict.insert(link.clone())
+    }
+
+    /// Otherwise, it is the operator who loosens filters and makes them strict again.
+    fn sets_filters(&self) -> bool {
+        self.node.as_ref().is_some_and(|node| node.sysctls == Sysctls::Writable)
     }
 
     /// The links of `actual` with a strict filter.
@@ -271,9 +284,10 @@ impl Inputs {
     pub fn forget_restored(&mut self, actual: &KernelState) -> bool {
         let known = self.strict.len();
         if self.config.as_ref().is_some_and(|config| !config.mixed) {
+            let sets_filters = self.sets_filters();
             self.strict.retain(|link| {
                 let loose = Entry::Setting(SettingKind::ReversePath.off(link));
-                actual.get(&loose.key()) == Some(&loose)
+                sets_filters && actual.get(&loose.key()) == Some(&loose)
             });
         }
         self.strict.len() != known
@@ -386,7 +400,8 @@ impl Inputs {
         let is_of_peers = matches!(entry, Entry::Table(table) if table.has_peers());
         let is_of_config = entry.is_local() && !is_of_peers;
         // A device is bound to its interface, whatever name that has now.
-        let is_bound = matches!(entry, Entry::Link(_)) && self.no_node.is_some();
+        let is_lost = self.no_node.as_ref().is_some_and(|no_node| !no_node.in_part);
+        let is_bound = matches!(entry, Entry::Link(_)) && is_lost;
         let may_replace =
             if is_of_config { self.follows_config() } else { self.peers.is_complete() };
         drops_less || (may_replace && !is_bound)

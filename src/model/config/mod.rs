@@ -138,6 +138,11 @@ impl NetworkConfig {
             non_masquerade: parse_prefixes(&fields, "NonMasqueradeCIDRs")?,
             rollout: rollout::parse(&fields)?,
         };
+        let mtu = config.backend.tunnel.mtu.filter(|mtu| *mtu < MIN_MTU_OF_IPV6);
+        let is_limited = config.has_tunnel() && config.pool(Family::V6).is_some();
+        if let Some(mtu) = mtu.filter(|_| is_limited) {
+            return Err(wrong("Backend.MTU", mtu, format!("at least {MIN_MTU_OF_IPV6} with IPv6")));
+        }
         // Without `Mixed`, nodes with different backends cannot reach each other.
         if config.rollout.is_some() && !config.mixed {
             return Err(wrong("Mixed", false, "true while there is a Rollout".to_owned()));
@@ -229,7 +234,7 @@ fn parse_prefixes(fields: &Fields, key: &'static str) -> Result<Vec<Prefix>, Inv
     Ok(prefixes?.into_iter().collect())
 }
 
-/// The limit: IPv6 needs 1280 bytes, and the tunnel headers have to fit, too.
+/// 0 stands for the default.
 fn parse_mtu(backend: &Fields) -> Result<Option<u32>, Invalid> {
     let mtu = backend.u32("MTU")?.filter(|mtu| *mtu != 0);
     match mtu {
@@ -241,6 +246,8 @@ fn parse_mtu(backend: &Fields) -> Result<Option<u32>, Invalid> {
 }
 
 const MIN_MTU: u32 = 576;
+/// A link with less than 1280 bytes has no IPv6; outer headers have 70.
+const MIN_MTU_OF_IPV6: u32 = 1280 + 70;
 const MAX_MTU: u32 = 65_535;
 
 fn wrong(key: &'static str, value: impl Display, expected: String) -> Invalid {

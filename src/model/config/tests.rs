@@ -121,6 +121,11 @@ fn an_error_names_key_value_and_what_is_allowed() {
             "Backend.MTU is 50, but must be from 576 to 65535",
         ),
         (
+            r#"{"Network":"10.3.0.0/16","EnableIPv6":true,"IPv6Network":"fd00::/48",
+                "Backend":{"Type":"vxlan","MTU":1349}}"#,
+            "Backend.MTU is 1349, but must be at least 1350 with IPv6",
+        ),
+        (
             r#"{"Network":"10.3.0.0/16","Rollout":{"From":{"Type":"vxlan"}}}"#,
             "Mixed is false, but must be true while there is a Rollout",
         ),

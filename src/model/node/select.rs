@@ -56,14 +56,7 @@ impl Node {
         options: &InterfaceOptions,
         families: &[Family],
     ) -> Result<Self, NoInterface> {
-        let mut reasons = Vec::new();
-        for choice in choices(facts, options, families) {
-            match choice.and_then(|choice| build(facts, &choice, options, families)) {
-                Ok(node) => return Ok(node),
-                Err(reason) => reasons.push(reason),
-            }
-        }
-        Err(NoInterface(reasons))
+        first_usable(choices(facts, options, families), facts, options, families)
     }
 
     /// Keeps the interface and its addresses as long as they are usable, else chooses again: peers
@@ -83,6 +76,49 @@ impl Node {
         kept.map_or_else(|| Self::select(facts, options, families), Ok)
     }
 
+    /// The choice of a daemon that starts, after one on this node: where the options leave a choice
+    /// between addresses of the interface, peers know that of the former one.
+    pub fn select_after_restart<'a>(
+        &self,
+        facts: &'a Facts,
+        options: &InterfaceOptions,
+        families: &[Family],
+    ) -> Result<Self, NoInterface> {
+        let keep = |mut choice: Candidate<'a>| {
+            if choice.interface.name == self.interface {
+                let own = self.uplinks.iter().map(|uplink| uplink.address);
+                choice.fixed.extend(own.filter(|address| choice.interface.can_use(*address)));
+            }
+            choice
+        };
+        let choices = choices(facts, options, families).into_iter().map(|it| it.map(keep));
+        first_usable(choices, facts, options, families)
+    }
+
+    /// What can be followed while one of two families has no usable address: that of the other one,
+    /// and the interface. None if that is not all that is missing.
+    pub fn select_in_part(&self, facts: &Facts, options: &InterfaceOptions) -> Option<Self> {
+        let interface = self.own_interface(facts)?;
+        let has_address = |known: &&Uplink| {
+            let mut preferred = interface.preferred(known.family());
+            interface.can_use(known.address) || preferred.next().is_some()
+        };
+        let (with, without): (Vec<_>, Vec<_>) = self.uplinks.iter().partition(has_address);
+        if with.is_empty() || without.is_empty() {
+            return None;
+        }
+        let families: Vec<Family> = with.into_iter().map(Uplink::family).collect();
+        let chosen = self.select_after_restart(facts, options, &families).ok();
+        let mut node = chosen.filter(|node| node.interface == self.interface)?;
+        let is_kept = |prefix: &&Prefix| !families.contains(&prefix.family());
+        let kept: Vec<Prefix> = self.on_link.iter().filter(is_kept).copied().collect();
+        node.on_link.retain(|prefix| !kept.contains(prefix));
+        node.on_link.extend(kept);
+        node.uplinks.extend(without.into_iter().cloned());
+        node.uplinks.sort_by_key(Uplink::family);
+        Some(node)
+    }
+
     /// The address that its interface, which is still there, no longer has.
     pub fn missing_address(&self, facts: &Facts) -> Option<IpAddr> {
         let interface = self.own_interface(facts)?;
@@ -100,6 +136,22 @@ impl Node {
     fn own_interface<'a>(&self, facts: &'a Facts) -> Option<&'a Interface> {
         find(facts, |interface| interface.name == self.interface)
     }
+}
+
+fn first_usable<'a>(
+    choices: impl IntoIterator<Item = Chosen<'a>>,
+    facts: &Facts,
+    options: &InterfaceOptions,
+    families: &[Family],
+) -> Result<Node, NoInterface> {
+    let mut reasons = Vec::new();
+    for choice in choices {
+        match choice.and_then(|choice| build(facts, &choice, options, families)) {
+            Ok(node) => return Ok(node),
+            Err(reason) => reasons.push(reason),
+        }
+    }
+    Err(NoInterface(reasons))
 }
 
 type Chosen<'a> = Result<Candidate<'a>, String>;

@@ -138,6 +138,8 @@ fn stale_chains(rules: &str, network: &str, lives: &HashSet<&str>) -> Vec<String
         .filter(|chain| chain.starts_with("CNI-"))
         .map(str::to_owned)
         .collect();
+    // A container with several interfaces may have rules apart from one another.
+    stale.sort();
     stale.dedup();
     stale
 }

@@ -184,3 +184,52 @@ fn a_choice_that_stays_includes_other_changes() {
     let node = node.select_again(&facts, &InterfaceOptions::default(), V4).unwrap();
     assert_eq!(node.mtu, 9000);
 }
+
+/// Peers know the address that a node had before; a virtual address that was added since comes first
+/// by flannel's rules.
+#[test]
+fn a_restart_keeps_the_address_unless_an_option_names_another() {
+    let before = Node::select(&host(), &InterfaceOptions::default(), V4).unwrap();
+    let mut facts = host();
+    let eth0 = facts.interfaces.iter_mut().find(|it| it.name == before.interface).unwrap();
+    *eth0 = interface("eth0", &["10.0.0.99/24", "10.0.0.5/24", "fd00::5/64"]);
+    let address = |options: &InterfaceOptions| {
+        before.select_after_restart(&facts, options, V4).unwrap().uplinks[0].address.to_string()
+    };
+    assert_eq!(choose(&facts, &InterfaceOptions::default(), V4), "eth0 10.0.0.99 as 10.0.0.99");
+    assert_eq!(address(&InterfaceOptions::default()), "10.0.0.5");
+    assert_eq!(address(&named(&["eth0"])), "10.0.0.5");
+    assert_eq!(address(&named(&["10.0.0.99"])), "10.0.0.99");
+    assert_eq!(address(&named(&["eth1"])), "192.168.9.5");
+    // Another family is added.
+    let both = before.select_after_restart(&facts, &InterfaceOptions::default(), BOTH).unwrap();
+    let both: Vec<_> = both.uplinks.iter().map(|it| it.address.to_string()).collect();
+    assert_eq!(both, ["10.0.0.5", "fd00::5"]);
+    let eth0 = facts.interfaces.iter_mut().find(|it| it.name == before.interface).unwrap();
+    *eth0 = interface("eth0", &["10.0.0.99/24"]);
+    let moved = before.select_after_restart(&facts, &InterfaceOptions::default(), V4).unwrap();
+    assert_eq!(moved.uplinks[0].address.to_string(), "10.0.0.99");
+}
+
+#[test]
+fn one_family_is_followed_while_the_other_has_no_address() {
+    let options = InterfaceOptions::default();
+    let before = Node::select(&host(), &options, BOTH).unwrap();
+    let mut facts = host();
+    let eth0 = facts.interfaces.iter_mut().find(|it| it.name == before.interface).unwrap();
+    *eth0 = Interface { mtu: 1400, ..interface("eth0", &["10.0.1.7/24", "fe80::1/64"]) };
+    assert!(before.select_again(&facts, &options, BOTH).is_err());
+    let node = before.select_in_part(&facts, &options).unwrap();
+    let addresses: Vec<_> = node.uplinks.iter().map(|it| it.address.to_string()).collect();
+    assert_eq!(
+        (addresses.as_slice(), node.mtu),
+        (&["10.0.1.7".to_owned(), "fd00::5".to_owned()][..], 1400)
+    );
+    let on_link: Vec<_> = node.on_link.iter().map(ToString::to_string).collect();
+    assert_eq!(on_link, ["10.0.1.0/24", "fe80::/64", "fd00::/64"]);
+    // Not another address than the one that the options name.
+    assert_eq!(before.select_in_part(&facts, &named(&["10.0.0.5"])), None);
+    let eth0 = facts.interfaces.iter_mut().find(|it| it.name == before.interface).unwrap();
+    *eth0 = interface("eth0", &[]);
+    assert_eq!(before.select_in_part(&facts, &options), None);
+}
