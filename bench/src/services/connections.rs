@@ -89,8 +89,8 @@ fn latency(proxy: &Path, count: u32) -> Result<[Sample<Duration>; 4]> {
     let rule = format!("ip daddr {} tcp dport 80 dnat to {direct}", through.ip());
     for (node, rule) in [(&plain, ""), (&ruled, rule.as_str())] {
         endpoints.route_from(node)?;
-        let chain = format!("chain out {{ type nat hook output priority -100; {rule} }}");
-        node.namespace().run("nft", &[&format!("table ip plain {{ {chain} }}")])?;
+        let chain = format!("chain out {{\n type nat hook output priority -100;\n{rule}\n}}");
+        node.namespace().run("nft", &[&format!("table ip plain {{\n{chain}\n}}")])?;
     }
     let _proxy = scene.start(proxy, "first")?;
     let own = scene.node.namespace();
