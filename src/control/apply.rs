@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::changes::{Changes, Differences};
-use super::diff::next_hop;
+use super::diff::uses;
 use super::inputs::NoNode;
 use super::iptables::is_chain;
 use super::{AccessFailure, Control, Reconciler};
@@ -289,9 +289,9 @@ impl Control {
             // The removal of what it sent by has waited for it.
             Key::Route(..) => {
                 if let Some(Entry::Route(route)) = state.actual.get(&key) {
-                    let nexthop = route.nexthop.map(Key::Nexthop);
-                    let unused = next_hop(route, &state.actual).into_iter().chain(nexthop);
-                    unused.for_each(|key| state.timers.check_unused(key));
+                    for key in uses(route, &state.actual) {
+                        state.timers.check_unused(key);
+                    }
                 }
             }
             Key::Table(name) => state.actual.retain(|entry| !entry.is_element_of(name)),

@@ -7,9 +7,7 @@ use tokio::time::Instant;
 
 use super::Control;
 use super::changes::Differences;
-use crate::model::entry::{
-    Entry, KernelState, Key, Link, LinkKind, NexthopId, Removal, Route, SettingKind,
-};
+use crate::model::entry::{Entry, KernelState, Key, Link, LinkKind, Removal, Route, SettingKind};
 use crate::plan::diff::{Op, diff, diff_key};
 
 impl Control {
@@ -25,8 +23,7 @@ impl Control {
         let recreated = self.recreated(&ops);
         let ops: Vec<Op> = ops.into_iter().map(|op| self.setting_up(op)).collect();
         let mut due: Vec<Op> = ops.into_iter().filter(|op| self.is_due(op, &recreated)).collect();
-        keep_used_nexthops(&mut due, &self.state.actual);
-        keep_used_neighbours(&mut due, &self.state.actual);
+        keep_used(&mut due, &self.state.actual);
         due.into_iter().inspect(|op| tracing::debug!("{op}")).collect()
     }
 
@@ -187,52 +184,38 @@ fn only_sets_up(entry: &Entry, held: &Entry) -> bool {
     }
 }
 
-/// Drops from `ops` the removal of nexthop objects that a route still uses: the kernel would remove
-/// the route too. One pass over the routes, because thousands of objects may be removed together.
-fn keep_used_nexthops(ops: &mut Vec<Op>, actual: &KernelState) {
-    let leaving: BTreeSet<NexthopId> = ops.iter().filter_map(removed_nexthop).collect();
-    if leaving.is_empty() {
-        return;
-    }
-    let used = actual.routes().filter_map(|route| route.nexthop);
-    let used: BTreeSet<NexthopId> = used.filter(|id| leaving.contains(id)).collect();
-    ops.retain(|op| removed_nexthop(op).is_none_or(|id| !used.contains(&id)));
-}
-
-/// Drops from `ops` the removal of neighbours, and of their forwarding entries, by which a route still
-/// sends: the kernel has refused to change it.
-fn keep_used_neighbours(ops: &mut Vec<Op>, actual: &KernelState) {
+/// Drops from `ops` the removal of what a route still uses: the kernel would remove the route together
+/// with its nexthop object, and one that it refuses to change still sends to its neighbour. One pass over
+/// the routes, because thousands of entries may be removed together.
+fn keep_used(ops: &mut Vec<Op>, actual: &KernelState) {
     let removed = ops.iter().filter(|op| matches!(op, Op::Remove(_))).map(|op| op.entry().key());
     let leaving: BTreeSet<Key> = removed.collect();
-    if !leaving.iter().any(|key| matches!(key, Key::Neighbour(..) | Key::Fdb(..))) {
+    let may_be_used =
+        |key: &Key| matches!(key, Key::Nexthop(_) | Key::Neighbour(..) | Key::Fdb(..));
+    if !leaving.iter().any(may_be_used) {
         return;
     }
-    let staying = actual.routes().filter(|route| {
-        let Route { destination, metric, .. } = route;
-        !leaving.contains(&Key::Route(*destination, *metric))
-    });
-    let used: BTreeSet<Key> = staying.flat_map(|route| next_hop(route, actual)).collect();
+    let mut used = BTreeSet::new();
+    for route in actual.routes() {
+        let leaves = leaving.contains(&Key::Route(route.destination, route.metric));
+        let is_kept = |key: &Key| !leaves || matches!(key, Key::Nexthop(_));
+        used.extend(uses(route, actual).into_iter().filter(is_kept));
+    }
     ops.retain(|op| !matches!(op, Op::Remove(_)) || !used.contains(&op.entry().key()));
 }
 
-/// The neighbour to which `route` sends, and its forwarding entry.
-pub(super) fn next_hop(route: &Route, actual: &KernelState) -> Vec<Key> {
-    let (link, gateway) = match route.nexthop.map(|id| actual.get(&Key::Nexthop(id))) {
+/// The nexthop object by which `route` sends, its neighbour, and the forwarding entry of that.
+pub(super) fn uses(route: &Route, actual: &KernelState) -> Vec<Key> {
+    let nexthop = route.nexthop.map(Key::Nexthop);
+    let (link, gateway) = match nexthop.as_ref().map(|key| actual.get(key)) {
         Some(Some(Entry::Nexthop(nexthop))) => (&nexthop.link, nexthop.gateway),
-        Some(_) => return Vec::new(),
+        Some(_) => (&None, None),
         None => (&route.link, route.gateway),
     };
-    let key = link.clone().zip(gateway).map(|(link, gateway)| Key::Neighbour(link, gateway));
-    let forwarding = key.as_ref().and_then(|key| match actual.get(key)? {
-        Entry::Neighbour(neighbour) => Some(Key::Fdb(neighbour.link.clone(), neighbour.mac)),
+    let neighbour = link.clone().zip(gateway).map(|(link, gateway)| Key::Neighbour(link, gateway));
+    let forwarding = neighbour.as_ref().and_then(|key| match actual.get(key)? {
+        Entry::Neighbour(it) => Some(Key::Fdb(it.link.clone(), it.mac)),
         _ => None,
     });
-    key.into_iter().chain(forwarding).collect()
-}
-
-fn removed_nexthop(op: &Op) -> Option<NexthopId> {
-    match (op, op.entry()) {
-        (Op::Remove(_), Entry::Nexthop(nexthop)) => Some(nexthop.id),
-        _ => None,
-    }
+    nexthop.into_iter().chain(neighbour).chain(forwarding).collect()
 }

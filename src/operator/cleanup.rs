@@ -125,16 +125,16 @@ pub(super) async fn answer(
     let otherwise = present_files(files).is_empty().then(Owned::nothing);
     let owned = Owned::find(files, &options.networks, options.vni, otherwise).await?;
     let cni = if options.cni.cni { CniParts::read(&options.cni)? } else { CniParts::default() };
+    if options.yes && !options.force {
+        cni.refuse_if_used(&options.cni.data_dir)?;
+    }
     let actual = node::dump(&mut kernel, &owned.scope).await?;
     let mut ops = cleanup_ops(&owned.remaining, &actual, &owned.scope);
-    let of_bridges = Scope { tunnels: cni.bridges.clone(), ..Scope::default() };
+    let of_bridges = Scope { tunnels: cni.bridges, ..Scope::default() };
     ops.extend(removed_bridges(&node::dump(&mut kernel, &of_bridges).await?));
-    let files = [present_files(files), cni.files.clone()].concat();
+    let files = [present_files(files), cni.files].concat();
     let mut removal = Removal::new(owned.source, &ops, files);
     if options.yes {
-        if !options.force {
-            cni.refuse_if_used(&options.cni.data_dir)?;
-        }
         // First, because the checkpoint names it.
         if let Some(own) = owned.lease.filter(|_| options.lease) {
             removal.lease = Some(leases::give_back(options.etcd.options()?, &own).await?);

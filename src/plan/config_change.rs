@@ -173,15 +173,11 @@ pub fn stranded_pods(
     wanted: &NetworkConfig,
     mut subnets: impl Iterator<Item = Prefix>,
 ) -> Option<PendingReason> {
-    let pools = |subnet: Prefix| [remembered, wanted].map(|config| config.pool(subnet.family()));
-    let is_lost = |subnet: &Prefix| {
-        let [before, now] =
-            pools(*subnet).map(|pool| pool.is_some_and(|pool| pool.assigns(*subnet)));
-        before && !now
+    let assigns = |config: &NetworkConfig, subnet: Prefix| {
+        config.pool(subnet.family()).is_some_and(|pool| pool.assigns(subnet))
     };
-    let subnet = subnets.find(is_lost)?;
-    let [before, now] = pools(subnet);
-    let key = differing_key(subnet.family(), before, now)?;
+    let subnet = subnets.find(|it| assigns(remembered, *it) && !assigns(wanted, *it))?;
+    let key = key_of_pool(subnet, [remembered, wanted])?;
     Some(PendingReason::ForPods { key, subnet })
 }
 
@@ -195,9 +191,14 @@ pub fn stranded_peers(
     let contains =
         |config: &NetworkConfig, subnet| config.networks().any(|network| network.covers(subnet));
     let subnet = subnets.find(|it| contains(remembered, *it) && !contains(wanted, *it))?;
-    let [before, now] = [remembered, wanted].map(|config| config.pool(subnet.family()));
-    let key = differing_key(subnet.family(), before, now)?;
+    let key = key_of_pool(subnet, [remembered, wanted])?;
     Some(PendingReason::ForNodes { key, subnet })
+}
+
+/// The key in which the pools of a subnet's family differ.
+fn key_of_pool(subnet: Prefix, configs: [&NetworkConfig; 2]) -> Option<&'static str> {
+    let [before, now] = configs.map(|config| config.pool(subnet.family()));
+    differing_key(subnet.family(), before, now)
 }
 
 impl Situation {

@@ -254,10 +254,7 @@ impl<'a> Evidence<'a> {
         let is_cut_off = |it: &&Exception| it.path.is_none() && !self.causes.contains(&it.lease);
         let mut without_path = report.exceptions.iter().filter(is_cut_off);
         if let Some(first) = without_path.next() {
-            let more = match without_path.count() {
-                0 => String::new(),
-                more => format!("; {} in addition", counted(more, "peer")),
-            };
+            let more = in_addition(without_path.count(), "peer");
             let name = self.name(&first.lease);
             return Some(format!("no path to {name}: {}{more}", first.reason));
         }
@@ -268,15 +265,17 @@ impl<'a> Evidence<'a> {
             let (name, state) = (self.name(&first.lease), first.reachability.state().as_str());
             let since = first.since.map(|since| format!(" since {since}")).unwrap_or_default();
             let cause = first.reachability.cause().unwrap_or_default();
-            let more = match unexplained.count() {
-                0 => String::new(),
-                more => format!("; {} in addition", counted(more, "failing peer")),
-            };
+            let more = in_addition(unexplained.count(), "failing peer");
             return Some(format!("{name} is {state}{since}: {cause}{more}"));
         }
         // A report names only the first ones.
         (total > self.explained).then(|| format!("{} fail", counted(total, "peer")))
     }
+}
+
+/// As in `; 2 peers in addition`; empty without any.
+fn in_addition(more: usize, noun: &str) -> String {
+    if more == 0 { String::new() } else { format!("; {} in addition", counted(more, noun)) }
 }
 
 /// Why a lease has no report.
