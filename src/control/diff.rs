@@ -198,7 +198,8 @@ fn keep_used(ops: &mut Vec<Op>, actual: &KernelState) {
     let mut used = BTreeSet::new();
     for route in actual.routes() {
         let leaves = leaving.contains(&Key::Route(route.destination, route.metric));
-        let is_kept = |key: &Key| !leaves || matches!(key, Key::Nexthop(_));
+        let is_kept =
+            |key: &Key| leaving.contains(key) && (!leaves || matches!(key, Key::Nexthop(_)));
         used.extend(uses(route, actual).into_iter().filter(is_kept));
     }
     ops.retain(|op| !matches!(op, Op::Remove(_)) || !used.contains(&op.entry().key()));
