@@ -35,12 +35,16 @@ pub enum Act {
     Etcd(EtcdAct),
     /// An operator deletes the lease of this node.
     DeleteLease(usize),
+    /// The etcd lease of this node ends, with all its keys.
+    ExpireLease(usize),
     /// An operator edits the network config.
     Configure(Config),
     /// An operator runs a command of `tweedctl migrate`.
     Migrate(Order),
     /// Another program removes the entry of this number, of those of tweed.
     LoseEntry(usize, usize),
+    /// Another program changes the entry of this number, of those of tweed.
+    ChangeEntry(usize, usize),
     /// `nft flush ruleset`.
     FlushTables(usize),
     Segment(SegmentAct),
@@ -57,6 +61,11 @@ pub enum Act {
     /// This link of a node goes down, or up again.
     LinkDown(usize, Device),
     LinkUp(usize, Device),
+    /// The interface of a node has no address any more, or has its own again.
+    LoseAddresses(usize),
+    ReturnAddresses(usize),
+    /// The interface of a node gets this MTU.
+    ChangeMtu(usize, u32),
     /// A machine is added.
     Join,
     /// A machine is switched off for good, and removed from the store.
@@ -91,6 +100,8 @@ pub enum KernelAct {
 pub enum EtcdAct {
     Down,
     Leaderless,
+    /// It refuses to write: its quota is used up.
+    Full,
     Slow(Duration),
     Up,
     Compact,
@@ -182,6 +193,8 @@ impl Act {
             self,
             Self::PowerOff(_)
                 | Self::DeleteLease(_)
+                | Self::ExpireLease(_)
+                | Self::LoseAddresses(_)
                 | Self::Etcd(EtcdAct::Restore(_))
                 | Self::RestoreDisk(_)
                 | Self::FillDisk(_)
@@ -298,6 +311,7 @@ impl fmt::Display for EtcdAct {
         match self {
             Self::Down => f.write_str("etcd down"),
             Self::Leaderless => f.write_str("etcd leaderless"),
+            Self::Full => f.write_str("etcd full"),
             Self::Slow(time) => write!(f, "etcd slow {}ms", time.as_millis()),
             Self::Up => f.write_str("etcd up"),
             Self::Compact => f.write_str("etcd compact"),
@@ -357,6 +371,11 @@ impl fmt::Display for Act {
             },
             Self::Migrate(order) => write!(f, "migrate {}", order.arguments()),
             Self::LoseEntry(node, number) => write!(f, "lose-entry {} {number}", name(*node)),
+            Self::ChangeEntry(node, number) => write!(f, "change-entry {} {number}", name(*node)),
+            Self::ExpireLease(node) => write!(f, "expire-lease {}", name(*node)),
+            Self::LoseAddresses(node) => write!(f, "lose-addresses {}", name(*node)),
+            Self::ReturnAddresses(node) => write!(f, "return-addresses {}", name(*node)),
+            Self::ChangeMtu(node, mtu) => write!(f, "change-mtu {} {mtu}", name(*node)),
             Self::FlushTables(node) => write!(f, "flush-tables {}", name(*node)),
             Self::Segment(act) => act.fmt(f),
             Self::BackUpDisk(node) => write!(f, "back-up-disk {}", name(*node)),

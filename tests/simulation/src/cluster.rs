@@ -108,9 +108,10 @@ impl Cluster {
     /// The disk of the simulating machine.
     pub fn add(&mut self) -> io::Result<()> {
         let index = self.nodes.len();
-        let is_free = |it: &u8| self.nodes.iter().all(|node| node.address != *it);
-        let mut addresses = (index + 1..).map_while(|last| u8::try_from(last).ok());
-        let free = addresses.find(is_free).ok_or_else(|| io::Error::other("no address is free"))?;
+        let mut addresses = (1..).map_while(|last| u8::try_from(last).ok());
+        let free = addresses
+            .find(|last| self.is_free(*last))
+            .ok_or_else(|| io::Error::other("no address is free"))?;
         let link = Link::new(if self.setup.is_wide { latency() } else { SHORT });
         let node = Node::new((index, free), self.setup.stack, link, self.folder.path())?;
         node.add_foreign_route();
@@ -125,8 +126,12 @@ impl Cluster {
         Ok(())
     }
 
-    /// Gives two machines, which are then switched off, the address of the other one.
+    /// Gives two machines, which are then switched off, the address of the other one. One that has left
+    /// has none.
     pub fn swap_addresses(&mut self, one: usize, other: usize) {
+        if [one, other].iter().any(|index| self.nodes[*index].has_left) {
+            return;
+        }
         let (first, second) = (self.nodes[one].address, self.nodes[other].address);
         for (index, address) in [(one, second), (other, first)] {
             self.nodes[index].set_address(address);
@@ -134,9 +139,14 @@ impl Cluster {
         }
     }
 
+    /// Whether DHCP may give this address to a machine: the last one that had it has left, or has another.
+    fn is_free(&self, last: u8) -> bool {
+        self.nodes.iter().all(|node| node.has_left || node.address != last)
+    }
+
     /// Gives a running machine another address, unless one has it.
     pub fn readdress(&mut self, index: usize, last: u8) {
-        if self.nodes.iter().all(|node| node.address != last) {
+        if self.is_free(last) {
             self.nodes[index].set_address(last);
             self.nodes[index].add_foreign_route();
             self.network.segment.borrow_mut().hosts[index].address = last;
@@ -241,7 +251,7 @@ impl Cluster {
     }
 
     /// The network config; none if there is none.
-    fn config(&self) -> Option<String> {
+    pub fn config(&self) -> Option<String> {
         match &self.store {
             Store::Etcd(etcd) => Some(etcd.texts(CONFIG).pop()?.1),
             Store::Kubernetes(kubernetes) => kubernetes.config(),
@@ -381,9 +391,21 @@ impl Cluster {
             }
             Store::Kubernetes(_) => return,
         };
-        let node = self.nodes.get(index);
-        let Some((key, _)) = node.and_then(|node| self.leases_of(node).next()) else { return };
-        etcd.delete(&key);
+        if let Some(key) = self.lease_key(index) {
+            etcd.delete(&key);
+        }
+    }
+
+    /// The etcd lease of a node ends.
+    pub fn expire_lease(&self, index: usize) {
+        if let (Store::Etcd(etcd), Some(key)) = (&self.store, self.lease_key(index)) {
+            etcd.expire(&key);
+        }
+    }
+
+    fn lease_key(&self, index: usize) -> Option<String> {
+        let node = self.nodes.get(index)?;
+        self.leases_of(node).next().map(|(key, _)| key)
     }
 
     /// A machine leaves the cluster: its operator deletes what the store has of it. Returns whether the

@@ -76,7 +76,7 @@ pub enum Fault {
     SlowEtcd,
     /// etcd forgets its history
     Compact,
-    /// etcd is restored from a backup
+    /// etcd is restored from a backup, mostly after it was down
     RestoreEtcd,
     /// An operator deletes a lease
     DeleteLease,
@@ -100,15 +100,29 @@ pub enum Fault {
     CutDirect,
     /// The segment drops packets with addresses of pods
     DropPods,
+    /// All daemons are killed, and started at one moment
+    KillAll,
+    /// All machines and the store lose power, and are started one by one
+    Blackout,
+    /// Another program changes an entry of tweed
+    ChangeEntry,
+    /// A machine loses its addresses, and has them again
+    LoseAddresses,
+    /// The MTU of the interface of a node changes
+    ChangeMtu,
+    /// The quota of etcd is used up: it refuses to write
+    EtcdFull,
+    /// An etcd lease ends, with the lease of a node
+    ExpireLease,
 }
 
 impl Fault {
-    /// Two machines with one name cannot be in Kubernetes. Flanneld repairs little of what others
+    /// Two machines with one name cannot be in Kubernetes, which has no etcd leases of nodes. Flanneld repairs little of what others
     /// change, and remembers nothing.
     const fn is_possible(self, setup: &Setup) -> bool {
         match (self, setup.flannel) {
             (Self::TakeOver, flannel) => flannel.is_some(),
-            (Self::Copy, None) => matches!(setup.store, StoreKind::Etcd),
+            (Self::Copy | Self::ExpireLease, None) => matches!(setup.store, StoreKind::Etcd),
             (_, None) => true,
             (fault, Some(_)) => matches!(
                 fault,
@@ -319,16 +333,23 @@ impl Throw<'_> {
                 let address = self.rng.random_range(1..=LAST_ADDRESS);
                 self.add(at, Act::Readdress(node, address));
             }
+            Fault::KillAll => self.kill_all(at, end),
+            Fault::Blackout => self.black_out(at, end),
             Fault::StoreLink
             | Fault::EtcdDown
             | Fault::Leaderless
+            | Fault::EtcdFull
             | Fault::SlowEtcd
             | Fault::Compact
             | Fault::RestoreEtcd
-            | Fault::DeleteLease => self.fail_store(node, at, end, fault),
+            | Fault::DeleteLease
+            | Fault::ExpireLease => self.fail_store(node, at, end, fault),
             Fault::LoseEntry
+            | Fault::ChangeEntry
             | Fault::FlushTables
             | Fault::LinkDown
+            | Fault::LoseAddresses
+            | Fault::ChangeMtu
             | Fault::RecreateInterface
             | Fault::BreakKernel
             | Fault::RefuseRoutes
@@ -380,7 +401,7 @@ impl Throw<'_> {
     /// All nodes get one backend, and later only that.
     fn finish(&mut self, at: Duration, end: Duration) {
         let backend = self.one_of([Backend::Vxlan, Backend::DirectRouting, Backend::HostGw]);
-        let between = at + end.saturating_sub(at).mul_f64(self.rng.random());
+        let between = self.between(at, end);
         self.add(at, Act::Configure(Config::Mixed(backend)));
         self.add(between, Act::Configure(Config::Finished(backend)));
         if self.rng.random_bool(UNFINISHED) {
@@ -393,7 +414,7 @@ impl Throw<'_> {
         let to = self.one_of([Backend::Vxlan, Backend::HostGw]);
         self.add(at, Act::Migrate(Order::Start(to)));
         for _ in 0..self.rng.random_range(1..=COMMANDS) {
-            let between = at + end.saturating_sub(at).mul_f64(self.rng.random());
+            let between = self.between(at, end);
             let order = self.one_of([
                 Order::Next,
                 Order::Next,
@@ -418,17 +439,30 @@ impl Throw<'_> {
             }
             Fault::EtcdDown => self.pair((at, Act::Etcd(EtcdAct::Down)), up),
             Fault::Leaderless => self.pair((at, Act::Etcd(EtcdAct::Leaderless)), up),
+            Fault::EtcdFull => self.pair((at, Act::Etcd(EtcdAct::Full)), up),
             Fault::SlowEtcd => {
                 let time = Duration::from_millis(self.rng.random_range(50..3000));
                 self.pair((at, Act::Etcd(EtcdAct::Slow(time))), up);
             }
             Fault::Compact => self.add(at, Act::Etcd(EtcdAct::Compact)),
-            Fault::RestoreEtcd => {
-                let id = self.one_of([ClusterId::Kept, ClusterId::New]);
-                let restore = Act::Etcd(EtcdAct::Restore(id));
-                self.pair((at, Act::Etcd(EtcdAct::BackUp)), (end, restore));
-            }
+            Fault::RestoreEtcd => self.restore_etcd(at, end),
+            Fault::ExpireLease => self.add(at, Act::ExpireLease(node)),
             _ => self.add(at, Act::DeleteLease(node)),
+        }
+    }
+
+    /// Mostly, etcd is down before it is restored. Dice of its own say how long, so that all other
+    /// acts of a seed stay the same.
+    fn restore_etcd(&mut self, at: Duration, end: Duration) {
+        let id = self.one_of([ClusterId::Kept, ClusterId::New]);
+        let restore = Act::Etcd(EtcdAct::Restore(id));
+        self.pair((at, Act::Etcd(EtcdAct::BackUp)), (end, restore));
+        let mut own = StdRng::seed_from_u64(end.subsec_nanos().into());
+        if own.random_bool(DOWN_BEFORE) {
+            let down = end.saturating_sub(at).mul_f64(own.random());
+            // It is up at the moment of the restore, and in the order after it.
+            let (down, up) = (end.saturating_sub(down), (end, Act::Etcd(EtcdAct::Up)));
+            self.pair((down, Act::Etcd(EtcdAct::Down)), up);
         }
     }
 
@@ -437,6 +471,17 @@ impl Throw<'_> {
             Fault::LoseEntry => {
                 let number = self.rng.random_range(0..1000);
                 self.add(at, Act::LoseEntry(node, number));
+            }
+            Fault::ChangeEntry => {
+                let number = self.rng.random_range(0..1000);
+                self.add(at, Act::ChangeEntry(node, number));
+            }
+            Fault::LoseAddresses => {
+                self.pair((at, Act::LoseAddresses(node)), (end, Act::ReturnAddresses(node)));
+            }
+            Fault::ChangeMtu => {
+                let mtu = self.one_of(MTUS);
+                self.add(at, Act::ChangeMtu(node, mtu));
             }
             Fault::FlushTables => self.add(at, Act::FlushTables(node)),
             Fault::LinkDown => {
@@ -459,11 +504,31 @@ impl Throw<'_> {
 
     /// A daemon or a machine stops, and starts again while the store is unreachable for it.
     fn begin_alone(&mut self, (at, stop): (Duration, Act), start: Act, end: Duration, node: usize) {
-        let between = at + end.saturating_sub(at).mul_f64(self.rng.random());
+        let between = self.between(at, end);
         self.add(at, stop);
         self.add(at + Duration::from_millis(1), Act::StoreLink(node, LinkState::Cut));
         self.add(between.max(at + MOMENT), start);
         self.add(end.max(at + MOMENT * 2), Act::StoreLink(node, LinkState::Open));
+    }
+
+    fn kill_all(&mut self, at: Duration, end: Duration) {
+        for node in 0..self.dice.nodes {
+            self.pair((at, Act::Kill(node)), (end, Act::Start(node)));
+        }
+    }
+
+    fn black_out(&mut self, at: Duration, end: Duration) {
+        self.add(at, Act::Etcd(EtcdAct::Down));
+        for node in 0..self.dice.nodes {
+            let up = self.between(at, end);
+            self.pair((at, Act::PowerOff(node)), (up, Act::PowerOn(node)));
+        }
+        let up = self.between(at, end);
+        self.add(up, Act::Etcd(EtcdAct::Up));
+    }
+
+    fn between(&mut self, at: Duration, end: Duration) -> Duration {
+        at + end.saturating_sub(at).mul_f64(self.rng.random())
     }
 
     /// The daemon starts again with an older disk.
@@ -518,10 +583,14 @@ const REPEATED: f64 = 0.2;
 /// The last byte of the highest address that DHCP gives to a machine; the first machines of a
 /// history have the lowest ones.
 const LAST_ADDRESS: u8 = 12;
+/// The MTUs that interfaces get: that of a tunnel below, the usual one, that of jumbo frames.
+const MTUS: [u32; 3] = [1400, 1500, 9000];
 /// How many histories have an edit of the config at this moment.
 const EDITED: f64 = 0.7;
 /// How many finished migrations are taken back.
 const UNFINISHED: f64 = 0.7;
+/// How many restored etcds were down until then.
+const DOWN_BEFORE: f64 = 0.7;
 
 fn any_time(rng: &mut StdRng) -> Duration {
     CALM + FAULTS.saturating_sub(CALM).mul_f64(rng.random())

@@ -8,13 +8,18 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tokio::runtime::RngSeed;
-use tweed::model::entry::{Entry, Key, Ownership};
+use tweed::mac::MacAddr;
+use tweed::model::entry::{
+    Entry, Fdb, Key, Link, LinkName, Neighbour, Nexthop, Ownership, Route, RouteKind,
+};
+use tweed::model::prefix::Family;
 
 use crate::act::{Act, Device, EtcdAct, KernelAct, SegmentAct, Step};
 use crate::cluster::{Cluster, Setup};
 use crate::dice::{Dice, FAULTS, LENGTH, Script};
 use crate::invariant::{Judge, Violation};
 use crate::network::LinkState;
+use crate::packets::stack::{UNDERLAY, router};
 use crate::store::{Health, Store, StoreBackup};
 
 /// What became of a history.
@@ -39,6 +44,10 @@ pub struct Finding {
 const AGAIN: Duration = Duration::from_secs(85);
 /// Longer than a daemon keeps leases that vanished together with its own.
 const KEPT: Duration = Duration::from_secs(65);
+/// The time in which a daemon that starts again changes its kernel, if it does.
+const RESTARTED: Duration = Duration::from_secs(10);
+/// The MAC address of no machine.
+const STRANGER: MacAddr = MacAddr::new([2, 0, 0, 0, 0, 0xff]);
 /// The beginning of the texts of all routes.
 const ROUTES: &str = "route ";
 /// How often pairs are looked at while nothing changes.
@@ -134,16 +143,35 @@ impl History {
             return Ok(Some(violation));
         }
         // Some edits are applied when the config is written a second time.
-        self.cluster.write_again();
+        if self.judge.any(&mut self.cluster, |it| it.config.pending.is_some()).await {
+            self.cluster.write_again();
+        }
         if let Some(violation) = self.pass_until(LENGTH).await {
             return Ok(Some(violation));
         }
-        if self.judge.waits(&mut self.cluster).await
+        // A daemon may still keep leases that vanished, because the store may have lost its data.
+        if self.judge.any(&mut self.cluster, |it| it.peers.missing > 0).await
             && let Some(violation) = self.pass_until(LENGTH + KEPT).await
         {
             return Ok(Some(violation));
         }
-        Ok(self.judge.end(&mut self.cluster).await)
+        if let Some(violation) = self.judge.end(&mut self.cluster).await {
+            return Ok(Some(violation));
+        }
+        self.restart().await;
+        Ok(self.judge.restarted(&self.cluster))
+    }
+
+    /// Starts all daemons again.
+    async fn restart(&mut self) {
+        let network = self.cluster.network.clone();
+        for index in 0..self.cluster.nodes.len() {
+            if self.cluster.nodes[index].run.is_some() {
+                self.cluster.nodes[index].kill(&network);
+                self.cluster.start(index);
+            }
+        }
+        self.cluster.pass(RESTARTED, |_| None::<Violation>).await;
     }
 
     /// Lets time pass, and looks at all pairs whenever a kernel has changed.
@@ -219,7 +247,9 @@ impl History {
             self.set_stopped(index, false);
             self.cluster.nodes[index].kernel.allow(ROUTES);
             self.cluster.nodes[index].set_full(false)?;
-            self.plug_in(index);
+            if !self.is_plugged_in(index) {
+                self.plug_in(index);
+            }
             self.cluster.nodes[index].flannel = None;
             if self.cluster.nodes[index].run.is_none() {
                 self.cluster.start(index);
@@ -232,7 +262,8 @@ impl History {
         let network = self.cluster.network.clone();
         match act {
             Act::Kill(index) => self.cluster.nodes[*index].kill(&network),
-            Act::Start(index) | Act::PowerOn(index) => {
+            Act::Start(index) => self.cluster.start(*index),
+            Act::PowerOn(index) => {
                 self.plug_in(*index);
                 self.cluster.start(*index);
             }
@@ -244,9 +275,11 @@ impl History {
             Act::StoreLink(index, state) => self.cluster.nodes[*index].link.set(*state),
             Act::Etcd(act) => self.change_etcd(*act),
             Act::DeleteLease(index) => self.cluster.delete_lease(*index),
+            Act::ExpireLease(index) => self.cluster.expire_lease(*index),
             Act::Configure(config) => self.cluster.configure(*config),
             Act::Migrate(order) => self.cluster.migrate(*order),
             Act::LoseEntry(index, number) => self.lose_entry(*index, *number),
+            Act::ChangeEntry(index, number) => self.change_entry(*index, *number),
             Act::FlushTables(index) => self.flush_tables(*index),
             Act::Segment(act) => self.change_segment(*act),
             Act::BackUpDisk(index) => {
@@ -279,6 +312,12 @@ impl History {
                 self.power_off(*other);
             }
             Act::Readdress(index, address) => self.cluster.readdress(*index, *address),
+            Act::LoseAddresses(index) => {
+                self.set_up(*index, false);
+                self.cluster.nodes[*index].lose_addresses();
+            }
+            Act::ReturnAddresses(index) => self.plug_in(*index),
+            Act::ChangeMtu(index, mtu) => self.cluster.nodes[*index].change_mtu(*mtu),
             Act::RecreateInterface(index) => self.cluster.nodes[*index].recreate_interface(),
             Act::Kernel(index, act) => self.change_kernel(*index, *act),
             Act::RestoreDisk(index) => self.restore_disk(*index)?,
@@ -327,6 +366,7 @@ impl History {
         match act {
             EtcdAct::Down => store.set_health(Health::Down),
             EtcdAct::Leaderless => store.set_health(Health::Leaderless),
+            EtcdAct::Full => store.set_health(Health::Full),
             EtcdAct::Slow(time) => store.set_health(Health::Slow(time)),
             EtcdAct::Up => store.set_health(Health::Up),
             EtcdAct::Compact => store.compact(),
@@ -378,6 +418,10 @@ impl History {
         }
     }
 
+    fn is_plugged_in(&self, index: usize) -> bool {
+        self.cluster.network.segment.borrow().hosts[index].is_up
+    }
+
     /// Its interface is up.
     fn plug_in(&self, index: usize) {
         if self.cluster.nodes[index].has_left {
@@ -422,15 +466,22 @@ impl History {
 
     fn lose_entry(&self, index: usize, number: usize) {
         let kernel = &self.cluster.nodes[index].kernel;
-        let keys: Vec<Key> = kernel.read_state(|state| {
-            let is_lost = |entry: &&Entry| match entry {
-                Entry::Setting(_) => false,
-                entry => !matches!(entry.ownership(), Ownership::Foreign),
-            };
+        let keys = kernel.read_state(|state| {
+            let is_lost = |entry: &&Entry| !matches!(entry, Entry::Setting(_)) && is_owned(entry);
             state.entries().filter(is_lost).map(Entry::key).collect()
         });
-        if !keys.is_empty() {
-            kernel.lose(&keys[number % keys.len()]);
+        if let Some(key) = choose(keys, number) {
+            kernel.lose(&key);
+        }
+    }
+
+    fn change_entry(&self, index: usize, number: usize) {
+        let kernel = &self.cluster.nodes[index].kernel;
+        let changed = kernel.read_state(|state| {
+            state.entries().filter(|entry| is_owned(entry)).filter_map(changed).collect()
+        });
+        if let Some(entry) = choose(changed, number) {
+            kernel.set(entry);
         }
     }
 
@@ -444,6 +495,43 @@ impl History {
             kernel.lose(key);
         }
     }
+}
+
+fn is_owned(entry: &Entry) -> bool {
+    !matches!(entry.ownership(), Ownership::Foreign)
+}
+
+/// Any number chooses one.
+fn choose<T>(mut items: Vec<T>, number: usize) -> Option<T> {
+    (!items.is_empty()).then(|| items.swap_remove(number % items.len()))
+}
+
+/// What another program may make of an entry: it leads elsewhere.
+fn changed(entry: &Entry) -> Option<Entry> {
+    let link = Some(LinkName::new(UNDERLAY));
+    Some(match entry.clone() {
+        Entry::Route(route) if route.kind == RouteKind::Unicast => {
+            let gateway = Some(router(route.destination.family()));
+            Entry::Route(Route { gateway, link, nexthop: None, onlink: false, ..route })
+        }
+        Entry::Nexthop(nexthop) => {
+            let gateway = nexthop.gateway.map(|gateway| router(Family::of(gateway)));
+            Entry::Nexthop(Nexthop { gateway, link, ..nexthop })
+        }
+        Entry::Neighbour(neighbour) => Entry::Neighbour(Neighbour { mac: STRANGER, ..neighbour }),
+        Entry::Fdb(fdb) => {
+            let destination = router(Family::of(fdb.destination));
+            Entry::Fdb(Fdb { destination, ..fdb })
+        }
+        Entry::Link(link) => Entry::Link(Link { mtu: link.mtu - 100, ..link }),
+        Entry::Setting(_)
+        | Entry::Address(_)
+        | Entry::Chain(_)
+        | Entry::Table(_)
+        | Entry::Renewal(_)
+        | Entry::Element(_)
+        | Entry::Route(_) => return None,
+    })
 }
 
 impl fmt::Display for Finding {

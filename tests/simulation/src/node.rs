@@ -243,6 +243,16 @@ impl Node {
         self.add_foreign_route();
     }
 
+    /// DHCP gives it none any more.
+    pub fn lose_addresses(&self) {
+        let underlay = LinkName::new(UNDERLAY);
+        self.kernel.change_interface(&underlay, |eth0| eth0.addresses.clear());
+    }
+
+    pub fn change_mtu(&self, mtu: u32) {
+        self.kernel.change_interface(&LinkName::new(UNDERLAY), |eth0| eth0.mtu = mtu);
+    }
+
     fn assign_addresses(&self) {
         self.kernel.change_interface(&LinkName::new(UNDERLAY), |eth0| {
             eth0.addresses = addresses(self.address, self.stack);

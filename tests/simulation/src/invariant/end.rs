@@ -7,6 +7,7 @@ use std::ops::RangeInclusive;
 use tweed::model::entry::{Entry, Key, PROTOCOL, RouteKind};
 use tweed::model::path::Path;
 use tweed::model::prefix::{Family, Prefix};
+use tweed::model::status::Status;
 
 use super::{Judge, Violation, is_running, violation};
 use crate::act::Backend;
@@ -24,6 +25,7 @@ const LEASES: &str = "each node has one lease";
 const CHECKPOINTS: &str = "each checkpoint has the lease of its node once faults are over";
 const FOREIGN: &str = "nothing foreign is touched";
 const LEFTOVERS: &str = "nothing is left over";
+const RESTART: &str = "a daemon that starts again after the faults changes nothing";
 
 impl Judge {
     /// Judges the end of a history, after its faults.
@@ -94,8 +96,10 @@ impl Judge {
     fn leases(&self, cluster: &Cluster) -> Option<Violation> {
         let wrong = self.lasting(cluster).find_map(|node| {
             let own: Vec<String> = cluster.leases_of(node).map(|(key, _)| key).collect();
-            // The lease of the node that had the address before ends with its TTL.
-            let is_single = own.len() == 1 || self.moved.contains(&node.index);
+            // The lease of the node that had the address before ends with its TTL, and so does one that
+            // a machine wrote just before it was installed once more.
+            let installed = self.forgotten.get(&node.index).copied().unwrap_or_default();
+            let is_single = own.len() <= installed.max(1) || self.moved.contains(&node.index);
             let is_right = is_single && cluster.holds_lease(node);
             let name = node.lease_name();
             (!is_right).then(|| format!("n{} with {name:?} has {own:?}", node.index + 1))
@@ -103,13 +107,13 @@ impl Judge {
         wrong.map(|detail| violation(LEASES, cluster, detail))
     }
 
-    /// Whether a daemon still keeps leases that vanished, because the store may have lost its data.
-    pub async fn waits(&self, cluster: &mut Cluster) -> bool {
+    /// Whether the status of any daemon is so.
+    pub async fn any(&self, cluster: &mut Cluster, is_so: impl Fn(&Status) -> bool) -> bool {
         let indices: Vec<usize> = self.lasting(cluster).map(|node| node.index).collect();
         for index in indices {
             let Some(run) = cluster.nodes[index].run.as_ref() else { continue };
             let status = run.status();
-            if cluster.answer(status).await.is_some_and(|status| status.peers.missing > 0) {
+            if cluster.answer(status).await.is_some_and(|status| is_so(&status)) {
                 return true;
             }
         }
@@ -171,6 +175,20 @@ impl Judge {
             let detail =
                 format!("n{} has {counted} forwarding entries for {peers:?} peers", node.index + 1);
             Some(violation(LEFTOVERS, cluster, detail))
+        })
+    }
+
+    /// Each kernel is as the plan of its daemon wants it, whatever the daemon of before believed: after
+    /// `end`, all daemons were started again.
+    pub fn restarted(&self, cluster: &Cluster) -> Option<Violation> {
+        let known = self.peers(cluster);
+        if known.start() != known.end() {
+            return None;
+        }
+        self.lasting(cluster).find_map(|node| {
+            let op = node.kernel.take_log().into_iter().next()?;
+            let op = op.map_or_else(|refused| refused.to_string(), |op| op.to_string());
+            Some(violation(RESTART, cluster, format!("n{}: {op}", node.index + 1)))
         })
     }
 

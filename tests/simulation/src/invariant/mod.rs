@@ -46,7 +46,8 @@ pub struct Judge {
     calm: Duration,
     /// Whether nodes of different backends reach each other: all have read that they should.
     is_mixed: bool,
-    /// When the network config was edited last.
+    /// The text of the network config, and when it was edited last.
+    config: Option<String>,
     edited: Option<Duration>,
     /// All leases, and the config.
     store: Option<Vec<(String, String)>>,
@@ -61,8 +62,8 @@ pub struct Judge {
     backups: BTreeMap<usize, u8>,
     /// The addresses of the nodes when etcd was copied.
     copied_store: Vec<u8>,
-    /// The machines that were installed again.
-    forgotten: BTreeSet<usize>,
+    /// The machines that were installed again, and how often.
+    forgotten: BTreeMap<usize, usize>,
     /// The nodes that recognise their lease in a restored etcd only by their address.
     unproved: BTreeSet<usize>,
     /// The nodes that have, or had, an address.
@@ -126,6 +127,7 @@ impl Judge {
             moved: BTreeSet::new(),
             calm: Duration::ZERO,
             is_mixed: true,
+            config: None,
             edited: None,
             store: None,
             alone: BTreeSet::new(),
@@ -133,7 +135,7 @@ impl Judge {
             full: BTreeMap::new(),
             backups: BTreeMap::new(),
             copied_store: Vec::new(),
-            forgotten: BTreeSet::new(),
+            forgotten: BTreeMap::new(),
             unproved: BTreeSet::new(),
             addresses: BTreeMap::new(),
             arrivals: Arrivals::default(),
@@ -156,7 +158,7 @@ impl Judge {
             Act::SwapAddresses(one, other) => self.swap([*one, *other], cluster),
             Act::Copy(node, id) => self.copy(*node, *id, cluster),
             Act::Leave(node) => self.free(*node),
-            Act::DeleteLease(node) => {
+            Act::DeleteLease(node) | Act::ExpireLease(node) => {
                 self.need_store(*node);
                 self.free(*node);
             }
@@ -185,6 +187,9 @@ impl Judge {
                 self.full.insert(*node, SAVED_AGAIN);
             }
             Act::LoseEntry(node, _)
+            | Act::ChangeEntry(node, _)
+            | Act::LoseAddresses(node)
+            | Act::ReturnAddresses(node)
             | Act::FlushTables(node)
             | Act::RecreateInterface(node)
             | Act::Kernel(node, KernelAct::MakeStrict)
@@ -202,6 +207,7 @@ impl Judge {
             | Act::Etcd(_)
             | Act::Segment(_)
             | Act::Kernel(..)
+            | Act::ChangeMtu(..)
             | Act::Join => {}
         }
     }
@@ -211,9 +217,12 @@ impl Judge {
     /// it, over restarts too, and an edit of the backend waits at nodes without `Mixed` until their next
     /// start.
     fn configure(&mut self, cluster: &Cluster) {
-        let edited = self.edited.replace(cluster.age());
-        let is_soon = edited.is_some_and(|edited| cluster.age() < edited + READ);
-        let was_mixed = self.is_mixed;
+        let (was_mixed, before) = (self.is_mixed, self.edited);
+        let text = cluster.config();
+        if text != self.config {
+            (self.config, self.edited) = (text, Some(cluster.age()));
+        }
+        let is_soon = before.is_some_and(|edited| cluster.age() < edited + READ);
         self.is_mixed &= cluster.is_mixed() != Some(false);
         if self.is_mixed {
             return;
@@ -302,7 +311,7 @@ impl Judge {
             return;
         }
         // The id of their lease in the backup is unknown to them.
-        self.unproved.extend(&self.forgotten);
+        self.unproved.extend(self.forgotten.keys());
         let before = self.copied_store.iter().zip(&cluster.nodes);
         let changed = before.filter(|(address, node)| **address != node.address);
         let changed = changed.map(|(_, node)| node.index);
@@ -338,7 +347,7 @@ impl Judge {
         self.forget(node);
         self.free(node);
         if !self.is_named {
-            self.forgotten.insert(node);
+            *self.forgotten.entry(node).or_default() += 1;
         }
     }
 

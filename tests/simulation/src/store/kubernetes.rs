@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream;
-use http::{Request, Response};
+use http::{Method, Request, Response};
 use http_body::Frame;
 use http_body_util::{BodyExt, BodyStream, StreamBody};
 use kube::Client;
@@ -20,7 +20,7 @@ use tower::Service;
 use tweed_client::transport::Transport;
 use tweed_lab::{ApiBody, ApiServer, Backup};
 
-use super::{Health, think};
+use super::{FULL, Health, think};
 use crate::act::name;
 use crate::network::{Direction, Link};
 use crate::packets::stack::Stack;
@@ -219,7 +219,8 @@ impl Connection {
         let response = match kubernetes.health() {
             Health::Down => return Err(closed()),
             Health::Leaderless => ApiServer::failure("etcdserver: leader changed"),
-            Health::Up | Health::Slow(_) => kubernetes.server.answer(request).await,
+            Health::Full if request.method() != Method::GET => ApiServer::failure(FULL),
+            Health::Up | Health::Full | Health::Slow(_) => kubernetes.server.answer(request).await,
         };
         link.arrive(Direction::Answer).await;
         if closings.has_changed().unwrap_or(true) {

@@ -47,6 +47,9 @@ pub enum StoreBackup {
     Kubernetes(Backup),
 }
 
+/// How etcd refuses to write.
+const FULL: &str = "etcdserver: mvcc: database space exceeded";
+
 /// How the server behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Health {
@@ -55,6 +58,8 @@ pub enum Health {
     Down,
     /// It answers that etcd has no leader.
     Leaderless,
+    /// It refuses to write: its quota is used up.
+    Full,
     /// It answers each request after this time.
     Slow(Duration),
 }

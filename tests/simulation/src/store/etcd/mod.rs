@@ -112,6 +112,16 @@ impl Etcd {
         self.write(|_| PbTxnOpRequest::RequestDeleteRange(request));
     }
 
+    /// The etcd lease of a key ends, with all its keys. Without effect while etcd does not work.
+    pub fn expire(&self, key: &str) {
+        if self.health().is_writable() {
+            self.change(|state| {
+                let lease = state.keys().find(|kv| kv.key == key.as_bytes()).map(|kv| kv.lease);
+                ((), lease.and_then(|id| state.revoke(id).ok()).flatten())
+            });
+        }
+    }
+
     fn write(&self, request: impl FnOnce(&mut State) -> PbTxnOpRequest) {
         if self.health().is_writable() {
             self.change(|state| {

@@ -24,7 +24,7 @@ use tower::{BoxError, Service, ServiceExt};
 use super::Etcd;
 use super::state::{Answer, Change, State, Wish, is_empty};
 use crate::network::{Direction, Link};
-use crate::store::{Health, think};
+use crate::store::{FULL, Health, think};
 
 #[derive(Clone)]
 pub(super) struct Connection {
@@ -48,6 +48,15 @@ impl Connection {
 
     /// Takes a request across, has it answered, and takes the answer back.
     async fn answer<T>(&self, answer: impl FnOnce(&mut State) -> Changed<T>) -> Outcome<T> {
+        self.answer_unless_full(false, answer).await
+    }
+
+    /// The same for a request that a full etcd refuses if it `puts`.
+    async fn answer_unless_full<T>(
+        &self,
+        puts: bool,
+        answer: impl FnOnce(&mut State) -> Changed<T>,
+    ) -> Outcome<T> {
         self.link.count();
         let closings = self.etcd.closings.subscribe();
         self.link.cross(Direction::Request).await.map_err(|_| closed())?;
@@ -55,7 +64,8 @@ impl Connection {
         match self.etcd.health() {
             Health::Down => return Err(closed()),
             Health::Leaderless => return Err(Status::unavailable("etcdserver: no leader")),
-            Health::Up | Health::Slow(_) => {}
+            Health::Full if puts => return Err(Status::resource_exhausted(FULL)),
+            Health::Up | Health::Full | Health::Slow(_) => {}
         }
         let answer = self.etcd.change(|state| match answer(state) {
             Ok((answer, change)) => (Ok(answer), change),
@@ -150,7 +160,7 @@ impl PbKvService for Connection {
             PbTxnOpResponse::ResponsePut(put) => Some(put),
             _ => None,
         };
-        self.answer(|state| single(state, &ops, put)).await
+        self.answer_unless_full(true, |state| single(state, &ops, put)).await
     }
 
     async fn delete_range(&self, request: Request<PbDeleteRequest>) -> Outcome<PbDeleteResponse> {
@@ -164,7 +174,10 @@ impl PbKvService for Connection {
 
     async fn txn(&self, request: Request<PbTxnRequest>) -> Outcome<PbTxnResponse> {
         let request = request.into_inner();
-        self.answer(|state| state.txn(&request)).await
+        let is_put =
+            |op: &PbTxnRequestOp| matches!(op.request, Some(PbTxnOpRequest::RequestPut(_)));
+        let puts = request.success.iter().chain(&request.failure).any(is_put);
+        self.answer_unless_full(puts, |state| state.txn(&request)).await
     }
 
     async fn compact(
@@ -223,7 +236,7 @@ impl PbLeaseService for Connection {
         request: Request<PbLeaseGrantRequest>,
     ) -> Outcome<PbLeaseGrantResponse> {
         let PbLeaseGrantRequest { ttl, id } = request.into_inner();
-        self.answer(|state| {
+        self.answer_unless_full(true, |state| {
             let id = state.grant(id, ttl)?;
             let header = Some(state.header());
             Ok((PbLeaseGrantResponse { header, id, ttl, error: String::new() }, None))
