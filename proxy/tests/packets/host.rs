@@ -148,16 +148,15 @@ impl Host {
     /// A link that has just come up may drop packets for a moment.
     fn wait_for_link(&self) {
         let begun = Instant::now();
-        let closed = Packet {
-            source: IpAddr::from([198, 18, 0, 2]),
-            is_udp: true,
-            to: SocketAddr::from(([198, 18, 0, 1], 9)),
-        };
-        let mut sent = Vec::new();
-        while !sent.iter().any(Sent::is_refused) {
-            assert!(begun.elapsed() < PATIENCE, "the node does not answer");
-            sent.push(self.router.within(|| send(closed)).unwrap().0);
-            thread::sleep(Duration::from_millis(1));
+        for [source, node] in [["198.18.0.2", "198.18.0.1"], ["fd18::2", "fd18::1"]] {
+            let [source, node]: [IpAddr; 2] = [source, node].map(|it| it.parse().unwrap());
+            let closed = Packet { source, is_udp: true, to: SocketAddr::new(node, 9) };
+            let mut sent = Vec::new();
+            while !sent.iter().any(Sent::is_refused) {
+                assert!(begun.elapsed() < PATIENCE, "the node does not answer at {node}");
+                sent.push(self.router.within(|| send(closed)).unwrap().0);
+                thread::sleep(Duration::from_millis(1));
+            }
         }
     }
 

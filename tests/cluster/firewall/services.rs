@@ -273,7 +273,7 @@ fn by_udp(from: &Namespace, target: SocketAddr, to: (&Namespace, SocketAddr)) ->
     };
     let client = from.within(|| UdpSocket::bind(any))??;
     client.connect(target)?;
-    client.set_read_timeout(Some(PATIENCE))?;
+    client.set_read_timeout(Some(PATIENCE / 100))?;
     server.set_read_timeout(Some(PATIENCE / 100))?;
     let (started, mut byte) = (Instant::now(), [0]);
     while started.elapsed() < PATIENCE {
@@ -281,14 +281,17 @@ fn by_udp(from: &Namespace, target: SocketAddr, to: (&Namespace, SocketAddr)) ->
         match server.recv_from(&mut byte) {
             Ok((_, source)) => {
                 server.send_to(&byte, source)?;
-                client.recv(&mut byte)?;
-                return Ok(source.ip());
+                match client.recv(&mut byte) {
+                    Ok(_) => return Ok(source.ip()),
+                    Err(error) if is_silence(&error) => {}
+                    Err(error) => return Err(error.into()),
+                }
             }
             Err(error) if is_silence(&error) => {}
             Err(error) => return Err(error.into()),
         }
     }
-    bail!("nothing arrives")
+    bail!("no answer arrives")
 }
 
 #[test]

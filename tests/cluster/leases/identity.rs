@@ -149,15 +149,18 @@ fn wait_for_checkpoint(node: &Node) -> Result<()> {
 
 /// Whether status, readiness, log and metric of a daemon name the fault.
 fn reports(daemon: &Daemon, sentence: &str, about: &str) -> Result<()> {
-    eventually(PATIENCE, || is_ready_with(daemon, sentence))?;
-    let status = json(daemon, "status")?;
-    ensure!(status["reasons"].to_string().contains(sentence), "{status}");
-    ensure!(status["conflicts"][about] == 1, "{status}");
     let metric = format!("tweed_lease_conflicts{{about=\"{about}\"}} 1");
-    let metrics = daemon.get("/metrics")?.body;
-    ensure!(metrics.contains(&metric), "{metrics}");
-    ensure!(daemon.log()?.contains(sentence), "{}", daemon.log()?);
-    Ok(())
+    eventually(PATIENCE, || {
+        is_ready_with(daemon, sentence)?;
+        let status = json(daemon, "status")?;
+        ensure!(status["reasons"].to_string().contains(sentence), "{status}");
+        ensure!(status["conflicts"][about] == 1, "{status}");
+        let metrics = daemon.get("/metrics")?.body;
+        ensure!(metrics.contains(&metric), "{metrics}");
+        ensure!(daemon.log()?.contains(sentence), "{}", daemon.log()?);
+        Ok(())
+    })
+    .map(drop)
 }
 
 /// Whether a daemon has changed its MAC address, and reports that.

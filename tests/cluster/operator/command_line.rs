@@ -212,7 +212,7 @@ fn a_second_daemon_on_the_same_files_ends_and_leaves_the_first_alone() {
     let is_refusal = |line: &str| line.contains("another tweedd") && line.contains("subnet.sock");
     assert!(words.lines().any(is_refusal), "{words}");
     assert_eq!(kernel.changes(&node.snapshot().unwrap()), Vec::<String>::new());
-    is_ready(first).unwrap();
+    eventually(PATIENCE, || is_ready(first)).unwrap();
     assert_eq!(json(first, "status").unwrap()["ready"], true);
 }
 

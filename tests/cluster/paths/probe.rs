@@ -104,8 +104,12 @@ fn no_peer_is_switched_where_foreign_addresses_are_dropped() {
     cluster.etcd.put(CONFIG, &config(Stack::V4, HOST_GW_MIXED)).unwrap();
     restart(&mut cluster).unwrap();
     wait_for(&cluster, Family::V4, Path::Tunnel, &bad("no-answer")).unwrap();
-    let reason = reported(&cluster, 0, 1, Family::V4).unwrap()["reason"].to_string();
-    assert!(reason.contains("its direct path fails"), "{reason}");
+    eventually(PATIENCE, || {
+        let reason = reported(&cluster, 0, 1, Family::V4)?["reason"].to_string();
+        ensure!(reason.contains("its direct path fails"), "{reason}");
+        Ok(())
+    })
+    .unwrap();
     cluster.segment.unfilter().unwrap();
     let took = wait_for(&cluster, Family::V4, Path::Direct, &good()).unwrap();
     println!("direct {took:.1?} after packets came through");
@@ -217,6 +221,20 @@ fn a_path_that_drops_large_packets_is_left() {
     assert_eq!(report.lost(), 0, "{report}");
 }
 
+/// Whether a node has resolved the addresses of all others.
+fn knows_all(cluster: &Cluster, node: &Node) -> Result<()> {
+    let known = node.ip("neigh show dev eth0")?;
+    for family in cluster.stack.families() {
+        let own = node.address(*family)?;
+        for address in cluster.nodes.iter().map(|node| node.address(*family)) {
+            let (address, mut lines) = (address?, known.lines());
+            let line = format!("{address} lladdr ");
+            ensure!(address == own || lines.any(|it| it.starts_with(&line)), "{address}: {known}");
+        }
+    }
+    Ok(())
+}
+
 /// Whether no packet is lost after the neighbours of the underlay are removed: first after a pause
 /// in which only probes are sent, then while pods send.
 ///
@@ -235,6 +253,7 @@ pub fn neighbours_cost_no_packet(cluster: &Cluster) -> Result<()> {
         forget()?;
         // Each node sends a probe to each peer in this time.
         std::thread::sleep(Duration::from_millis(1200));
+        eventually(PATIENCE, || cluster.nodes.iter().try_for_each(|it| knows_all(cluster, it)))?;
         let burst = ProbePlan::new(&pairs, FAST).cold().start()?;
         burst.run_for(Duration::from_millis(500));
         let report = burst.finish()?;

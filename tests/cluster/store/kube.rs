@@ -400,7 +400,12 @@ fn packets_of_a_node_with_an_overwritten_public_ip_are_allowed() {
     cluster.nodes[0].ip("address add 10.99.1.77/24 dev eth0").unwrap();
     cluster.server.annotate("n1", "public-ip-overwrite", Some("10.99.1.77"));
     cluster.start_daemons().unwrap();
-    assert_eq!(cluster.server.annotation("n1", "public-ip").unwrap(), "10.99.1.77");
+    eventually(PATIENCE, || {
+        let published = cluster.server.annotation("n1", "public-ip");
+        ensure!(published.as_deref() == Some("10.99.1.77"), "{published:?}");
+        Ok(())
+    })
+    .unwrap();
     let pods: Vec<_> = cluster.nodes.iter().map(|node| node.pod().unwrap()).collect();
     let [here, near, far] = &pods[..] else { panic!("{} pods", pods.len()) };
     for (from, to) in [(here, near), (near, here), (here, far), (far, here)] {

@@ -69,7 +69,8 @@ fn a_router_joins_two_segments_in_both_families() -> Result<()> {
     let after = lab.node("after", &far)?;
     for family in [Family::V4, Family::V6] {
         let address = after.address(family)?.to_string();
-        before.namespace().run("ping", &["-n", "-c1", "-W10", "-s", "8900", "-Mdo", &address])?;
+        let words = ["-n", "-c1", "-W1", "-s", "8900", "-Mdo", &address];
+        eventually(PATIENCE, || before.namespace().run("ping", &words).map(drop))?;
     }
     assert_eq!(before.link("eth0")?.unwrap().mtu, 9000);
     Ok(())
@@ -107,7 +108,11 @@ fn a_cut_wire_drops_packets_and_keeps_its_carrier() -> Result<()> {
 fn an_unplugged_wire_has_no_carrier() -> Result<()> {
     let it = direct(2);
     it.nodes[1].underlay().unplug()?;
-    assert!(it.nodes[1].ip("link show eth0")?.contains("NO-CARRIER"));
+    eventually(PATIENCE, || {
+        let shown = it.nodes[1].ip("link show eth0")?;
+        anyhow::ensure!(shown.contains("NO-CARRIER"), "{shown}");
+        Ok(())
+    })?;
     it.nodes[1].underlay().restore()?;
     let to = it.pods[1].address(Family::V4)?;
     eventually(PATIENCE, || it.pods[0].ping(to, 56)).map(drop)

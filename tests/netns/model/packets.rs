@@ -34,8 +34,8 @@ use tweed_simulation::packets::walk::{Host, Segment};
 use super::{refused, texts};
 use crate::firewall::guard::{element, tables};
 use crate::host::{
-    address, device, direct, ip, name, on_a_host, prefix, rules_of, run, scope, shows, tunnel,
-    tunnel_v6,
+    address, device, direct, eventually, ip, name, on_a_host, prefix, rules_of, run, scope, shows,
+    tunnel, tunnel_v6,
 };
 use crate::nexthop::by_nexthop;
 
@@ -186,6 +186,19 @@ fn shown(state: &KernelState) -> String {
     state.entries().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
+/// The kernel delivers packets to an IPv6 address only once it has added the route of that, a moment
+/// later.
+async fn addresses_have_routes() {
+    let missing = || {
+        let (routes, shown) =
+            (run("ip -6 route show table local"), run("ip -6 -oneline addr show up"));
+        let own = shown.lines().filter_map(|it| it.split_whitespace().nth(3)?.split('/').next());
+        let missing = own.filter(|it| !routes.contains(&format!("local {it} ")));
+        missing.collect::<Vec<_>>().join(" ")
+    };
+    eventually(async || missing().is_empty(), missing).await;
+}
+
 fn segment(sides: &[Side; 2]) -> Segment {
     let host = |side: &Side| Host {
         kernel: side.model.clone(),
@@ -223,6 +236,7 @@ impl Side {
         run("nft add table inet tracking");
         run("nft add chain inet tracking none { type nat hook postrouting priority 200 ; }");
         run("nft add rule inet tracking none ct state established accept");
+        addresses_have_routes().await;
         let mut kernel = NetlinkKernel::open().unwrap();
         let model = ModelKernel::new(kernel.facts(None).await.unwrap());
         let sockets =
@@ -263,6 +277,7 @@ impl Side {
         self.take_ways_of_v6(&real, &modelled);
         let modelled = self.model.dump(&scope, &wanted).await.unwrap();
         assert_eq!(texts(&real), texts(&modelled), "seed {seed}");
+        addresses_have_routes().await;
     }
 
     /// Whether the kernel accepts a gateway of IPv6 in the tunnel depends on its routes there, which the

@@ -58,14 +58,6 @@ pub enum Act {
     Reinstall(usize),
     /// The disk of this node is put into another machine, which is started.
     Copy(usize, MachineId),
-    /// This link of a node goes down, or up again.
-    LinkDown(usize, Device),
-    LinkUp(usize, Device),
-    /// The interface of a node has no address any more, or has its own again.
-    LoseAddresses(usize),
-    ReturnAddresses(usize),
-    /// The interface of a node gets this MTU.
-    ChangeMtu(usize, u32),
     /// A machine is added.
     Join,
     /// A machine is switched off for good, and removed from the store.
@@ -74,9 +66,23 @@ pub enum Act {
     SwapAddresses(usize, usize),
     /// DHCP gives a running machine addresses with this last byte, unless a machine has them.
     Readdress(usize, u8),
-    /// The interface of a node disappears and is there again, without its routes.
-    RecreateInterface(usize),
+    Interface(usize, InterfaceAct),
     Kernel(usize, KernelAct),
+}
+
+/// What happens to the interface of a node, or to its tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InterfaceAct {
+    /// This link goes down, or up again.
+    Down(Device),
+    Up(Device),
+    /// It has no address any more, or has its own again.
+    LoseAddresses,
+    ReturnAddresses,
+    /// It gets this MTU.
+    Mtu(u32),
+    /// It disappears and is there again, without its routes.
+    Recreate,
 }
 
 /// What happens to the conversation of a daemon with its kernel.
@@ -194,7 +200,6 @@ impl Act {
             Self::PowerOff(_)
                 | Self::DeleteLease(_)
                 | Self::ExpireLease(_)
-                | Self::LoseAddresses(_)
                 | Self::Etcd(EtcdAct::Restore(_))
                 | Self::RestoreDisk(_)
                 | Self::FillDisk(_)
@@ -340,6 +345,34 @@ pub(crate) fn name(index: usize) -> String {
     format!("n{}", index + 1)
 }
 
+impl InterfaceAct {
+    /// As part of an act on this node.
+    fn write(self, f: &mut fmt::Formatter<'_>, node: &str) -> fmt::Result {
+        match self {
+            Self::Down(device) => write!(f, "link-down {node} {device}"),
+            Self::Up(device) => write!(f, "link-up {node} {device}"),
+            Self::LoseAddresses => write!(f, "lose-addresses {node}"),
+            Self::ReturnAddresses => write!(f, "return-addresses {node}"),
+            Self::Mtu(mtu) => write!(f, "change-mtu {node} {mtu}"),
+            Self::Recreate => write!(f, "recreate-interface {node}"),
+        }
+    }
+}
+
+impl KernelAct {
+    /// As part of an act on this node.
+    fn write(self, f: &mut fmt::Formatter<'_>, node: &str) -> fmt::Result {
+        match self {
+            Self::Overrun => write!(f, "overrun {node}"),
+            Self::Interrupt => write!(f, "interrupt {node}"),
+            Self::Deafen(times) => write!(f, "deafen {node} {times}"),
+            Self::RefuseRoutes => write!(f, "refuse-routes {node}"),
+            Self::AllowRoutes => write!(f, "allow-routes {node}"),
+            Self::MakeStrict => write!(f, "make-strict {node}"),
+        }
+    }
+}
+
 impl fmt::Display for Act {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -373,9 +406,6 @@ impl fmt::Display for Act {
             Self::LoseEntry(node, number) => write!(f, "lose-entry {} {number}", name(*node)),
             Self::ChangeEntry(node, number) => write!(f, "change-entry {} {number}", name(*node)),
             Self::ExpireLease(node) => write!(f, "expire-lease {}", name(*node)),
-            Self::LoseAddresses(node) => write!(f, "lose-addresses {}", name(*node)),
-            Self::ReturnAddresses(node) => write!(f, "return-addresses {}", name(*node)),
-            Self::ChangeMtu(node, mtu) => write!(f, "change-mtu {} {mtu}", name(*node)),
             Self::FlushTables(node) => write!(f, "flush-tables {}", name(*node)),
             Self::Segment(act) => act.fmt(f),
             Self::BackUpDisk(node) => write!(f, "back-up-disk {}", name(*node)),
@@ -385,23 +415,14 @@ impl fmt::Display for Act {
             Self::Reinstall(node) => write!(f, "reinstall {}", name(*node)),
             Self::Copy(node, MachineId::Kept) => write!(f, "copy {}", name(*node)),
             Self::Copy(node, MachineId::New) => write!(f, "copy {} with-new-id", name(*node)),
-            Self::LinkDown(node, device) => write!(f, "link-down {} {device}", name(*node)),
-            Self::LinkUp(node, device) => write!(f, "link-up {} {device}", name(*node)),
             Self::Join => f.write_str("join"),
             Self::Leave(node) => write!(f, "leave {}", name(*node)),
             Self::SwapAddresses(one, other) => {
                 write!(f, "swap-addresses {} {}", name(*one), name(*other))
             }
             Self::Readdress(node, address) => write!(f, "readdress {} {address}", name(*node)),
-            Self::RecreateInterface(node) => write!(f, "recreate-interface {}", name(*node)),
-            Self::Kernel(node, act) => match act {
-                KernelAct::Overrun => write!(f, "overrun {}", name(*node)),
-                KernelAct::Interrupt => write!(f, "interrupt {}", name(*node)),
-                KernelAct::Deafen(times) => write!(f, "deafen {} {times}", name(*node)),
-                KernelAct::RefuseRoutes => write!(f, "refuse-routes {}", name(*node)),
-                KernelAct::AllowRoutes => write!(f, "allow-routes {}", name(*node)),
-                KernelAct::MakeStrict => write!(f, "make-strict {}", name(*node)),
-            },
+            Self::Interface(node, act) => act.write(f, &name(*node)),
+            Self::Kernel(node, act) => act.write(f, &name(*node)),
         }
     }
 }

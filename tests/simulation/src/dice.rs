@@ -8,8 +8,8 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use crate::act::{
-    Act, Backend, ClusterId, Config, Device, EtcdAct, KernelAct, MachineId, Order, SegmentAct,
-    Stages, Step,
+    Act, Backend, ClusterId, Config, Device, EtcdAct, InterfaceAct, KernelAct, MachineId, Order,
+    SegmentAct, Stages, Step,
 };
 use crate::cluster::Setup;
 use crate::network::LinkState;
@@ -477,19 +477,23 @@ impl Throw<'_> {
                 self.add(at, Act::ChangeEntry(node, number));
             }
             Fault::LoseAddresses => {
-                self.pair((at, Act::LoseAddresses(node)), (end, Act::ReturnAddresses(node)));
+                let [lost, back] = [InterfaceAct::LoseAddresses, InterfaceAct::ReturnAddresses];
+                self.pair((at, Act::Interface(node, lost)), (end, Act::Interface(node, back)));
             }
             Fault::ChangeMtu => {
                 let mtu = self.one_of(MTUS);
-                self.add(at, Act::ChangeMtu(node, mtu));
+                self.add(at, Act::Interface(node, InterfaceAct::Mtu(mtu)));
             }
             Fault::FlushTables => self.add(at, Act::FlushTables(node)),
             Fault::LinkDown => {
                 let device = self.one_of([Device::Underlay, Device::Tunnel]);
-                self.pair((at, Act::LinkDown(node, device)), (end, Act::LinkUp(node, device)));
+                let [down, up] = [InterfaceAct::Down(device), InterfaceAct::Up(device)];
+                self.pair((at, Act::Interface(node, down)), (end, Act::Interface(node, up)));
             }
             Fault::StrictFilters => self.add(at, Act::Kernel(node, KernelAct::MakeStrict)),
-            Fault::RecreateInterface => self.add(at, Act::RecreateInterface(node)),
+            Fault::RecreateInterface => {
+                self.add(at, Act::Interface(node, InterfaceAct::Recreate));
+            }
             Fault::BreakKernel => {
                 let breaks = KernelAct::Deafen(self.rng.random_range(1..20));
                 let act = self.one_of([KernelAct::Overrun, KernelAct::Interrupt, breaks]);

@@ -14,7 +14,7 @@ use tweed::model::entry::{
 };
 use tweed::model::prefix::Family;
 
-use crate::act::{Act, Device, EtcdAct, KernelAct, SegmentAct, Step};
+use crate::act::{Act, Device, EtcdAct, InterfaceAct, KernelAct, SegmentAct, Step};
 use crate::cluster::{Cluster, Setup};
 use crate::dice::{Dice, FAULTS, LENGTH, Script};
 use crate::invariant::{Judge, Violation};
@@ -304,21 +304,13 @@ impl History {
                 let last = self.add()?;
                 self.cluster.start(last);
             }
-            Act::LinkDown(index, device) => self.link_down(*index, *device),
-            Act::LinkUp(index, device) => self.link_up(*index, *device),
             Act::SwapAddresses(one, other) => {
                 self.cluster.swap_addresses(*one, *other);
                 self.power_off(*one);
                 self.power_off(*other);
             }
             Act::Readdress(index, address) => self.cluster.readdress(*index, *address),
-            Act::LoseAddresses(index) => {
-                self.set_up(*index, false);
-                self.cluster.nodes[*index].lose_addresses();
-            }
-            Act::ReturnAddresses(index) => self.plug_in(*index),
-            Act::ChangeMtu(index, mtu) => self.cluster.nodes[*index].change_mtu(*mtu),
-            Act::RecreateInterface(index) => self.cluster.nodes[*index].recreate_interface(),
+            Act::Interface(index, act) => self.change_interface(*index, *act),
             Act::Kernel(index, act) => self.change_kernel(*index, *act),
             Act::RestoreDisk(index) => self.restore_disk(*index)?,
             Act::FillDisk(index) => self.cluster.nodes[*index].set_full(true)?,
@@ -397,6 +389,21 @@ impl History {
             }
             SegmentAct::DropPods => segment.drops_pods = true,
             SegmentAct::PassPods => segment.drops_pods = false,
+        }
+    }
+
+    fn change_interface(&self, index: usize, act: InterfaceAct) {
+        let node = &self.cluster.nodes[index];
+        match act {
+            InterfaceAct::Down(device) => self.link_down(index, device),
+            InterfaceAct::Up(device) => self.link_up(index, device),
+            InterfaceAct::LoseAddresses => {
+                self.set_up(index, false);
+                node.lose_addresses();
+            }
+            InterfaceAct::ReturnAddresses => self.plug_in(index),
+            InterfaceAct::Mtu(mtu) => node.change_mtu(mtu),
+            InterfaceAct::Recreate => node.recreate_interface(),
         }
     }
 

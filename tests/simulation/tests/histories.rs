@@ -10,7 +10,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use tweed_simulation::act::{
-    Act, Backend, ClusterId, Config, Device, EtcdAct, KernelAct, MachineId, SegmentAct, Step,
+    Act, Backend, ClusterId, Config, Device, EtcdAct, InterfaceAct, KernelAct, MachineId,
+    SegmentAct, Step,
 };
 use tweed_simulation::cluster::Setup;
 use tweed_simulation::dice::Dice;
@@ -205,7 +206,7 @@ fn rejected_by_backups_of_kubernetes() -> Vec<Rejected> {
             vec![
                 step(0, Act::Configure(HOST_GW)),
                 step(17_295, Act::DeleteLease(3)),
-                step(25_498, Act::RecreateInterface(1)),
+                step(25_498, Act::Interface(1, InterfaceAct::Recreate)),
                 step(55_463, Act::Configure(Config::Rollout(47))),
                 step(57_684, Act::Etcd(EtcdAct::BackUp)),
                 step(57_710, Act::Etcd(EtcdAct::Down)),
@@ -235,9 +236,9 @@ fn rejected_by_the_kernel() -> Vec<Rejected> {
             Setup { store: StoreKind::Kubernetes, stack: Stack::Dual, ..ETCD },
             vec![
                 step(0, Act::Configure(Config::Rollout(82))),
-                step(20_439, Act::LinkDown(4, Device::Underlay)),
+                step(20_439, Act::Interface(4, InterfaceAct::Down(Device::Underlay))),
                 step(35_144, Act::Kernel(4, KernelAct::Interrupt)),
-                step(38_013, Act::LinkUp(4, Device::Underlay)),
+                step(38_013, Act::Interface(4, InterfaceAct::Up(Device::Underlay))),
             ],
         ),
         // The tunnel device is down when a daemon starts without etcd.
@@ -247,7 +248,7 @@ fn rejected_by_the_kernel() -> Vec<Rejected> {
             vec![
                 step(17_741, Act::Kill(1)),
                 step(17_742, Act::StoreLink(1, LinkState::Cut)),
-                step(25_944, Act::LinkDown(1, Device::Tunnel)),
+                step(25_944, Act::Interface(1, InterfaceAct::Down(Device::Tunnel))),
                 step(26_998, Act::Start(1)),
             ],
         ),

@@ -31,17 +31,19 @@ impl Display for Snapshot {
 }
 
 impl Node {
-    /// Waits until the kernel has checked every IPv6 address of a link with carrier.
+    /// Waits until the kernel has noted the carrier of each link, and checked every IPv6 address of a link
+    /// with carrier.
     ///
-    /// When it has, it adds a route and reports the address again; on a busy machine that comes
+    /// When it has, it adds addresses and routes, and reports them; on a busy machine that comes
     /// seconds after the link.
     pub fn settle(&self) -> Result<()> {
         eventually(PATIENCE, || {
-            let addresses = self.ip("-6 -oneline address show tentative")?;
-            if addresses.is_empty() {
-                return Ok(());
-            }
             let links = self.ip("-oneline link show up")?;
+            // A link shows exactly one of these words, except until a change of its carrier is noted.
+            let mut links_up = links.lines();
+            let unnoted = links_up.find(|it| it.contains("LOWER_UP") == it.contains("NO-CARRIER"));
+            ensure!(unnoted.is_none(), "its carrier is not noted: {}", unnoted.unwrap_or_default());
+            let addresses = self.ip("-6 -oneline address show tentative")?;
             let carrier = |link: &str| {
                 let mut links = links.lines().filter(|it| it.contains("LOWER_UP"));
                 links.any(|it| it.split([':', '@']).nth(1).map(str::trim) == Some(link))
@@ -52,7 +54,8 @@ impl Node {
             ensure!(unchecked.is_none(), "not checked yet: {}", unchecked.unwrap_or_default());
             Ok(())
         })?;
-        Ok(())
+        // It has the lock under which the routes of a checked address are added.
+        self.ip("link set lo up").map(drop)
     }
 
     /// Links, addresses, routes of all tables, nexthop objects, rules, permanent neighbours and FDB

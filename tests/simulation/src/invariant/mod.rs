@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use self::arrivals::Arrivals;
 use self::load::Load;
-use crate::act::{Act, EtcdAct, KernelAct, MachineId, SegmentAct};
+use crate::act::{Act, EtcdAct, InterfaceAct, KernelAct, MachineId, SegmentAct};
 use crate::cluster::Cluster;
 use crate::network::LinkState;
 use crate::node::Node;
@@ -186,15 +186,15 @@ impl Judge {
             Act::FreeDisk(node) => {
                 self.full.insert(*node, SAVED_AGAIN);
             }
+            // A daemon that has not heard of the peers since it started replaces nothing.
+            Act::ChangeEntry(node, _) if self.calm < self.join => self.need_store(*node),
+            // Another MTU costs no packet.
+            Act::Interface(_, InterfaceAct::Mtu(_)) => {}
             Act::LoseEntry(node, _)
             | Act::ChangeEntry(node, _)
-            | Act::LoseAddresses(node)
-            | Act::ReturnAddresses(node)
             | Act::FlushTables(node)
-            | Act::RecreateInterface(node)
             | Act::Kernel(node, KernelAct::MakeStrict)
-            | Act::LinkDown(node, _)
-            | Act::LinkUp(node, _) => self.repairs[*node] = Debt { whole: REPAIR, left: REPAIR },
+            | Act::Interface(node, _) => self.repairs[*node] = Debt { whole: REPAIR, left: REPAIR },
             Act::TakeOver(node) | Act::Upgrade(node) => {
                 self.restart(&cluster.nodes[*node], cluster);
             }
@@ -207,7 +207,6 @@ impl Judge {
             | Act::Etcd(_)
             | Act::Segment(_)
             | Act::Kernel(..)
-            | Act::ChangeMtu(..)
             | Act::Join => {}
         }
     }
