@@ -451,7 +451,7 @@ impl Throw<'_> {
         }
     }
 
-    /// Mostly, etcd is down before it is restored. Dice of its own say how long, so that all other
+    /// Mostly, etcd is down before it is restored. Dice of its own decide for how long, so that all other
     /// acts of a seed stay the same.
     fn restore_etcd(&mut self, at: Duration, end: Duration) {
         let id = self.one_of([ClusterId::Kept, ClusterId::New]);

@@ -47,7 +47,7 @@ const KEPT: Duration = Duration::from_secs(65);
 /// The time in which a daemon that starts again changes its kernel, if it does.
 const RESTARTED: Duration = Duration::from_secs(10);
 /// The MAC address of no machine.
-const STRANGER: MacAddr = MacAddr::new([2, 0, 0, 0, 0, 0xff]);
+const UNKNOWN_MAC: MacAddr = MacAddr::new([2, 0, 0, 0, 0, 0xff]);
 /// The beginning of the texts of all routes.
 const ROUTES: &str = "route ";
 /// How often pairs are looked at while nothing changes.
@@ -525,7 +525,9 @@ fn changed(entry: &Entry) -> Option<Entry> {
             let gateway = nexthop.gateway.map(|gateway| router(Family::of(gateway)));
             Entry::Nexthop(Nexthop { gateway, link, ..nexthop })
         }
-        Entry::Neighbour(neighbour) => Entry::Neighbour(Neighbour { mac: STRANGER, ..neighbour }),
+        Entry::Neighbour(neighbour) => {
+            Entry::Neighbour(Neighbour { mac: UNKNOWN_MAC, ..neighbour })
+        }
         Entry::Fdb(fdb) => {
             let destination = router(Family::of(fdb.destination));
             Entry::Fdb(Fdb { destination, ..fdb })

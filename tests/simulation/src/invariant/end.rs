@@ -178,7 +178,7 @@ impl Judge {
         })
     }
 
-    /// Each kernel is as the plan of its daemon wants it, whatever the daemon of before believed: after
+    /// Each kernel is as the plan of its daemon wants it, whatever the daemon before it had done: after
     /// `end`, all daemons were started again.
     pub fn restarted(&self, cluster: &Cluster) -> Option<Violation> {
         let known = self.peers(cluster);
