@@ -7,7 +7,8 @@ use std::time::Duration;
 use clap::ValueEnum;
 
 use crate::act::{Act, Backend, Config};
-use crate::dice::{AROUND, Fault, Script};
+use crate::dice::{AROUND, Script};
+use crate::fault::Fault;
 
 /// What the dice have thrown in all histories so far.
 #[derive(Clone, Debug, Default)]

@@ -7,6 +7,7 @@ pub mod act;
 pub mod cluster;
 pub mod coverage;
 pub mod dice;
+pub mod fault;
 pub mod flannel;
 pub mod history;
 pub mod invariant;

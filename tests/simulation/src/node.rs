@@ -369,9 +369,12 @@ impl Node {
         Some(self.checkpoint()?.local.config.backend.tunnel.direct_routing)
     }
 
-    /// Whether the config that it has applied has `Mixed`; not without a checkpoint.
+    /// Whether the config that it has applied has `Mixed`, and so has the one that it applies when it
+    /// starts in Kubernetes; not without a checkpoint.
     pub fn is_mixed(&self) -> bool {
-        self.checkpoint().is_some_and(|checkpoint| checkpoint.local.config.mixed)
+        let is_mixed = |text: &str| text.contains(r#""Mixed":true"#);
+        let will_be = fs::read_to_string(&self.config).map_or(true, |text| is_mixed(&text));
+        will_be && self.checkpoint().is_some_and(|checkpoint| checkpoint.local.config.mixed)
     }
 
     /// Whether its checkpoint has a lease.

@@ -49,6 +49,10 @@ pub struct Judge {
     /// The text of the network config, and when it was edited last.
     config: Option<String>,
     edited: Option<Duration>,
+    /// When nodes of different backends no longer had to reach each other.
+    divided: Duration,
+    /// Since when no direct path leads from one node to another.
+    cut: BTreeMap<(usize, usize), Duration>,
     /// All leases, and the config.
     store: Option<Vec<(String, String)>>,
     /// The nodes that lost power when their checkpoint was up to date: they reach all others
@@ -129,6 +133,8 @@ impl Judge {
             is_mixed: true,
             config: None,
             edited: None,
+            divided: Duration::ZERO,
+            cut: BTreeMap::new(),
             store: None,
             alone: BTreeSet::new(),
             refused: BTreeSet::new(),
@@ -171,6 +177,10 @@ impl Judge {
             Act::Segment(SegmentAct::CutDirect(from, to)) => {
                 self.need_store(*from);
                 self.need_store(*to);
+                self.cut.insert((*from, *to), cluster.age());
+            }
+            Act::Segment(SegmentAct::JoinDirect(from, to)) => {
+                self.cut.remove(&(*from, *to));
             }
             Act::Configure(_) | Act::Migrate(_) => self.configure(cluster),
             Act::Kernel(node, KernelAct::RefuseRoutes) => {
@@ -226,6 +236,9 @@ impl Judge {
         if self.is_mixed {
             return;
         }
+        if was_mixed {
+            self.divided = cluster.age();
+        }
         // A node may have applied the edit before this one, and not published it yet.
         if was_mixed && is_soon {
             self.all_need_store();
@@ -238,6 +251,13 @@ impl Judge {
         }
         let waiting = cluster.nodes.iter().filter(|node| !node.is_running());
         waiting.for_each(|node| self.restart(node, cluster));
+    }
+
+    /// The direct paths that fail while there is a tunnel instead: with `Mixed`, and where both nodes
+    /// knew that before its end, because they wait with that.
+    fn cut_with_tunnel(&self) -> impl Iterator<Item = (usize, usize)> {
+        let is_known = |since: &Duration| self.is_mixed || *since + self.join <= self.divided;
+        self.cut.iter().filter(move |(_, since)| is_known(since)).map(|(path, _)| *path)
     }
 
     /// The daemon of a node starts, and may apply an edit of the backend.
@@ -384,6 +404,7 @@ impl Judge {
     fn need_store(&mut self, node: usize) {
         self.excuse(node, self.join);
         self.alone.remove(&node);
+        self.cut.retain(|(from, to), _| *from != node && *to != node);
     }
 
     fn all_need_store(&mut self) {
@@ -477,8 +498,10 @@ impl Judge {
         self.arrivals.check(segment.outline(), &judged);
         let pairs = judged.iter().flat_map(|from| judged.iter().map(move |to| (*from, *to)));
         // Without `Mixed`, a node has only one path to another.
+        let with_tunnel: BTreeSet<(usize, usize)> = self.cut_with_tunnel().collect();
         let is_cut = |pair: &(usize, usize)| {
-            segment.cut.contains(pair) || !self.is_mixed && segment.cut_direct.contains(pair)
+            segment.cut.contains(pair)
+                || segment.cut_direct.contains(pair) && !with_tunnel.contains(pair)
         };
         let mut pairs = pairs.filter(|pair| pair.0 != pair.1 && !is_cut(pair));
         let mut found = |pair: (usize, usize), family| {
