@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -58,15 +59,24 @@ impl Task {
     /// A runtime sees the former file or the new one, and never a part.
     pub fn carry_out(&self, program: &Path) -> Result<(), InstallError> {
         match self {
-            Self::Plugin { to } => Ok(atomic_file::write(&target(to)?, &[&read(program)?], 0o755)?),
+            Self::Plugin { to } => put(&target(to)?, &read(program)?, 0o755),
             Self::Config { from, to } => {
                 let config = read(from)?;
                 check(&config)
                     .map_err(|reason| InstallError::NotAConfig { path: from.clone(), reason })?;
-                Ok(atomic_file::write(to, &[&config], 0o644)?)
+                put(to, &config, 0o644)
             }
         }
     }
+}
+
+/// Nothing is written if all is there: the daemon of a node whose disk is full or read-only starts
+/// nevertheless.
+fn put(to: &Path, content: &[u8], mode: u32) -> Result<(), InstallError> {
+    let is_there = fs::symlink_metadata(to)
+        .is_ok_and(|there| there.is_file() && there.permissions().mode() & 0o7777 == mode)
+        && fs::read(to).is_ok_and(|there| there == content);
+    if is_there { Ok(()) } else { Ok(atomic_file::write(to, &[content], mode)?) }
 }
 
 /// A directory that is not there yet is made; a runtime would not find a program of another name.
@@ -101,7 +111,7 @@ fn check(config: &[u8]) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::fs::MetadataExt;
     use std::process::Command;
 
     use super::*;
@@ -125,6 +135,26 @@ mod tests {
         assert_eq!(fs::metadata(&target).unwrap().permissions().mode() & 0o777, 0o755);
         busy.kill().unwrap();
         busy.wait().unwrap();
+    }
+
+    #[test]
+    fn what_is_there_is_not_written_again() {
+        let home = tempfile::tempdir().unwrap();
+        let (target, task) =
+            (home.path().join("flannel"), Task::Plugin { to: home.path().to_owned() });
+        task.carry_out(Path::new("/bin/true")).unwrap();
+        let written = || fs::metadata(&target).unwrap().ino();
+        let before = written();
+        task.carry_out(Path::new("/bin/true")).unwrap();
+        assert_eq!(written(), before);
+        fs::set_permissions(&target, fs::Permissions::from_mode(0o644)).unwrap();
+        task.carry_out(Path::new("/bin/true")).unwrap();
+        assert_ne!(written(), before);
+        assert_eq!(fs::metadata(&target).unwrap().permissions().mode() & 0o777, 0o755);
+        fs::remove_file(&target).unwrap();
+        std::os::unix::fs::symlink("/bin/true", &target).unwrap();
+        task.carry_out(Path::new("/bin/true")).unwrap();
+        assert!(fs::symlink_metadata(&target).unwrap().is_file());
     }
 
     #[test]

@@ -8,7 +8,6 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::changes::{Changes, Differences};
-use super::diff::uses;
 use super::inputs::NoNode;
 use super::iptables::is_chain;
 use super::{AccessFailure, Control, Reconciler};
@@ -139,8 +138,10 @@ impl Control {
                 known.is_some_and(|since| since.elapsed() >= ADDRESS_GRACE)
             };
             let known = |uplink: &&Uplink| before.is_some_and(|it| it.uplinks.contains(*uplink));
-            let mut changed = node.uplinks.iter().filter(|uplink| !known(uplink));
-            let is_substitute = changed.all(|uplink| is_old(uplink.address));
+            let mut changed = node.uplinks.iter().filter(|uplink| !known(uplink)).peekable();
+            // The same addresses on another interface, such as a new bridge, are no substitute.
+            let is_changed = changed.peek().is_some();
+            let is_substitute = is_changed && changed.all(|uplink| is_old(uplink.address));
             let since = *state.missing_since.get_or_insert_with(Instant::now);
             if is_substitute && since.elapsed() < ADDRESS_GRACE {
                 return Err(format!("{missing} is missing"));
@@ -286,12 +287,9 @@ impl Control {
                     state.actual.retain(|entry| entry.link() != Some(link));
                 }
             }
-            // The removal of what it sent by has waited for it.
             Key::Route(..) => {
-                if let Some(Entry::Route(route)) = state.actual.get(&key) {
-                    for key in uses(route, &state.actual) {
-                        state.timers.check_unused(key);
-                    }
+                if let Some(former) = state.actual.get(&key).cloned() {
+                    state.check_used_by(&former);
                 }
             }
             Key::Table(name) => state.actual.retain(|entry| !entry.is_element_of(name)),

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use super::changes::Changes;
 use super::derived::Derived;
+use super::diff::uses;
 use super::inputs::Inputs;
 use super::timers::{Timers, backoff};
 use crate::kernel::{Observation, Refused};
@@ -122,6 +123,16 @@ impl LoopState {
         // A renewal expires by itself.
         if is_lost && !matches!(had, Entry::Renewal(_)) {
             self.disturbed.insert(key);
+        }
+        self.check_used_by(had);
+    }
+
+    /// The removal of what a former route has sent by waited for that.
+    pub(super) fn check_used_by(&mut self, former: &Entry) {
+        if let Entry::Route(route) = former {
+            for key in uses(route, &self.actual) {
+                self.timers.check_unused(key);
+            }
         }
     }
 

@@ -38,7 +38,7 @@ use crate::model::lease::{Lease, LeaseUpdate, Withdrawal};
 use crate::model::node::InterfaceOptions;
 use crate::model::policy::Policy;
 use crate::model::status::StoreState;
-use crate::plan::config_change::Reload;
+use crate::plan::config_change::{FormerPods, Reload};
 use crate::probe::ProbeEvent;
 use crate::store::{AddressConflict, Identity};
 use derived::Derived;
@@ -82,6 +82,8 @@ pub struct Settings {
     /// The maximum share of peers that may be withdrawn at once, in percent.
     pub max_withdraw: u8,
     pub reload: Reload,
+    /// Pods of this boot, if any remain, by how the store gives subnets.
+    pub former_pods: FormerPods,
     /// Functions in addition to routing.
     pub policy: Policy,
     /// The interval between reads of rules that send no change notifications.
@@ -246,7 +248,9 @@ impl Control {
             Event::LeaseAcquired(lease) => inputs.lease_acquired(lease),
             Event::Lease(update) => inputs.lease_changed(update),
             Event::Store(state) => inputs.store_changed(state),
-            Event::Remembered(checkpoint) => inputs.checkpoint_read(*checkpoint),
+            Event::Remembered(checkpoint) => {
+                inputs.checkpoint_read(*checkpoint, settings.former_pods)
+            }
             Event::Rival(rival) => {
                 inputs.rival = rival;
                 Changes::default()

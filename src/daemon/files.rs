@@ -216,10 +216,6 @@ pub fn load_checkpoint(options: &Options, host: &HostId) -> Option<Checkpoint> {
     });
     let mut checkpoint = loaded?;
     checkpoint.forget_other_boot(host);
-    if matches!(options.store, StoreOptions::Kube(_)) {
-        // Their subnet is that of the Node: an edit of the network gives them no other one.
-        checkpoint.forget_pods();
-    }
     if let Some(lease) = checkpoint.forget_other_machine(host) {
         tracing::warn!(
             lease = %lease.id,
@@ -461,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_keeps_the_subnet_of_its_pods_until_a_boot_and_only_with_etcd() {
+    fn a_node_keeps_the_subnet_of_its_pods_until_a_boot() {
         let folder = tempfile::tempdir().unwrap();
         let file = format!("--subnet-file={}", folder.path().join("subnet.env").display());
         let this = checkpoint::this_host();
@@ -469,7 +465,7 @@ mod tests {
         let cases = [
             (vec![file.clone()], this.clone(), true),
             (vec![file.clone()], HostId::default(), false),
-            (vec![file, "--kube-subnet-mgr".to_owned()], this.clone(), false),
+            (vec![file, "--kube-subnet-mgr".to_owned()], this.clone(), true),
         ];
         for (flags, host, is_kept) in cases {
             let options = Options::parse(flags.clone(), name).unwrap();

@@ -62,12 +62,15 @@ impl<W: Write> Write for Lines<W> {
             // What is cut would be no JSON; long values are cut where they are decoded.
             Form::Json => excerpt::printable_json(text.to_owned()),
         };
-        self.out.write_all(format!("{line}\n").as_bytes())?;
+        // A full disk or a reader that has ended costs the log, and not the daemon: the library panics
+        // if it cannot report the error on standard error either.
+        drop(self.out.write_all(format!("{line}\n").as_bytes()));
         Ok(event.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.out.flush()
+        drop(self.out.flush());
+        Ok(())
     }
 }
 

@@ -30,7 +30,7 @@ use crate::model::node::InterfaceOptions;
 use crate::model::policy::{
     Conntrack, Forward, Guard, Masquerade, Pods, Policy, Preference, UnknownSources,
 };
-use crate::plan::config_change::Reload;
+use crate::plan::config_change::{FormerPods, Reload};
 use crate::random::random;
 use crate::store::etcd::EtcdOptions;
 use crate::store::kube::{AnnotationPrefix, ApiOptions, KubeOptions};
@@ -123,6 +123,10 @@ impl Options {
         settings.warn_of_bounds("iptables-resync", policy.resync.as_secs());
         let interface = interface_options(interface, daemon.nexthop_objects, &mut settings)?;
         let next_to = |extension: &str| daemon.subnet_file.with_extension(extension);
+        let former_pods = match store {
+            StoreOptions::Etcd(_) => FormerPods::Leased,
+            StoreOptions::Kube(_) => FormerPods::Assigned,
+        };
         Ok(Self {
             state_file: daemon.state_file.unwrap_or_else(|| next_to("state.json")),
             control_socket: daemon.control_socket.unwrap_or_else(|| next_to("sock")),
@@ -131,6 +135,7 @@ impl Options {
                 interface,
                 max_withdraw: daemon.max_withdraw,
                 reload: if daemon.config_reload { Reload::Live } else { Reload::AtStart },
+                former_pods,
                 resync: policy.resync,
                 policy: Policy { checksums: guard.checksums, guard: guard.into(), ..policy.into() },
                 jitter: random::<f64>,

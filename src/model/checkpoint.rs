@@ -59,13 +59,8 @@ impl Checkpoint {
     pub fn forget_other_boot(&mut self, host: &HostId) {
         if !self.host.is_of_same_boot(host) {
             self.local.strict.clear();
-            self.forget_pods();
+            self.host.boot = None;
         }
-    }
-
-    /// No pods remain for which this node has to keep its subnet.
-    pub fn forget_pods(&mut self) {
-        self.host.boot = None;
     }
 
     /// Whether pods of that time may still run; to be called after

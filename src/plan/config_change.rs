@@ -166,6 +166,29 @@ pub fn change(current: &NetworkConfig, wanted: &NetworkConfig, situation: &Situa
     Change { applied, pending }
 }
 
+/// Pods of before a start that may still run, by how their node got its subnet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FormerPods {
+    #[default]
+    None,
+    /// The node has leased it.
+    Leased,
+    /// The store assigns the subnets, as Kubernetes does.
+    Assigned,
+}
+
+impl FormerPods {
+    /// Whether a daemon that starts keeps `subnets` although `wanted` lacks some of them. If it lacks
+    /// all that the store has assigned, the cluster was built again with others.
+    pub fn keep(self, wanted: &NetworkConfig, mut subnets: impl Iterator<Item = Prefix>) -> bool {
+        match self {
+            Self::None => false,
+            Self::Leased => true,
+            Self::Assigned => subnets.any(|subnet| wanted.contains(subnet)),
+        }
+    }
+}
+
 /// Why a daemon does not begin with `wanted`: pods of this host have addresses of one of `subnets`,
 /// which the remembered config has and `wanted` lacks.
 pub fn stranded_pods(
@@ -173,10 +196,7 @@ pub fn stranded_pods(
     wanted: &NetworkConfig,
     mut subnets: impl Iterator<Item = Prefix>,
 ) -> Option<PendingReason> {
-    let assigns = |config: &NetworkConfig, subnet: Prefix| {
-        config.pool(subnet.family()).is_some_and(|pool| pool.assigns(subnet))
-    };
-    let subnet = subnets.find(|it| assigns(remembered, *it) && !assigns(wanted, *it))?;
+    let subnet = subnets.find(|it| remembered.assigns(*it) && !wanted.assigns(*it))?;
     let key = key_of_pool(subnet, [remembered, wanted])?;
     Some(PendingReason::ForPods { key, subnet })
 }
@@ -188,9 +208,7 @@ pub fn stranded_peers(
     wanted: &NetworkConfig,
     mut subnets: impl Iterator<Item = Prefix>,
 ) -> Option<PendingReason> {
-    let contains =
-        |config: &NetworkConfig, subnet| config.networks().any(|network| network.covers(subnet));
-    let subnet = subnets.find(|it| contains(remembered, *it) && !contains(wanted, *it))?;
+    let subnet = subnets.find(|it| remembered.contains(*it) && !wanted.contains(*it))?;
     let key = key_of_pool(subnet, [remembered, wanted])?;
     Some(PendingReason::ForNodes { key, subnet })
 }

@@ -21,7 +21,7 @@ use tweed::model::prefix::Prefix;
 use tweed::model::probe_secret::Secret;
 use tweed::model::report::NodeReport;
 use tweed::model::status::{ConfigStatus, PeerStatus, Readiness, StoreState};
-use tweed::plan::config_change::Reload;
+use tweed::plan::config_change::{FormerPods, Reload};
 use tweed::plan::trace::{Hop, HopState, PeerQuestion, Trace, TracedPacket};
 use tweed::probe::{AskedTrace, Packet, PacketKind, ProbeEvent};
 use tweed_http::page::Histogram;
@@ -455,6 +455,7 @@ fn settings() -> Settings {
         interface: InterfaceOptions::default(),
         max_withdraw: 50,
         reload: Reload::Live,
+        former_pods: FormerPods::Leased,
         policy: Policy::default(),
         resync: Duration::from_secs(5),
         jitter: || 0.5,

@@ -29,6 +29,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// The interface with everything that it is to have, some of which may not be in use yet.
 pub(super) struct Configured {
     interface: Link,
+    inside: Socket,
     /// None if there is nothing to wait for.
     listener: Option<Socket>,
 }
@@ -47,7 +48,7 @@ pub(super) fn configure(connection: &Connection<'_>) -> Result<Configured, Error
         if let Some(listener) = listener.take_if(|_| settings.detects_duplicates) {
             wait_for_addresses(&mut inside, listener, interface.index)?;
         }
-        Ok(Configured { interface, listener })
+        Ok(Configured { interface, inside, listener })
     });
     configured.map_err(|error: Error| failure(name, &error))
 }
@@ -55,7 +56,10 @@ pub(super) fn configure(connection: &Connection<'_>) -> Result<Configured, Error
 impl Configured {
     /// Waits until the addresses of `plan` are in use; returns the MAC of the interface.
     pub(super) fn wait(self, plan: &Plan) -> Result<MacAddr, Error> {
-        let Self { interface, listener } = self;
+        let Self { interface, mut inside, listener } = self;
+        // The bridge has dropped the announcement that the kernel sent when the interface went up.
+        // Setting the same MAC address repeats it: neighbours may still know that of a former pod.
+        let _ = inside.execute(vec![link::set_mac(interface.index, interface.mac)]);
         if let Some(mut listener) = listener {
             let addresses = plan.result.addresses.iter().map(|one| one.address);
             device::wait_for_addresses(&mut listener, interface.index, addresses)
@@ -99,7 +103,7 @@ fn write_settings(name: &str, settings: &Settings, plan: &Plan) -> Result<(), Er
     if settings.detects_duplicates {
         let _ = netns::ensure_setting(&format!("ipv6/conf/{name}/enhanced_dad"), "1");
     }
-    // Neighbours learn the new MAC of the address at once.
+    // Neighbours learn the new MAC of the address at once, see `Configured::wait`.
     let _ = netns::ensure_setting(&format!("ipv4/conf/{name}/arp_notify"), "1");
     if !plan.has_ipv6() {
         return Ok(());

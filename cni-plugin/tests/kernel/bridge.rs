@@ -63,6 +63,21 @@ fn two_pods_reach_each_other_and_themselves_through_the_bridge() {
 }
 
 #[test]
+fn a_used_address_leads_to_the_next_pod_at_once() {
+    let node = Node::new(IPV4);
+    let (other, first, second) = (node.pod(), node.pod(), node.pod());
+    let config = node.config("1.0.0");
+    let _ = node.add(&other, &config).result();
+    let _ = node.add(&first, &config).result();
+    let reaches = || other.pings("10.244.7.3") && node.exec("ping -c1 -W1 10.244.7.3").0;
+    assert!(reaches());
+    node.del(&first, &config).is_silent();
+    fs::write(node.store().join("last_reserved_ip.0"), "10.244.7.2").unwrap();
+    assert_eq!(node.add(&second, &config).address(), "10.244.7.3/24");
+    assert!(reaches());
+}
+
+#[test]
 fn a_del_leaves_nothing_and_may_be_repeated() {
     let node = Node::new(&masquerading(DUAL));
     let pod = node.pod();

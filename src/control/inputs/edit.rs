@@ -67,7 +67,7 @@ impl Inputs {
             let own = self.own.as_ref()?;
             if let Some(reason) = stranded_pods(remembered, &wanted, own.subnets()) {
                 // Without pods, this node begins another network, and its peers follow.
-                return self.pods_may_remain.then_some(reason);
+                return self.former_pods.keep(&wanted, own.subnets()).then_some(reason);
             }
             let peers = self.peers.leases().flat_map(|peer| peer.subnets());
             stranded_peers(remembered, &wanted, peers)

@@ -6,7 +6,7 @@ use crate::model::checkpoint::Checkpoint;
 use crate::model::config::ConfigUpdate;
 use crate::model::lease::{Lease, LeaseUpdate};
 use crate::model::status::StoreState;
-use crate::plan::config_change::Reload;
+use crate::plan::config_change::{FormerPods, Reload};
 use crate::store::Identity;
 
 impl Inputs {
@@ -96,12 +96,12 @@ impl Inputs {
     }
 
     /// Ignores the checkpoint if the store has already reported, because that is newer.
-    pub fn checkpoint_read(&mut self, checkpoint: Checkpoint) -> Changes {
+    pub fn checkpoint_read(&mut self, checkpoint: Checkpoint, pods: FormerPods) -> Changes {
         if self.config.is_some() || self.peers.is_complete() {
             return Changes::default();
         }
         tracing::info!(peers = checkpoint.leases.len(), "starting from the checkpoint");
-        self.remember(checkpoint);
+        self.remember(checkpoint, pods);
         Changes { facts: true, plan: true, ..Changes::default() }
     }
 }

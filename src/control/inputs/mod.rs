@@ -23,6 +23,7 @@ use crate::model::policy::{Guard, Policy};
 use crate::model::prefix::{Family, Prefix};
 use crate::model::status::StoreState;
 use crate::plan::backend;
+use crate::plan::config_change::FormerPods;
 use crate::store::{AddressConflict, Identity};
 use failed::FailedBefore;
 
@@ -73,8 +74,8 @@ pub struct Inputs {
     pub failed_before: FailedBefore,
     /// The remembered node, if the daemon started from a checkpoint.
     pub remembered: Option<NodeInputs>,
-    /// Whether pods of the remembered node may still run.
-    pub pods_may_remain: bool,
+    /// The pods of the remembered node.
+    pub former_pods: FormerPods,
     pub store: StoreState,
     /// The numbers of missing peers and of all peers, while the withdrawal limit applies.
     pub held_back: Option<(usize, usize)>,
@@ -294,8 +295,8 @@ impl Inputs {
     }
 
     /// Initializes the inputs from a checkpoint.
-    pub fn remember(&mut self, checkpoint: Checkpoint) {
-        self.pods_may_remain = checkpoint.pods_may_remain();
+    pub fn remember(&mut self, checkpoint: Checkpoint, pods: FormerPods) {
+        self.former_pods = if checkpoint.pods_may_remain() { pods } else { FormerPods::None };
         let Checkpoint { local, leases, mut fallbacks, host: _ } = checkpoint;
         // A path that failed is not assumed to work after a restart. All else is determined again.
         self.failed_before = FailedBefore::of(&fallbacks, &leases);
@@ -389,7 +390,15 @@ impl Inputs {
     /// This node's lease, if the store confirms it or is unreachable: pods may rely on it only
     /// then.
     pub fn relied_on(&self) -> Option<&Lease> {
-        self.own.as_ref().filter(|_| self.acquired || self.lacks_store())
+        let is_known = self.acquired || self.lacks_store() && self.has_own_network();
+        self.own.as_ref().filter(|_| is_known)
+    }
+
+    /// Whether our subnets are in the networks of the applied config. A config that a start has applied
+    /// may be of another cluster by mistake: until the store grants us a subnet there, all stays.
+    fn has_own_network(&self) -> bool {
+        let Some((own, config)) = self.own.as_ref().zip(self.config.as_ref()) else { return true };
+        own.subnets().all(|subnet| config.contains(subnet))
     }
 
     /// Whether `entry` may replace kernel state. Remembered entries may be older than the kernel
@@ -404,7 +413,8 @@ impl Inputs {
         let is_bound = matches!(entry, Entry::Link(_)) && is_lost;
         let may_replace =
             if is_of_config { self.follows_config() } else { self.peers.is_complete() };
-        drops_less || (may_replace && !is_bound)
+        let is_of_this_node = self.acquired || self.has_own_network();
+        drops_less || (may_replace && !is_bound && is_of_this_node)
     }
 
     /// Whether undesired entries may be removed: only with a complete snapshot from a reachable

@@ -158,6 +158,16 @@ impl NetworkConfig {
         self.pools.iter().map(|pool| pool.network)
     }
 
+    /// Whether a network contains the subnet.
+    pub fn contains(&self, subnet: Prefix) -> bool {
+        self.networks().any(|network| network.covers(subnet))
+    }
+
+    /// Whether the subnet is one of those that nodes may lease.
+    pub fn assigns(&self, subnet: Prefix) -> bool {
+        self.pool(subnet.family()).is_some_and(|pool| pool.assigns(subnet))
+    }
+
     /// The backend of the node with these names, see [`Rollout::follows`].
     pub fn kind_of(&self, names: impl IntoIterator<Item = impl ToString>) -> BackendType {
         match &self.rollout {

@@ -24,6 +24,14 @@ pub struct InterfaceOptions {
 }
 
 impl InterfaceOptions {
+    const fn select_by_default_route(&self) -> bool {
+        self.names.is_empty()
+            && self.regexes.is_empty()
+            && self.can_reach.is_none()
+            && self.public_ip.is_none()
+            && self.public_ipv6.is_none()
+    }
+
     /// The same options with public IPs set by another source; at most one per family.
     #[must_use]
     pub fn with_public_ips(&self, public_ips: &[IpAddr]) -> Self {
@@ -67,23 +75,35 @@ impl Node {
         options: &InterfaceOptions,
         families: &[Family],
     ) -> Result<Self, NoInterface> {
-        let fixed: Vec<IpAddr> = self.uplinks.iter().map(|uplink| uplink.address).collect();
-        let is_same = self.uplinks.iter().map(Uplink::family).eq(families.iter().copied());
-        let has_all = |interface: &&Interface| fixed.iter().all(|ip| interface.can_use(*ip));
-        let kept = self.own_interface(facts).filter(has_all).filter(|_| is_same);
-        let kept = kept.map(|interface| Candidate { interface, fixed: fixed.clone() });
-        let kept = kept.and_then(|choice| build(facts, &choice, options, families).ok());
+        let kept = self.keep(facts, options, families);
         kept.map_or_else(|| Self::select(facts, options, families), Ok)
     }
 
+    /// The same interface and addresses, if they are usable.
+    fn keep(&self, facts: &Facts, options: &InterfaceOptions, families: &[Family]) -> Option<Self> {
+        let fixed: Vec<IpAddr> = self.uplinks.iter().map(|uplink| uplink.address).collect();
+        let is_same = self.uplinks.iter().map(Uplink::family).eq(families.iter().copied());
+        let has_all = |interface: &&Interface| fixed.iter().all(|ip| interface.can_use(*ip));
+        let interface = self.own_interface(facts).filter(has_all).filter(|_| is_same)?;
+        build(facts, &Candidate { interface, fixed }, options, families).ok()
+    }
+
     /// The choice of a daemon that starts, after one on this node: where the options leave a choice
-    /// between addresses of the interface, peers know that of the former one.
+    /// between addresses of the interface, peers know that of the former one. So they do where another
+    /// default route is preferred now, of a VPN or a second interface, next to that of the interface.
     pub fn select_after_restart<'a>(
         &self,
         facts: &'a Facts,
         options: &InterfaceOptions,
         families: &[Family],
     ) -> Result<Self, NoInterface> {
+        let mut default_links = facts.default_routes.iter().filter_map(|(_, link)| link.as_ref());
+        if options.select_by_default_route()
+            && default_links.any(|link| *link == self.interface)
+            && let Some(kept) = self.keep(facts, options, families)
+        {
+            return Ok(kept);
+        }
         let keep = |mut choice: Candidate<'a>| {
             if choice.interface.name == self.interface {
                 let own = self.uplinks.iter().map(|uplink| uplink.address);

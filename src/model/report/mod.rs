@@ -12,7 +12,9 @@ use std::fmt;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use tweed_cni::bridge::pods::Pod;
 
 use crate::excerpt;
@@ -20,7 +22,7 @@ use crate::model::config::BackendType;
 use crate::model::entry::LinkName;
 use crate::model::lease::LeaseId;
 use crate::model::node::Node;
-use crate::model::path::{Fallback, Fallbacks, Path, ProbeVerdict};
+use crate::model::path::{Cause, Fallback, Fallbacks, Path, ProbeVerdict};
 use crate::model::prefix::{Family, Prefix};
 use crate::model::status::{PeerCounts, PeerStatus, ReachabilityCounts};
 
@@ -224,7 +226,8 @@ impl NodeReport {
 
     /// Parses a report and cuts its texts; none if it is not a report.
     pub fn decode(json: &[u8]) -> Option<Self> {
-        let mut report: Self = serde_json::from_slice(json).ok()?;
+        let report = serde_json::from_slice(json);
+        let mut report: Self = report.or_else(|_| Self::decode_newer(json)).ok()?;
         // An id of a lease is cut by its type.
         let texts = [&mut report.version].into_iter();
         let texts = texts.chain(&mut report.name).chain(&mut report.pending);
@@ -237,6 +240,22 @@ impl NodeReport {
             *link = LinkName::new(excerpt::sentence(link.as_str()));
         }
         Some(report)
+    }
+
+    /// A report with values that this version does not know: peers with them are not listed, and a
+    /// direct path fails, whatever the cause. The totals stay.
+    fn decode_newer(json: &[u8]) -> serde_json::Result<Self> {
+        let mut report: Value = serde_json::from_slice(json)?;
+        retain_known::<FailingPeer>(report.get_mut("failing_peers"));
+        retain_known::<PeerGroup>(report.get_mut("groups"));
+        retain_known::<Exception>(report.get_mut("exceptions"));
+        let failed = serde_json::to_value(Fallback::Failed(Cause::NoAnswer))?;
+        let failing = report.get_mut("failing").and_then(Value::as_object_mut);
+        let failing = failing.into_iter().flatten();
+        for (_, fallback) in failing.filter(|(_, it)| Fallback::deserialize(&**it).is_err()) {
+            fallback.clone_from(&failed);
+        }
+        serde_json::from_value(report)
     }
 
     /// Refers to leases by the ids that `known` returns, and keeps no spare memory: thousands of
@@ -289,6 +308,12 @@ fn exception(peer: PeerStatus) -> Option<Exception> {
     let probing = peer.path == Some(Path::Tunnel)
         && peer.probes.is_some_and(|probes| probes.verdict == ProbeVerdict::Pending);
     Some(Exception { lease: peer.lease, family: peer.family, path: peer.path, reason, probing })
+}
+
+fn retain_known<T: DeserializeOwned>(list: Option<&mut Value>) {
+    if let Some(list) = list.and_then(Value::as_array_mut) {
+        list.retain(|it| T::deserialize(it).is_ok());
+    }
 }
 
 #[cfg(test)]

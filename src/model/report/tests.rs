@@ -67,6 +67,36 @@ fn a_report_of_another_version_is_read() {
     assert_eq!((report.backend, report.mixed, report.pending), (BackendType::HostGw, true, None));
 }
 
+/// As an older `tweedctl` reads it, while nodes are upgraded.
+#[test]
+fn of_a_newer_report_only_unknown_values_are_missing() {
+    let reachability = ReachabilityCounts { degraded: 2, ..ReachabilityCounts::default() };
+    let (exceptions, exceptions_total) = exceptions([unreachable(1), unreachable(2)]);
+    let known = NodeReport {
+        reachability,
+        failing_peers: failing_peers(&[with(1, LOSSY), with(2, LOSSY)]),
+        groups: groups(&[peer(1), unreachable(2)]),
+        exceptions,
+        exceptions_total,
+        failing: [("10.5.3.0".parse().unwrap(), Fallback::Unproven)].into(),
+        ..report()
+    };
+    let mut newer = serde_json::to_value(&known).unwrap();
+    newer["failing_peers"][0]["cause"] = "aurora".into();
+    newer["groups"][0]["path"] = "wormhole".into();
+    newer["exceptions"][0]["path"] = "wormhole".into();
+    newer["failing"]["10.5.3.0"] = "aurora".into();
+    let read = NodeReport::decode(newer.to_string().as_bytes()).unwrap();
+    let mut expected = known;
+    expected.failing_peers.remove(0);
+    expected.groups.remove(0);
+    expected.exceptions.remove(0);
+    expected.failing = [("10.5.3.0".parse().unwrap(), Fallback::Failed(Cause::NoAnswer))].into();
+    assert_eq!(read, expected);
+    newer["backend"] = "wormhole".into();
+    assert_eq!(NodeReport::decode(newer.to_string().as_bytes()), None);
+}
+
 fn with(index: usize, reachability: PeerReachability) -> PeerStatus {
     PeerStatus { reachability: Some(reachability), ..peer(index) }
 }

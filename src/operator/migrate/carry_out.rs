@@ -82,7 +82,8 @@ impl<S: ClusterStore, W: Write> Work<'_, S, W> {
         // The previous config must be applied before the next is written: a node without Mixed
         // would drop the first node that changes its backend.
         let continues = !matches!(order, Order::Pause | Order::Rollback { .. });
-        if continues && self.view.state.config.mixed {
+        let has_waited = continues && self.view.state.config.mixed;
+        if has_waited {
             self.wait(None).await?;
         }
         let before = self.view.clone();
@@ -92,8 +93,13 @@ impl<S: ClusterStore, W: Write> Work<'_, S, W> {
             let step = match decide(order, &self.view) {
                 Ok(step) => step,
                 Err(outcome) => {
+                    // What the config selects already is done once all nodes have applied it.
+                    let is_done = outcome.exit_status == ExitStatus::Done;
+                    if is_done && !has_waited && !matches!(order, Order::Pause) {
+                        self.wait(None).await?;
+                    }
                     // A stage that is already reached is observed, too.
-                    if outcome.exit_status == ExitStatus::Done && !self.options.hold.is_zero() {
+                    if is_done && !self.options.hold.is_zero() {
                         self.report(&outcome.message)?;
                         self.observed = Some(outcome.message.clone());
                         self.observe(&before).await?;

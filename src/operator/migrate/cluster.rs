@@ -8,6 +8,7 @@ use super::state::{ALL, MigrationState, Stage};
 use crate::model::config::{BackendType, Rollout, share};
 use crate::model::lease::{Lease, LeaseId};
 use crate::model::path::Path;
+use crate::model::prefix::Family;
 use crate::model::report::{Exception, NodeReport, Quality};
 use crate::operator::nodes::evidence::{ClusterNode, Evidence, NodeState};
 use crate::store::etcd::key;
@@ -50,8 +51,8 @@ pub(super) type Troubles = BTreeMap<Subject, String>;
 pub(super) enum Subject {
     /// A node that its peers do not reach.
     Outage(String),
-    /// Two nodes, and the path between them.
-    Pair(String, Option<Path>),
+    /// Two nodes, and the path of an address family between them.
+    Pair(String, Option<Family>, Option<Path>),
     Node(String),
     /// The result of a node's probes in the last minute.
     Probes(String),
@@ -129,6 +130,7 @@ impl ClusterView {
         hashes.sort_unstable();
         let named = self.reporting().count() - hashes.len();
         let last = self.share(percent).saturating_sub(named).checked_sub(1);
+        let last = last.filter(|_| !hashes.is_empty());
         stage.at(last.map_or(0, |last| hashes.get(last).map_or(ALL, |hash| hash + 1)))
     }
 
@@ -208,12 +210,17 @@ impl ClusterView {
             let to = self.member(&exception.lease);
             let to = to.map_or_else(|| exception.lease.to_string(), |to| to.name.clone());
             let pair = format!("{} → {to}", member.name);
-            (Subject::Pair(pair, exception.path), exception.reason.clone())
+            let family = exception.family.filter(|_| report.subnets.len() > 1);
+            (Subject::Pair(pair, family, exception.path), exception.reason.clone())
         };
         let lasting = report.exceptions.iter().filter(|exception| !exception.probing);
         let lasting = lasting.filter(|exception| !self.is_outage(member, &exception.lease));
+        // Those that are still probed are listed before the lasting ones with a path: how many of the
+        // others are lasting is not known yet.
+        let is_probing = report.exceptions.last().is_some_and(|exception| exception.probing);
         let unlisted = report.exceptions_total.saturating_sub(report.exceptions.len());
-        let more = (unlisted > 0).then(|| (node(), format!("{unlisted} more peers like these")));
+        let more = (unlisted > 0 && !is_probing)
+            .then(|| (node(), format!("{unlisted} more peers like these")));
         let invalid = report.invalid.as_ref();
         let invalid = invalid.map(|why| (node(), format!("cannot use the config: {why}")));
         lasting.map(pair).chain(more).chain(invalid).collect()
@@ -324,12 +331,20 @@ pub(super) fn sentence((subject, why): (&Subject, &String)) -> String {
 impl fmt::Display for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Outage(subject)
-            | Self::Node(subject)
-            | Self::Probes(subject)
-            | Self::Pair(subject, None) => f.write_str(subject),
-            Self::Pair(pair, Some(Path::Direct)) => write!(f, "{pair}, direct"),
-            Self::Pair(pair, Some(Path::Tunnel)) => write!(f, "{pair}, by tunnel"),
+            Self::Outage(subject) | Self::Node(subject) | Self::Probes(subject) => {
+                f.write_str(subject)
+            }
+            Self::Pair(pair, family, path) => {
+                f.write_str(pair)?;
+                if let Some(family) = family {
+                    write!(f, " ({family})")?;
+                }
+                f.write_str(match path {
+                    None => "",
+                    Some(Path::Direct) => ", direct",
+                    Some(Path::Tunnel) => ", by tunnel",
+                })
+            }
         }
     }
 }

@@ -30,7 +30,7 @@ use self::options::MigrateCommand;
 use self::plan::{MigrationPlan, Shown};
 use self::state::{MigrationState, Note};
 use super::nodes::evidence::ClusterNode;
-use super::output::{Format, Output};
+use super::output::{Answer, Format, Output};
 use super::{Arguments, Command, Error, ExitStatus, write};
 use crate::store::ClusterStore;
 use crate::store::operator::{StoreContents, Unavailable, Written};
@@ -90,7 +90,11 @@ async fn answer(
                     carry_out(store, author, order, &mut io::sink()).await?
                 }
             };
-            write(out, output, &ended)
+            match write(out, output, &ended) {
+                // Scripts need the result of what was done, even if no one reads its text.
+                Err(Error::Output(_)) => Ok(ended.exit_status()),
+                written => written,
+            }
         }
     }
 }

@@ -44,13 +44,18 @@ impl Obstacles {
     /// The nodes that their peers do not reach, and those that send no report.
     pub(super) fn of_absent(view: &ClusterView) -> Self {
         let mut obstacles = Self::default();
+        if view.reporting().next().is_none() {
+            // Neither what they do nor how many of them a percentage means is known.
+            obstacles.fatal.add(|| "no node sends a report that can be read".to_owned());
+        }
         for Member { name, outage, report, .. } in &view.members {
             if let Some(outage) = outage {
                 obstacles.forgivable.add(|| format!("{name} is {outage}"));
             } else if report.is_none() {
                 obstacles.forgivable.add(|| {
                     format!(
-                        "{name} sends no report: it runs flannel, an older tweedd, or no daemon"
+                        "{name} sends no report that can be read: it runs flannel, another tweedd, \
+                         or no daemon"
                     )
                 });
             }

@@ -103,7 +103,8 @@ pub(super) fn device(local: &NodeInputs, uplink: &Uplink) -> Link {
     Link {
         name: LinkName::tunnel(family, tunnel.vni),
         kind: LinkKind::Vxlan(Box::new(vxlan)),
-        mtu: tunnel.mtu.unwrap_or(local.node.mtu).saturating_sub(overhead(family)),
+        // The kernel refuses more than the interface can carry.
+        mtu: tunnel.mtu.unwrap_or(u32::MAX).min(local.node.mtu).saturating_sub(overhead(family)),
         mac: mac.unwrap_or_else(|| Vtep::derived_mac(uplink.public_ip, tunnel.vni)),
         up: true,
     }

@@ -25,6 +25,8 @@ use crate::store::{Documents, LeaseTerm, Unpublished};
 
 /// After about this time without an event, the key is read again.
 const READ_AGAIN: Duration = Duration::from_secs(300);
+/// After an outage, all nodes read the key within this time.
+const SPREAD: Duration = Duration::from_secs(1);
 
 impl Documents for EtcdSubnetManager {
     fn watch_config(&self) -> BoxStream<'static, ConfigUpdate> {
@@ -122,15 +124,31 @@ impl ConfigFollower {
                 }
                 Err(Failure::Unreachable) => {}
             }
-            sleep(self.backoff.delay(random())).await;
+            self.pause().await;
         }
+    }
+
+    /// Waits after a failed attempt: when another request is answered after an outage, only for a moment
+    /// more. Nodes that read an edit at very different times send by different paths.
+    async fn pause(&mut self) {
+        let mut state = self.shared.store.client.report.state();
+        let longest = self.backoff.delay(random());
+        let is_away = |state: &StoreState| matches!(state, StoreState::Waiting(_));
+        let answers_again = async {
+            state.wait_for(is_away).await.map(drop)?;
+            state.wait_for(|state| !is_away(state)).await.map(drop)?;
+            sleep(SPREAD.mul_f64(random())).await;
+            Ok::<_, channel::error::RecvError>(())
+        };
+        // The end of this time is an end of the wait, too.
+        let _ = timeout(longest, answers_again).await;
     }
 
     /// Returns once the key may have been written at `revision` or later.
     async fn wait(&mut self, revision: i64) {
         let longest = READ_AGAIN.mul_f64(0.5 + random::<f64>());
         match timeout(longest, Box::pin(self.change(revision))).await {
-            Ok(Err(_)) => sleep(self.backoff.delay(random())).await,
+            Ok(Err(_)) => self.pause().await,
             Ok(Ok(())) | Err(_) => self.backoff.reset(),
         }
     }

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use tweed_lab::{ApiServer, Asked, Daemon, Family, Lab, Node, Path, eventually};
 
-use crate::fixture::ask::{self, has_saved, is_ready_with, readiness};
+use crate::fixture::ask::{self, exit_code, has_saved, is_ready_with, readiness};
 use crate::fixture::cluster::{PATIENCE, Stack, binaries, wait_for_paths};
 use crate::fixture::table::{Distance, HOST_GW_MIXED, Side, VXLAN_MIXED, expected, path};
 
@@ -449,6 +449,40 @@ fn long_annotations_delay_no_removal() {
     .unwrap();
     let log = cluster.daemons[0].log().unwrap();
     assert!(log.len() < 100 * 1024, "the log has {} bytes", log.len());
+}
+
+/// A mistake in the config, and a restart: the daemon waits if the network of one address family is missing
+/// or another one, and ends if all are others. Nothing that it has programmed changes.
+#[test]
+fn a_restart_does_not_apply_a_config_without_the_subnets_of_its_node() {
+    let mut cluster = Kubernetes::start(2, Stack::Dual, &VXLAN_MIXED.config()).unwrap();
+    cluster.wait_for(&[VXLAN_MIXED; 2]).unwrap();
+    eventually(PATIENCE, || has_saved(&cluster.nodes[0], "10.244.2.0")).unwrap();
+    let node = cluster.nodes[0].clone();
+    let programmed = || {
+        let rules = node.namespace().run("nft", &["-s", "list", "ruleset"]).unwrap();
+        (rules, node.snapshot().unwrap().to_string())
+    };
+    let probe = cluster.lab.probe(&cluster.pairs(), RATE).unwrap();
+    let (right, before) = (Stack::Dual.config(&VXLAN_MIXED.config()), programmed());
+    let other = right.replace("10.244.", "10.245.");
+    for (mistake, key) in [
+        (other.clone(), "Network cannot change while pods have"),
+        (Stack::V4.config(&VXLAN_MIXED.config()), "EnableIPv6 cannot change while pods have"),
+    ] {
+        cluster.config.write(&mistake).unwrap();
+        cluster.daemons[0].kill().unwrap();
+        cluster.daemons[0].start().unwrap();
+        eventually(PATIENCE, || is_ready_with(&cluster.daemons[0], key)).unwrap();
+        assert_eq!(programmed(), before);
+    }
+    cluster.config.write(&other.replace("fd00:244:", "fd00:245:")).unwrap();
+    cluster.daemons[0].kill().unwrap();
+    cluster.daemons[0].start().unwrap();
+    assert_eq!(exit_code(&cluster.daemons[0], PATIENCE).unwrap(), 1);
+    assert_eq!(programmed(), before);
+    let report = probe.finish().unwrap();
+    assert_eq!(report.lost(), 0, "{report}");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use tweed_simulation::act::{
-    Act, Backend, ClusterId, Config, Device, EtcdAct, InterfaceAct, KernelAct, MachineId,
+    Act, Backend, ClusterId, Config, Device, EtcdAct, InterfaceAct, KernelAct, MachineId, Order,
     SegmentAct, Step,
 };
 use tweed_simulation::cluster::Setup;
@@ -94,6 +94,24 @@ fn rejected_by_copies() -> Vec<Rejected> {
         ),
         // The own lease vanishes together with that of a machine which leaves.
         (20_000_018, ETCD, vec![step(67_182, Act::Leave(0)), step(67_543, Act::DeleteLease(3))]),
+    ]
+}
+
+/// Nodes that read the end of `Mixed` at different times.
+fn rejected_by_late_reads() -> Vec<Rejected> {
+    vec![
+        // After an outage of etcd, one node watches the config again at once, and another one much later.
+        (
+            15_101_104,
+            Setup { is_wide: true, ..ETCD },
+            vec![
+                step(35_753, Act::Configure(Config::Mixed(Backend::DirectRouting))),
+                step(46_345, Act::Reinstall(4)),
+                step(58_535, Act::Etcd(EtcdAct::Down)),
+                step(63_721, Act::Etcd(EtcdAct::Up)),
+                step(67_977, Act::Migrate(Order::Finish)),
+            ],
+        ),
     ]
 }
 
@@ -309,6 +327,7 @@ fn step(milliseconds: u64, act: Act) -> Step {
 fn no_history_that_was_rejected_once_is_rejected_again() {
     let rejected = [
         rejected_by_copies(),
+        rejected_by_late_reads(),
         rejected_by_backups(),
         rejected_by_backups_of_a_moment(),
         rejected_by_backups_of_kubernetes(),

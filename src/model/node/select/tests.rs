@@ -201,6 +201,17 @@ fn a_restart_keeps_the_address_unless_an_option_names_another() {
     assert_eq!(address(&named(&["eth0"])), "10.0.0.5");
     assert_eq!(address(&named(&["10.0.0.99"])), "10.0.0.99");
     assert_eq!(address(&named(&["eth1"])), "192.168.9.5");
+    // A VPN adds a default route that is preferred.
+    let vpn = (Family::V4, Some(LinkName::new("eth1")));
+    let preferred = Facts {
+        default_routes: [vec![vpn.clone()], facts.default_routes.clone()].concat(),
+        ..facts.clone()
+    };
+    let kept = before.select_after_restart(&preferred, &InterfaceOptions::default(), V4).unwrap();
+    assert_eq!(kept.uplinks[0].address.to_string(), "10.0.0.5");
+    let moved = Facts { default_routes: vec![vpn], ..facts.clone() };
+    let moved = before.select_after_restart(&moved, &InterfaceOptions::default(), V4).unwrap();
+    assert_eq!(moved.uplinks[0].address.to_string(), "192.168.9.5");
     // Another family is added.
     let both = before.select_after_restart(&facts, &InterfaceOptions::default(), BOTH).unwrap();
     let both: Vec<_> = both.uplinks.iter().map(|it| it.address.to_string()).collect();

@@ -346,3 +346,18 @@ fn an_unknown_canary_is_refused() {
     let refusal = decide(&forced(start(named("172.16.0.99"))), &world.view()).unwrap_err();
     assert_eq!(refusal.details[0], "no node has the public IP or name 172.16.0.99");
 }
+
+/// What a percentage means is not known, and `--force` would change all nodes at once.
+#[test]
+fn without_a_report_nothing_begins() {
+    let mut world = World::new(MIXED, 4, 0);
+    world.nodes.iter_mut().for_each(|node| node.runs = Runs::Flannel);
+    for order in [start(percent(5)), start(named("172.16.0.1"))] {
+        let refused = decide(&forced(order), &world.view()).unwrap_err();
+        assert_eq!(refused.details, ["no node sends a report that can be read"]);
+    }
+    step(&mut world, &begin(named("172.16.0.1")));
+    let refused = decide(&forced(next()), &world.view()).unwrap_err();
+    assert_eq!(refused.details, ["no node sends a report that can be read"]);
+    assert_eq!(world.view().stage_of(5, &Stage::default()), Stage::default());
+}

@@ -53,6 +53,73 @@ async fn auto_rollback_takes_back_a_stage_that_harms_a_pair() {
     assert!(world.state().under_way.unwrap().stage.is_empty());
 }
 
+fn falls_back_in_ipv4(world: &mut World) {
+    let reason = "its direct path did not answer";
+    world.reports_path(1, 2, Some(Path::Tunnel), reason);
+    world.nodes[0].exceptions.last_mut().unwrap().family = Some(Family::V4);
+}
+
+/// What was known about one address family hides nothing of the other one.
+#[tokio::test(start_paused = true)]
+async fn each_address_family_of_a_pair_counts() {
+    let mut world = World::new(MIXED, 3, 0);
+    falls_back(&mut world);
+    world.nodes[0].exceptions.last_mut().unwrap().family = Some(Family::V6);
+    world.nodes[0].is_dual = true;
+    let lines: [(&str, &[Event]); 1] =
+        [("start --to host-gw --canary 172.16.0.3 --hold 1m", &[(30, falls_back_in_ipv4)])];
+    check(
+        world,
+        &lines,
+        &expect![[r"
+        # start --to host-gw --canary 172.16.0.3 --hold 1m
+        14:02:00  applied on 3 of 3 nodes
+        14:02:00  starting host-gw: 172.16.0.3
+        14:02:00  applied on 3 of 3 nodes
+        14:02:00  observing for 1m; no problems
+        possible regression at 172.16.0.3; tweedctl migrate rollback reverts it
+          172.16.0.1 → 172.16.0.2 (IPv4), by tunnel: its direct path did not answer
+        Degraded
+    "]],
+    )
+    .await;
+}
+
+fn probes_many(world: &mut World) {
+    for peer in 1..=100 {
+        world.reports_path(1, 2, Some(Path::Tunnel), "its direct path is probed");
+        let probed = world.nodes[0].exceptions.last_mut().unwrap();
+        (probed.lease, probed.probing) = (LeaseId::new(format!("10.245.{peer}.0-24")), true);
+    }
+    world.nodes[0].unlisted = 900;
+}
+
+fn has_probed(world: &mut World) {
+    world.nodes[0].exceptions.clear();
+    world.nodes[0].unlisted = 0;
+}
+
+/// Of very many peers, a report names only the first ones.
+#[tokio::test(start_paused = true)]
+async fn peers_that_are_still_probed_are_awaited() {
+    let lines: [(&str, &[Event]); 1] =
+        [("start --to host-gw --canary 172.16.0.1", &[(3, probes_many), (20, has_probed)])];
+    check(
+        World::new(MIXED, 3, 0),
+        &lines,
+        &expect![[r"
+        # start --to host-gw --canary 172.16.0.1
+        14:02:00  applied on 3 of 3 nodes
+        14:02:00  starting host-gw: 172.16.0.1
+        14:02:00  applied on 2 of 3 nodes
+        14:02:16  applied on 3 of 3 nodes
+        1 of 3 nodes on host-gw (172.16.0.1); next: tweedctl migrate next
+        Done
+    "]],
+    )
+    .await;
+}
+
 fn falls_back_and_one_does_not_follow(world: &mut World) {
     falls_back(world);
     world.nodes[2].listens = Listens::No;

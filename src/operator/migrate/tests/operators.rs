@@ -80,6 +80,69 @@ async fn no_operator_overwrites_another_and_each_may_continue() {
     .await;
 }
 
+fn does_not_follow(world: &mut World) {
+    world.nodes[2].listens = Listens::No;
+}
+
+/// Without `Mixed`, too, an order is done only once all nodes have applied the config.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_done_while_a_node_has_not_applied_it() {
+    let mut world = World::new(MIXED, 3, 0);
+    step(&mut world, &Step::Begin { to: BackendType::HostGw, stage: percent(100) });
+    let lines: [(&str, &[Event]); 3] = [
+        ("finish --timeout 2s", &[(3, does_not_follow)]),
+        ("finish --timeout 2s", &[]),
+        ("start --to host-gw --timeout 2s", &[]),
+    ];
+    check(
+        world,
+        &lines,
+        &expect![[r"
+        # finish --timeout 2s
+        14:02:00  applied on 3 of 3 nodes
+        14:02:00  Mixed and Rollout are removed
+        14:02:00  applied on 2 of 3 nodes
+        not all nodes have applied the config; tweedctl migrate status lists them
+          172.16.0.3 has not seen the config yet
+        Late
+        # finish --timeout 2s
+        14:02:00  applied on 2 of 3 nodes
+        not all nodes have applied the config; tweedctl migrate status lists them
+          172.16.0.3 has not seen the config yet
+        Late
+        # start --to host-gw --timeout 2s
+        14:02:00  applied on 2 of 3 nodes
+        not all nodes have applied the config; tweedctl migrate status lists them
+          172.16.0.3 has not seen the config yet
+        Late
+    "]],
+    )
+    .await;
+}
+
+/// An older config is put while a migration is under way.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_finished_while_nodes_wait() {
+    let mut world = World::new(MIXED, 3, 0);
+    step(&mut world, &Step::Begin { to: BackendType::HostGw, stage: percent(50) });
+    world.nodes.iter_mut().for_each(|node| node.listens = Listens::No);
+    world.put(VXLAN);
+    check(
+        world,
+        &[("finish --timeout 2s", &[])],
+        &expect![[r"
+        # finish --timeout 2s
+        14:02:00  applied on 0 of 3 nodes
+        not all nodes have applied the config; tweedctl migrate status lists them
+          172.16.0.1 has not seen the config yet
+          172.16.0.2 has not seen the config yet
+          172.16.0.3 has not seen the config yet
+        Late
+    "]],
+    )
+    .await;
+}
+
 fn changes_before_the_write(world: &mut World) {
     world.access = Access::ChangesRevision;
 }
@@ -202,7 +265,8 @@ async fn obstacles_are_reported_before_any_write() {
             14:02:00  applied on 2 of 2 nodes
             blocked by 3 problems; Mixed stays on: tweedctl migrate finish turns it off if
               no pair needs it
-              172.16.0.3 sends no report: it runs flannel, an older tweedd, or no daemon
+              172.16.0.3 sends no report that can be read: it runs flannel, another tweedd,
+                or no daemon
               172.16.0.3 would no longer reach 172.16.0.1: flannel ignores a lease of
                 host-gw
               172.16.0.3 would no longer reach 172.16.0.2: flannel ignores a lease of

@@ -87,7 +87,8 @@ fn a_plan_shows_obstacles() {
             blocked by:
               172.16.0.1 has a strict reverse-path filter on eth0, and its tweedd may not
                 change it
-              172.16.0.2 sends no report: it runs flannel, an older tweedd, or no daemon
+              172.16.0.2 sends no report that can be read: it runs flannel, another tweedd,
+                or no daemon
               172.16.0.2 would no longer reach 172.16.0.1: flannel ignores a lease of
                 host-gw
         "]],

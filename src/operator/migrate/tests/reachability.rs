@@ -164,7 +164,7 @@ fn flannel_stays_as_it_is_and_ignores_the_new_backend() {
     let found = obstacles(&world.view(), BackendType::HostGw);
     assert_eq!(found[0], [""; 0]);
     expect![[r"
-        172.16.0.2 sends no report: it runs flannel, an older tweedd, or no daemon
+        172.16.0.2 sends no report that can be read: it runs flannel, another tweedd, or no daemon
         172.16.0.2 would no longer reach 172.16.0.1: flannel ignores a lease of host-gw"]]
     .assert_eq(&found[1].join("\n"));
 }

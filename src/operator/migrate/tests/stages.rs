@@ -51,6 +51,7 @@ async fn a_cluster_moves_stage_by_stage() {
             finished: all 4 nodes are on host-gw
             Done
             # finish
+            14:02:00  applied on 4 of 4 nodes
             finished: all 4 nodes are on host-gw
             Done
         "]],
@@ -97,6 +98,7 @@ async fn rollback_from_any_stage_restores_the_config() {
             all 8 nodes are back on vxlan; next: tweedctl migrate finish
             Done
             # rollback
+            14:02:00  applied on 8 of 8 nodes
             the config already selects vxlan for all nodes; next: tweedctl migrate finish
             Done
             # finish

@@ -206,4 +206,10 @@ async fn a_closed_pipe_ends_an_order_only_before_its_first_step() {
             assert!(under_way.unwrap().stage.is_empty(), "the stage is rolled back");
         }
     }
+    let memory = Memory::new(World::new(MIXED, 3, 0), &[(30, falls_back)]);
+    let words = ["tweedctl", "migrate"].into_iter().chain(START.split(' '));
+    let arguments = Arguments::try_parse_from(words).unwrap();
+    let (order, author) = (MigrateCommand::Order(order(START)), Author::new(note(0)));
+    let output = (arguments.output, &mut Pipe { lines: 1 });
+    assert_eq!(answer(&memory, &order, author, output).await.unwrap(), ExitStatus::Degraded);
 }

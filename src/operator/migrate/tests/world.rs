@@ -61,6 +61,9 @@ pub(super) struct Machine {
     doing: String,
     seen: i64,
     pub(super) exceptions: Vec<Exception>,
+    /// The exceptions that its report only counts.
+    pub(super) unlisted: usize,
+    pub(super) is_dual: bool,
     pub(super) failing: Fallbacks,
     pub(super) quality: Option<Quality>,
     pub(super) other_mtu: OtherMtu,
@@ -105,6 +108,8 @@ impl World {
             doing: text.to_owned(),
             seen: 7,
             exceptions: Vec::new(),
+            unlisted: 0,
+            is_dual: false,
             failing: Fallbacks::new(),
             quality: None,
             other_mtu: OtherMtu::default(),
@@ -245,7 +250,7 @@ impl Machine {
                 sysctls: crate::model::node::Sysctls::default(),
                 spoils_checksums: false,
             },
-            subnets: vec![self.subnet()],
+            subnets: vec![self.subnet(); if self.is_dual { 2 } else { 1 }],
             backend: config.backend.kind,
             mixed: config.mixed,
             config_revision: self.seen.unsigned_abs(),
@@ -264,7 +269,7 @@ impl Machine {
             failing: self.failing.clone(),
             quality: self.quality,
             keeps_connections: self.keeps_connections,
-            exceptions_total: self.exceptions.len(),
+            exceptions_total: self.exceptions.len() + self.unlisted,
             exceptions: self.exceptions.clone(),
         }
     }

@@ -172,16 +172,7 @@ impl Judge {
                 self.copied_store = cluster.nodes.iter().map(|node| node.address).collect();
             }
             Act::Etcd(EtcdAct::Restore(_)) => self.restore_etcd(cluster),
-            Act::Segment(SegmentAct::DropPods) => self.all_need_store(),
-            // Probes show it to daemons that have their secret from the store.
-            Act::Segment(SegmentAct::CutDirect(from, to)) => {
-                self.need_store(*from);
-                self.need_store(*to);
-                self.cut.insert((*from, *to), cluster.age());
-            }
-            Act::Segment(SegmentAct::JoinDirect(from, to)) => {
-                self.cut.remove(&(*from, *to));
-            }
+            Act::Segment(act) => self.take_segment(*act, cluster),
             Act::Configure(_) | Act::Migrate(_) => self.configure(cluster),
             Act::Kernel(node, KernelAct::RefuseRoutes) => {
                 self.refused.insert(*node);
@@ -215,9 +206,24 @@ impl Judge {
             | Act::PowerOn(_)
             | Act::StoreLink(..)
             | Act::Etcd(_)
-            | Act::Segment(_)
             | Act::Kernel(..)
             | Act::Join => {}
+        }
+    }
+
+    fn take_segment(&mut self, act: SegmentAct, cluster: &Cluster) {
+        match act {
+            SegmentAct::DropPods => self.all_need_store(),
+            // Probes show it to daemons that have their secret from the store.
+            SegmentAct::CutDirect(from, to) => {
+                self.need_store(from);
+                self.need_store(to);
+                self.cut.insert((from, to), cluster.age());
+            }
+            SegmentAct::JoinDirect(from, to) => {
+                self.cut.remove(&(from, to));
+            }
+            SegmentAct::Cut(..) | SegmentAct::Join(..) | SegmentAct::PassPods => {}
         }
     }
 
