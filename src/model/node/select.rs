@@ -97,9 +97,11 @@ impl Node {
         options: &InterfaceOptions,
         families: &[Family],
     ) -> Result<Self, NoInterface> {
-        let mut default_links = facts.default_routes.iter().filter_map(|(_, link)| link.as_ref());
+        let has_default_route = facts.default_routes.iter().any(|(family, link)| {
+            families.contains(family) && link.as_ref() == Some(&self.interface)
+        });
         if options.select_by_default_route()
-            && default_links.any(|link| *link == self.interface)
+            && has_default_route
             && let Some(kept) = self.keep(facts, options, families)
         {
             return Ok(kept);
