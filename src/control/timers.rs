@@ -6,12 +6,15 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::changes::MissingLeases;
-use crate::model::entry::Key;
+use crate::model::entry::{Key, SettingKind};
 
 /// A packet already past the route lookup needs the entries of the old path for this long.
 const LINGER: Duration = Duration::from_millis(200);
 /// The time for peers to learn that the tunnel is no longer used.
 const LINGER_OF_DEVICE: Duration = Duration::from_secs(10);
+/// The time in which all nodes read an edit of the config: kubelets mount one up to 90 s apart. Until then,
+/// some send by paths that a strict reverse-path filter drops.
+const LINGER_OF_FILTER: Duration = Duration::from_secs(100);
 /// Leases that vanish together are evaluated together, when none has followed for this long…
 const WITHDRAW: Duration = Duration::from_secs(2);
 /// …but no later than this after the first.
@@ -134,6 +137,7 @@ impl Timers {
     pub(super) fn has_lingered(&mut self, key: &Key) -> bool {
         let now = Instant::now();
         let linger = match key {
+            Key::Setting(SettingKind::ReversePath, _) => LINGER_OF_FILTER,
             Key::Link(_) | Key::Setting(..) => LINGER_OF_DEVICE,
             _ => LINGER,
         };

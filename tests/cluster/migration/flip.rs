@@ -171,7 +171,8 @@ fn an_edit_of_type_and_mixed_at_once_loses_no_packet_while_daemons_restart() {
 
 /// Waits until `rp_filter` of these devices is `value` on every node.
 fn wait_for_filters(cluster: &Cluster, devices: &[&str], value: &str) -> Result<()> {
-    eventually(PATIENCE, || {
+    // They become strict when all nodes have had time to read an edit.
+    eventually(PATIENCE * 2, || {
         cluster.nodes.iter().try_for_each(|node| {
             devices.iter().try_for_each(|device| {
                 let key = format!("net/ipv4/conf/{device}/rp_filter");
