@@ -140,8 +140,8 @@ impl Control {
             let known = |uplink: &&Uplink| before.is_some_and(|it| it.uplinks.contains(*uplink));
             let mut changed = node.uplinks.iter().filter(|uplink| !known(uplink)).peekable();
             // The same addresses on another interface, such as a new bridge, are no substitute.
-            let is_changed = changed.peek().is_some();
-            let is_substitute = is_changed && changed.all(|uplink| is_old(uplink.address));
+            let is_substitute =
+                changed.peek().is_some() && changed.all(|uplink| is_old(uplink.address));
             let since = *state.missing_since.get_or_insert_with(Instant::now);
             if is_substitute && since.elapsed() < ADDRESS_GRACE {
                 return Err(format!("{missing} is missing"));

@@ -75,12 +75,12 @@ impl Node {
         options: &InterfaceOptions,
         families: &[Family],
     ) -> Result<Self, NoInterface> {
-        let kept = self.keep(facts, options, families);
+        let kept = self.kept(facts, options, families);
         kept.map_or_else(|| Self::select(facts, options, families), Ok)
     }
 
     /// The same interface and addresses, if they are usable.
-    fn keep(&self, facts: &Facts, options: &InterfaceOptions, families: &[Family]) -> Option<Self> {
+    fn kept(&self, facts: &Facts, options: &InterfaceOptions, families: &[Family]) -> Option<Self> {
         let fixed: Vec<IpAddr> = self.uplinks.iter().map(|uplink| uplink.address).collect();
         let is_same = self.uplinks.iter().map(Uplink::family).eq(families.iter().copied());
         let has_all = |interface: &&Interface| fixed.iter().all(|ip| interface.can_use(*ip));
@@ -102,7 +102,7 @@ impl Node {
         });
         if options.select_by_default_route()
             && has_default_route
-            && let Some(kept) = self.keep(facts, options, families)
+            && let Some(kept) = self.kept(facts, options, families)
         {
             return Ok(kept);
         }

@@ -259,11 +259,10 @@ impl Judge {
         waiting.for_each(|node| self.restart(node, cluster));
     }
 
-    /// The direct paths that fail while there is a tunnel instead: with `Mixed`, and where both nodes
-    /// knew that before its end, because they wait with that.
-    fn cut_with_tunnel(&self) -> impl Iterator<Item = (usize, usize)> {
-        let is_known = |since: &Duration| self.is_mixed || *since + self.join <= self.divided;
-        self.cut.iter().filter(move |(_, since)| is_known(since)).map(|(path, _)| *path)
+    /// The direct paths that failed before the end of `Mixed`: both nodes know that, and keep the tunnel.
+    fn cut_before_end(&self) -> BTreeSet<(usize, usize)> {
+        let known = self.cut.iter().filter(|(_, since)| **since + self.join <= self.divided);
+        known.map(|(path, _)| *path).collect()
     }
 
     /// The daemon of a node starts, and may apply an edit of the backend.
@@ -504,10 +503,10 @@ impl Judge {
         self.arrivals.check(segment.outline(), &judged);
         let pairs = judged.iter().flat_map(|from| judged.iter().map(move |to| (*from, *to)));
         // Without `Mixed`, a node has only one path to another.
-        let with_tunnel: BTreeSet<(usize, usize)> = self.cut_with_tunnel().collect();
+        let (is_mixed, waiting) = (self.is_mixed, self.cut_before_end());
         let is_cut = |pair: &(usize, usize)| {
-            segment.cut.contains(pair)
-                || segment.cut_direct.contains(pair) && !with_tunnel.contains(pair)
+            let is_without_tunnel = !is_mixed && !waiting.contains(pair);
+            segment.cut.contains(pair) || is_without_tunnel && segment.cut_direct.contains(pair)
         };
         let mut pairs = pairs.filter(|pair| pair.0 != pair.1 && !is_cut(pair));
         let mut found = |pair: (usize, usize), family| {
