@@ -35,10 +35,18 @@ pub(crate) const fn forwarding_sysctl(family: Family) -> &'static str {
 
 fn forwarding_off(family: Family) -> Finding {
     let sysctl = forwarding_sysctl(family);
+    // A kernel that forwards IPv6 ignores router advertisements unless `accept_ra` is 2.
+    let before = match family {
+        Family::V4 => "",
+        Family::V6 => {
+            "; if this host's default route is from the kernel's router advertisements, before it: \
+             sysctl -w net/ipv6/conf/INTERFACE/accept_ra=2"
+        }
+    };
     Finding {
         what: format!("this host does not forward {family}"),
         why: "packets between pods of different nodes are dropped".to_owned(),
-        fix: format!("sysctl -w {sysctl}=1"),
+        fix: format!("sysctl -w {sysctl}=1{before}"),
         drop_in: Some(DropIn::new(SYSCTLS, [format!("{sysctl} = 1")])),
         ..Finding::of(Level::Warning, "forwarding-off", sysctl)
     }

@@ -2,10 +2,11 @@
 
 use std::fmt::Write as _;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use ipnetwork::IpNetwork;
 
 use crate::network::namespace::Namespace;
+use crate::wait::{PATIENCE, eventually};
 
 /// One end in a namespace (`eth0`), the other a port of the bridge of a segment.
 #[derive(Clone, Debug)]
@@ -60,9 +61,16 @@ impl Wire {
         self.port("nomaster")
     }
 
-    /// Disconnects the cable: no packet passes, and the device loses its carrier.
+    /// Disconnects the cable: no packet passes, and the device has lost its carrier on return.
     pub fn unplug(&self) -> Result<()> {
-        self.port("down")
+        self.port("down")?;
+        // The kernel notes it a moment later.
+        eventually(PATIENCE, || {
+            let shown = self.namespace.ip(&format!("link show {}", self.device))?;
+            ensure!(shown.contains("NO-CARRIER"), "{} has a carrier: {shown}", self.device);
+            Ok(())
+        })
+        .map(drop)
     }
 
     /// Drops packets between two isolated wires of a segment; all others pass.
