@@ -7,15 +7,15 @@ mod state;
 mod walk;
 
 pub use peer::{PeerHops, PeerQuestion, PeerRole, PeerTrace, WholeTrace};
+pub use rules::translation;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::entry::{KernelState, Verdict};
+use crate::model::entry::KernelState;
 use crate::model::lease::{Endpoint, Lease};
 use crate::model::node::{Interface, RouteLookup};
 use crate::model::node_inputs::NodeInputs;
@@ -23,7 +23,6 @@ use crate::model::path::{Path, PeerReachability};
 use crate::model::prefix::{Family, Prefix};
 use crate::plan::backend::PeerPlan;
 use crate::plan::desired::Desired;
-use rules::Header;
 use walk::Walk;
 
 /// A packet that must not be fragmented, without a mark, and not to the port of the tunnel.
@@ -131,15 +130,15 @@ pub struct Hop {
     pub text: String,
 }
 
-/// What becomes of the packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// What becomes of the packet. Of two nodes that it passes, the greater one decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Delivery {
     /// No hop drops it, as far as they are examined.
     Delivered,
-    Dropped,
     /// It depends on what tweed does not read.
     Unknown,
+    Dropped,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -178,18 +177,6 @@ pub enum HopKind {
     Outside,
 }
 
-/// How the rules of tweed translate the source of a new flow from `source` to `destination`, which
-/// another program has marked with `mark`; none if they keep it.
-pub fn translation(
-    actual: &KernelState,
-    (source, destination): (IpAddr, IpAddr),
-    mark: u32,
-) -> Option<&Verdict> {
-    let header = Header { source, destination, mark, tunnel: None, arrival: None };
-    let rule = rules::translation(actual, &header)?;
-    Some(&rule.verdict).filter(|verdict| verdict.translates())
-}
-
 /// The largest IP packet, in bytes.
 const LARGEST: u32 = 65_535;
 
@@ -225,23 +212,14 @@ impl<'a> Planned<'a> {
         own.ok_or(Untraceable::NoOwnLease(family))
     }
 
-    fn is_host(&self, address: IpAddr) -> bool {
-        let mut uplinks = self.local.node.uplinks.iter();
-        uplinks.any(|it| [it.address, it.public_ip, it.source].contains(&address))
-    }
-
     /// `pod` if `address` is in `own`, the subnet of this node, `host` if it is this node itself.
-    fn here<T>(
-        &self,
-        own: Prefix,
-        address: IpAddr,
-        pod: impl FnOnce(Prefix) -> T,
-        host: T,
-    ) -> Option<T> {
+    fn here<T>(&self, own: Prefix, address: IpAddr, [pod, host]: [T; 2]) -> Option<T> {
         if own.contains(address) {
-            return Some(pod(own));
+            return Some(pod);
         }
-        self.is_host(address).then_some(host)
+        let mut uplinks = self.local.node.uplinks.iter();
+        let is_host = uplinks.any(|it| [it.address, it.public_ip, it.source].contains(&address));
+        is_host.then_some(host)
     }
 
     /// The peer whose lease has `address`; of several, the one whose lease is accepted.
@@ -271,7 +249,8 @@ impl<'a> Question<'a> {
     pub fn of(packet: TracedPacket, planned: Planned<'a>) -> Result<Self, Untraceable> {
         let TracedPacket { source, destination, .. } = packet;
         let own = planned.own(packet.family())?.subnet;
-        let origin = if let Some(here) = planned.here(own, source, Origin::Pod, Origin::Host) {
+        let here = planned.here(own, source, [Origin::Pod(own), Origin::Host]);
+        let origin = if let Some(here) = here {
             here
         } else {
             let peer = planned.peer(source).ok_or(Untraceable::UnknownSource(source))?;
@@ -282,7 +261,7 @@ impl<'a> Question<'a> {
             Origin::Peer(peer)
         };
         let mut networks = planned.local.config.networks();
-        let here = planned.here(own, destination, Target::Pod, Target::Host);
+        let here = planned.here(own, destination, [Target::Pod(own), Target::Host]);
         let target = if let Some(here) = here {
             here
         } else if let Some(peer) = planned.peer(destination) {
@@ -321,13 +300,6 @@ impl<'a> PeerEnd<'a> {
         let skipped = plan.without_path().next().filter(|_| path.is_none());
         let reason = skipped.map(|why| format!("it is skipped: {why}"));
         Self { endpoint, path, reason }
-    }
-}
-
-impl fmt::Display for PeerEnd<'_> {
-    /// As in `10.244.7.0/24 (172.16.0.7)`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({})", self.endpoint.subnet, self.endpoint.public_ip)
     }
 }
 

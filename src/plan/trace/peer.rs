@@ -71,11 +71,11 @@ impl<'a> Question<'a> {
         let TracedPacket { source, destination, .. } = packet;
         let (origin, target) = match arrives_by {
             Some(_) if is_of(peer.endpoint, source) => {
-                let target = planned.here(own, destination, Target::Pod, Target::Host)?;
+                let target = planned.here(own, destination, [Target::Pod(own), Target::Host])?;
                 (Origin::Peer(peer), target)
             }
             None if peer.endpoint.subnet.contains(destination) => {
-                let origin = planned.here(own, source, Origin::Pod, Origin::Host)?;
+                let origin = planned.here(own, source, [Origin::Pod(own), Origin::Host])?;
                 (origin, Target::Peer(peer))
             }
             Some(_) | None => return None,
@@ -140,7 +140,7 @@ impl WholeTrace {
             if *role == PeerRole::Sender && seen.delivery == Delivery::Dropped {
                 trace.hops.clear();
             }
-            trace.delivery = trace.delivery.and(seen.delivery);
+            trace.delivery = trace.delivery.max(seen.delivery);
         }
         Self { trace, peer }
     }
@@ -160,16 +160,5 @@ impl WholeTrace {
             Some((seen.hops.iter().find(is_it)?, Some(peer)))
         };
         own.iter().find(is_it).map(|hop| (hop, None)).or_else(on_peer)
-    }
-}
-
-impl Delivery {
-    /// On two nodes, in any order.
-    const fn and(self, other: Self) -> Self {
-        match (self, other) {
-            (Self::Dropped, _) | (_, Self::Dropped) => Self::Dropped,
-            (Self::Unknown, _) | (_, Self::Unknown) => Self::Unknown,
-            (Self::Delivered, Self::Delivered) => Self::Delivered,
-        }
     }
 }

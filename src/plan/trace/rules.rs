@@ -34,11 +34,13 @@ pub(super) struct RuleChain<'a> {
     table: Option<&'a Arc<TableName>>,
 }
 
-/// What the first matching rule with a final verdict does; none at the end of the chain.
-pub(super) type Decision<'a> = Option<&'a Rule>;
-
 impl<'a> RuleChain<'a> {
-    pub(super) fn decide(&self, header: &Header<'_>, actual: &KernelState) -> Decision<'a> {
+    fn of(chain: &'a Chain) -> Self {
+        RuleChain { rules: &chain.rules, table: None }
+    }
+
+    /// The first matching rule with a final verdict; none at the end of the chain.
+    pub(super) fn decide(&self, header: &Header<'_>, actual: &KernelState) -> Option<&'a Rule> {
         let is_final = |rule: &&Rule| {
             !matches!(rule.verdict, Verdict::Untrack | Verdict::Mark(_) | Verdict::Unmark(_))
         };
@@ -51,39 +53,36 @@ impl<'a> RuleChain<'a> {
         let holds = |key: fn(Arc<TableName>, IpAddr) -> Key, address| {
             self.table.is_some_and(|table| actual.get(&key(Arc::clone(table), address)).is_some())
         };
-        let (found, test) = match condition {
+        let is = |found: bool, test: &Match| found == (*test == Match::Is);
+        match condition {
             Condition::Address(side, test, network) => {
-                (network.contains(header.address(*side)), *test)
+                is(network.contains(header.address(*side)), test)
             }
             Condition::AddressIn(side, test, set, _) => {
-                (set == PEERS && holds(Key::Element, header.address(*side)), *test)
+                is(set == PEERS && holds(Key::Element, header.address(*side)), test)
             }
             Condition::ProtocolIn(test, set) => {
                 let is_there = holds(|table, _| Key::Renewal(table), header.source);
-                (set == RENEWED && header.tunnel.is_some() && is_there, *test)
+                is(set == RENEWED && header.tunnel.is_some() && is_there, test)
             }
-            Condition::Marked(test, mark) => (header.mark & *mark == *mark, *test),
-            Condition::UdpTo(to) => (header.tunnel.is_some_and(|(port, _)| port == *to), Match::Is),
+            Condition::Marked(test, mark) => is(header.mark & *mark == *mark, test),
+            Condition::UdpTo(to) => header.tunnel.is_some_and(|(port, _)| port == *to),
             // A packet without this header matches neither test.
-            Condition::Vni(test, vni) => match header.tunnel {
-                Some((_, of_packet)) => (of_packet == *vni, *test),
-                None => return false,
-            },
+            Condition::Vni(test, vni) => header.tunnel.is_some_and(|(_, it)| is(it == *vni, test)),
             Condition::InputInterface(name) => {
-                (header.arrival.is_some_and(|arrival| arrival.link.as_str() == name), Match::Is)
+                header.arrival.is_some_and(|arrival| arrival.link.as_str() == name)
             }
             // No packet is asked about that has such a rule before it.
             Condition::OutputInterface(_)
             | Condition::KeyIn(_, _, _)
             | Condition::LocalSource(_)
-            | Condition::Connection(_) => (false, Match::Is),
+            | Condition::Connection(_) => false,
             Condition::ReversePath(test) => {
                 let is_back = |arrival: Arrival<'_>| arrival.back == Some(arrival.link);
-                (header.arrival.is_some_and(is_back), *test)
+                is(header.arrival.is_some_and(is_back), test)
             }
-            Condition::Counter => (true, Match::Is),
-        };
-        found == (test == Match::Is)
+            Condition::Counter => true,
+        }
     }
 }
 
@@ -110,10 +109,16 @@ pub(super) fn at_hook(
     })
 }
 
-/// What the rules do with the source of a new flow: the first that translates it decides, or else
-/// the last that keeps it. The chains are in the order of the kernel.
-pub(super) fn translation<'a>(actual: &'a KernelState, header: &Header<'_>) -> Decision<'a> {
-    let family = Family::of(header.destination);
+/// What the rules do with the source of a new flow from `source` to `destination`, which another
+/// program has marked with `mark`: the first that translates it decides, or else the last that keeps
+/// it. The chains are in the order of the kernel.
+pub fn translation(
+    actual: &KernelState,
+    (source, destination): (IpAddr, IpAddr),
+    mark: u32,
+) -> Option<&Rule> {
+    let header = &Header { source, destination, mark, tunnel: None, arrival: None };
+    let family = Family::of(destination);
     let stages =
         [(Hook::EarlySourceNat, Base::EarlyPostrouting), (Hook::SourceNat, Base::Postrouting)];
     let mut kept = None;
@@ -147,10 +152,4 @@ fn chains(actual: &KernelState, family: Family, base: Base) -> impl Iterator<Ite
         }
         _ => None,
     })
-}
-
-impl<'a> RuleChain<'a> {
-    fn of(chain: &'a Chain) -> Self {
-        RuleChain { rules: &chain.rules, table: None }
-    }
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use super::HostState;
 use crate::mac::MacAddr;
-use crate::model::entry::{Entry, Key, LinkKind, LinkName, NexthopId, Route, Vxlan};
+use crate::model::entry::{Entry, Key, LinkKind, LinkName, Route, Vxlan};
 use crate::model::node::RouteLookup;
 use crate::model::prefix::Prefix;
 
@@ -32,19 +32,12 @@ impl HostState<'_> {
 
     /// Gateway and link of a route, from its nexthop object if it has one of tweed.
     pub(super) fn next_hop<'a>(&'a self, route: &'a Route) -> Option<NextHop<'a>> {
-        let nexthop = route.nexthop.and_then(|id| self.nexthop(id));
+        let nexthop = route.nexthop.and_then(|id| self.actual.get(&Key::Nexthop(id)));
         let (gateway, link) = match nexthop {
-            Some((gateway, link)) => (gateway, link),
-            None => (route.gateway, route.link.as_ref()),
+            Some(Entry::Nexthop(nexthop)) => (nexthop.gateway, &nexthop.link),
+            _ => (route.gateway, &route.link),
         };
-        Some(NextHop { link: link?, gateway })
-    }
-
-    fn nexthop(&self, id: NexthopId) -> Option<(Option<IpAddr>, Option<&LinkName>)> {
-        match self.actual.get(&Key::Nexthop(id))? {
-            Entry::Nexthop(nexthop) => Some((nexthop.gateway, nexthop.link.as_ref())),
-            _ => None,
-        }
+        Some(NextHop { link: link.as_ref()?, gateway })
     }
 
     /// The MTU of a link, and whether it is up.
@@ -57,12 +50,10 @@ impl HostState<'_> {
     }
 
     pub(super) fn tunnel(&self, name: &LinkName) -> Option<(&Vxlan, &MacAddr)> {
-        match self.actual.get(&Key::Link(name.clone()))? {
-            Entry::Link(link) => match &link.kind {
-                LinkKind::Vxlan(vxlan) => Some((vxlan, &link.mac)),
-                LinkKind::Other(_) => None,
-            },
-            _ => None,
+        let Entry::Link(link) = self.actual.get(&Key::Link(name.clone()))? else { return None };
+        match &link.kind {
+            LinkKind::Vxlan(vxlan) => Some((vxlan, &link.mac)),
+            LinkKind::Other(_) => None,
         }
     }
 

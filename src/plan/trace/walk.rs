@@ -2,14 +2,16 @@
 
 use std::net::IpAddr;
 
+use super::HopState::{self, Dropped, Passed, Planned, Unknown};
 use super::rules::{self, Arrival, Header};
 use super::state::NextHop;
 use super::{
-    Delivery, Hop, HopKind, HopState, HostState, Origin, PeerEnd, Question, Target, Trace,
-    TracedPacket,
+    Delivery, Hop, HopKind, HostState, Origin, PeerEnd, Question, Target, Trace, TracedPacket,
 };
-use crate::mac::MacAddr;
-use crate::model::entry::{Entry, Hook, Key, LinkName, RouteKind, SettingKind, Verdict, Vxlan};
+use crate::model::entry::{
+    Entry, Fdb, Hook, Key, LinkName, RouteKind, SettingKind, Verdict, Vxlan,
+};
+use crate::model::lease::{Endpoint, Vtep};
 use crate::model::node::RouteLookup;
 use crate::model::path::{DegradedCause, Path, PeerReachability};
 use crate::model::prefix::{Family, Prefix};
@@ -26,13 +28,8 @@ pub(super) struct Walk<'a> {
     hops: Vec<Hop>,
 }
 
-/// Why the walk ends early.
-enum End {
-    Dropped,
-    Unknown,
-}
-
-type Step<T = ()> = Result<T, End>;
+/// None once the walk has ended: with a hop that drops the packet, or that cannot be followed.
+type Step<T = ()> = Option<T>;
 
 impl<'a> Walk<'a> {
     pub(super) const fn new(question: &'a Question<'a>, host: &'a HostState<'a>) -> Self {
@@ -40,12 +37,13 @@ impl<'a> Walk<'a> {
     }
 
     pub(super) fn finish(mut self) -> Trace {
-        let delivery = match self.walk() {
-            Ok(()) => Delivery::Delivered,
-            Err(End::Dropped) => Delivery::Dropped,
-            Err(End::Unknown) => Delivery::Unknown,
-        };
+        self.walk();
         let Self { question, translated_to, leaves_by, hops, .. } = self;
+        let delivery = match hops.last().map(|hop| hop.state) {
+            Some(Dropped) => Delivery::Dropped,
+            Some(Unknown) => Delivery::Unknown,
+            Some(Passed | Planned) | None => Delivery::Delivered,
+        };
         Trace { packet: question.packet, translated_to, leaves_by, hops, delivery }
     }
 
@@ -53,17 +51,20 @@ impl<'a> Walk<'a> {
         let Question { origin, target, .. } = self.question;
         match origin {
             Origin::Pod(subnet) => self.leaves_pod(*subnet)?,
-            Origin::Host => self.passes(HopKind::Host, "this node sends it"),
+            Origin::Host => self.passes(HopKind::Host, "this node sends it")?,
             Origin::Peer(peer) => self.arrives_from(peer)?,
         }
+        let destination = self.packet().destination;
         match (origin, target) {
             (_, Target::Host) => self.is_for_this_node(),
+            (_, Target::Pod(_) | Target::Outside) if self.host.is_local(destination) => {
+                self.is_for_this_node()
+            }
             (Origin::Pod(_), Target::Pod(subnet)) => self.stays_on_bridge(*subnet),
-            (Origin::Host | Origin::Peer(_), Target::Pod(_)) => self.is_delivered()?,
-            (_, Target::Peer(peer)) => self.goes_to(peer)?,
-            (_, Target::Outside) => self.leaves_the_network()?,
+            (Origin::Host | Origin::Peer(_), Target::Pod(_)) => self.is_delivered(),
+            (_, Target::Peer(peer)) => self.goes_to(peer),
+            (_, Target::Outside) => self.leaves_the_network(),
         }
-        Ok(())
     }
 
     /// A pod sends by its default route, which leads to the bridge.
@@ -72,229 +73,177 @@ impl<'a> Walk<'a> {
         let Some(bridge) = self.host.bridge(subnet) else {
             let gateway = subnet.gateway();
             let why = format!("no link has the address {gateway}: no pod of {subnet} runs here");
-            return Err(self.drops(HopKind::Pod, why));
+            return self.drops(HopKind::Pod, why);
         };
-        self.passes(HopKind::Pod, format!("{source} is a pod of this node, behind {bridge}"));
+        self.passes(HopKind::Pod, format!("{source} is a pod of this node, behind {bridge}"))?;
         self.fits(bridge)
     }
 
-    fn stays_on_bridge(&mut self, subnet: Prefix) {
+    fn stays_on_bridge(&mut self, subnet: Prefix) -> Step {
         let destination = self.packet().destination;
-        if self.host.is_local(destination) {
-            self.is_for_this_node();
-            return;
-        }
         let bridge = self.host.bridge(subnet).map_or("the bridge", LinkName::as_str);
         let text = format!("{bridge} passes it to {destination}: it is not routed");
-        self.passes(HopKind::Pod, text);
+        self.passes(HopKind::Pod, text)
     }
 
-    fn is_for_this_node(&mut self) {
+    fn is_for_this_node(&mut self) -> Step {
         let destination = self.packet().destination;
         let text = format!("{destination} is an address of this node: it is not forwarded");
-        self.passes(HopKind::Host, text);
+        self.passes(HopKind::Host, text)
     }
 
     /// Routed to a pod of this node.
     fn is_delivered(&mut self) -> Step {
         let destination = self.packet().destination;
-        if self.host.is_local(destination) {
-            self.is_for_this_node();
-            return Ok(());
-        }
         let next = self.is_routed("no link has the subnet of this node: no pod runs here")?;
         if let Some(gateway) = next.gateway {
             let why = format!("{gateway} is not a pod: whether it forwards the packet is not seen");
-            return Err(self.cannot_follow(HopKind::Nexthop, why));
+            return self.cannot_follow(HopKind::Nexthop, why);
         }
         self.fits(next.link)?;
         self.is_forwarded()?;
-        self.is_translated();
+        self.is_translated()?;
         let text = format!("{destination} is resolved on {}, when the packet is sent", next.link);
-        self.passes(HopKind::Pod, text);
-        Ok(())
+        self.passes(HopKind::Pod, text)
     }
 
-    fn goes_to(&mut self, peer: &'a PeerEnd<'a>) -> Step {
-        let reason = peer.reason.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+    fn goes_to(&mut self, PeerEnd { endpoint: peer, reason, .. }: &PeerEnd<'_>) -> Step {
+        let reason = reason.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
         let next = self.is_routed(&format!("the main table has no route to {peer}{reason}"))?;
         self.fits(next.link)?;
         self.is_forwarded()?;
-        self.is_translated();
+        self.is_translated()?;
         match self.host.tunnel(next.link) {
             Some((vxlan, _)) => self.goes_through_tunnel(peer, &next, vxlan)?,
             None => self.goes_directly(peer, &next)?,
         }
         let text = format!("{peer} passes it to {}", self.packet().destination);
-        self.is_planned(HopKind::Pod, text);
-        Ok(())
+        self.is_planned(HopKind::Pod, text)
     }
 
-    fn goes_directly(&mut self, peer: &PeerEnd<'_>, next: &NextHop<'_>) -> Step {
-        let NextHop { link, gateway } = next;
-        let (underlay, public_ip) =
-            (&self.question.planned.local.node.interface, peer.endpoint.public_ip);
-        if *link != underlay {
-            let why = format!("{link} is neither the tunnel nor {underlay}");
-            return Err(self.cannot_follow(HopKind::Neighbour, why));
-        }
-        match gateway {
-            Some(gateway) if *gateway == public_ip => {
-                let text =
-                    format!("{public_ip} is resolved on {link}, when the packet is sent: not read");
-                self.passes(HopKind::Neighbour, text);
-                self.leaves_by = Some(Path::Direct);
-                self.is_probed(peer)?;
-                self.is_planned(HopKind::Guard, "does not apply: it is no packet of the tunnel");
-                Ok(())
+    fn goes_directly(&mut self, peer: &Endpoint, next: &NextHop<'_>) -> Step {
+        let underlay = &self.question.planned.local.node.interface;
+        let (link, public_ip) = (next.link, peer.public_ip);
+        let (state, text) = match next.gateway {
+            _ if link != underlay => {
+                (Unknown, format!("{link} is neither the tunnel nor {underlay}"))
             }
+            Some(gateway) if gateway == public_ip => (
+                Passed,
+                format!("{public_ip} is resolved on {link}, when the packet is sent: not read"),
+            ),
             Some(gateway) => {
-                let why = format!("{gateway} is not {peer}: whether it forwards is not seen");
-                Err(self.cannot_follow(HopKind::Neighbour, why))
+                (Unknown, format!("{gateway} is not {peer}: whether it forwards is not seen"))
             }
-            None => {
-                let why =
-                    format!("the route has no gateway, and the pods of {peer} are not on {link}");
-                Err(self.drops(HopKind::Neighbour, why))
-            }
-        }
+            None => (
+                Dropped,
+                format!("the route has no gateway, and the pods of {peer} are not on {link}"),
+            ),
+        };
+        self.note(HopKind::Neighbour, state, text)?;
+        self.leaves_by = Some(Path::Direct);
+        self.is_probed(peer)?;
+        self.is_planned(HopKind::Guard, "does not apply: it is no packet of the tunnel")
     }
 
-    fn goes_through_tunnel(
-        &mut self,
-        peer: &PeerEnd<'_>,
-        next: &NextHop<'_>,
-        vxlan: &Vxlan,
-    ) -> Step {
+    fn goes_through_tunnel(&mut self, peer: &Endpoint, next: &NextHop<'_>, vxlan: &Vxlan) -> Step {
         let link = next.link;
         let gateway = next.gateway.unwrap_or(self.packet().destination);
         let neighbour = self.host.actual.get(&Key::Neighbour(link.clone(), gateway));
         let Some(Entry::Neighbour(neighbour)) = neighbour else {
             let why = format!("{link} has no neighbour {gateway}, and no host answers for it");
-            return Err(self.drops(HopKind::Neighbour, why));
+            return self.drops(HopKind::Neighbour, why);
         };
-        self.passes(HopKind::Neighbour, neighbour.to_string());
+        self.passes(HopKind::Neighbour, neighbour.to_string())?;
         let mac = neighbour.mac;
         let Some(Entry::Fdb(fdb)) = self.host.actual.get(&Key::Fdb(link.clone(), mac)) else {
-            let why = format!("{link} has no forwarding entry for {mac}");
-            return Err(self.drops(HopKind::Fdb, why));
+            return self.drops(HopKind::Fdb, format!("{link} has no forwarding entry for {mac}"));
         };
-        self.passes(HopKind::Fdb, fdb.to_string());
-        let remote = fdb.destination;
-        self.leads_to(peer, mac, remote, vxlan)?;
+        self.passes(HopKind::Fdb, fdb.to_string())?;
+        self.leads_to(peer, fdb, vxlan)?;
         self.crosses_underlay(peer, vxlan)?;
         self.leaves_by = Some(Path::Tunnel);
         self.is_probed(peer)?;
         let text = format!("{peer} accepts packets of the tunnel from this node");
-        self.is_planned(HopKind::Guard, text);
-        Ok(())
+        self.is_planned(HopKind::Guard, text)
     }
 
     /// Whether the entries of the tunnel agree with the lease of the peer, which drops other frames.
-    fn leads_to(
-        &mut self,
-        peer: &PeerEnd<'_>,
-        mac: MacAddr,
-        remote: IpAddr,
-        vxlan: &Vxlan,
-    ) -> Step {
-        let public_ip = peer.endpoint.public_ip;
+    fn leads_to(&mut self, peer: &Endpoint, fdb: &Fdb, vxlan: &Vxlan) -> Step {
+        let (mac, remote, public_ip) = (fdb.mac, fdb.destination, peer.public_ip);
         if remote != public_ip {
             let why =
                 format!("the forwarding entry leads to {remote}, and the peer is {public_ip}");
-            return Err(self.drops(HopKind::Fdb, why));
+            return self.drops(HopKind::Fdb, why);
         }
-        let Some(vtep) = peer.endpoint.vtep else {
-            let why = format!("{peer} has published no end of a tunnel");
-            return Err(self.drops(HopKind::Tunnel, why));
+        let why = match peer.vtep {
+            None => format!("{peer} has published no end of a tunnel"),
+            Some(vtep) if vtep.mac != mac => {
+                format!("the peer has the MAC address {}, and drops frames to {mac}", vtep.mac)
+            }
+            Some(vtep) if vtep.vni.is_some_and(|vni| vni != vxlan.vni) => {
+                format!("the device has the VNI {}, and the peer has another", vxlan.vni)
+            }
+            Some(_) => return Some(()),
         };
-        if vtep.mac != mac {
-            let why =
-                format!("the peer has the MAC address {}, and drops frames to {mac}", vtep.mac);
-            return Err(self.drops(HopKind::Tunnel, why));
-        }
-        if vtep.vni.is_some_and(|vni| vni != vxlan.vni) {
-            let why = format!("the device has the VNI {}, and the peer has another", vxlan.vni);
-            return Err(self.drops(HopKind::Tunnel, why));
-        }
-        Ok(())
+        self.drops(HopKind::Tunnel, why)
     }
 
     /// The outer packet.
-    fn crosses_underlay(&mut self, peer: &PeerEnd<'_>, vxlan: &Vxlan) -> Step {
-        let public_ip = peer.endpoint.public_ip;
+    fn crosses_underlay(&mut self, peer: &Endpoint, vxlan: &Vxlan) -> Step {
+        let public_ip = peer.public_ip;
         let Some(RouteLookup { link, .. }) = self.host.lookup(public_ip) else {
-            return Err(self.drops(HopKind::Underlay, format!("no route leads to {public_ip}")));
+            return self.drops(HopKind::Underlay, format!("no route leads to {public_ip}"));
         };
         if vxlan.underlay.as_ref().is_some_and(|underlay| underlay != link) {
             let why = format!("{public_ip} is routed by {link}, and the tunnel uses another link");
-            return Err(self.cannot_follow(HopKind::Underlay, why));
+            return self.cannot_follow(HopKind::Underlay, why);
         }
         let outer = self.packet().size + backend::overhead(Family::of(public_ip));
-        match self.host.link(link) {
-            Some((_, false)) => Err(self.drops(HopKind::Underlay, format!("{link} is down"))),
-            Some((mtu, true)) if outer > mtu => {
-                let text = format!(
-                    "{outer} bytes to {public_ip} by {link}, which has the MTU {mtu}: in fragments, \
-                     which some networks drop"
-                );
-                // For packets of its own, the kernel learns the smaller MTU.
-                if matches!(self.question.origin, Origin::Host) {
-                    return Err(self.cannot_follow(HopKind::Underlay, text));
-                }
-                self.passes(HopKind::Underlay, text);
-                Ok(())
-            }
+        let (state, text) = match self.host.link(link) {
+            Some((_, false)) => (Dropped, format!("{link} is down")),
             Some((mtu, true)) => {
-                let text =
-                    format!("{outer} bytes to {public_ip} by {link}, which has the MTU {mtu}");
-                self.passes(HopKind::Underlay, text);
-                Ok(())
+                let is_cut = outer > mtu;
+                // For packets of its own, the kernel learns the smaller MTU.
+                let is_learned = is_cut && matches!(self.question.origin, Origin::Host);
+                let how = if is_cut { ": in fragments, which some networks drop" } else { "" };
+                let by = format!("by {link}, which has the MTU {mtu}{how}");
+                let state = if is_learned { Unknown } else { Passed };
+                (state, format!("{outer} bytes to {public_ip} {by}"))
             }
-            None => Err(self.cannot_follow(HopKind::Underlay, format!("{link} is not listed"))),
-        }
+            None => (Unknown, format!("{link} is not listed")),
+        };
+        self.note(HopKind::Underlay, state, text)
     }
 
     /// Entries on two hosts do not show whether the network between them passes packets.
-    fn is_probed(&mut self, peer: &PeerEnd<'_>) -> Step {
-        let Some(probes) = self.host.probes else { return Ok(()) };
-        let state = probes.state().as_str();
+    fn is_probed(&mut self, peer: &Endpoint) -> Step {
+        let Some(probes) = self.host.probes else { return Some(()) };
         let text = match probes.cause() {
-            Some(cause) => format!("{peer} is {state}: {cause}"),
+            Some(cause) => format!("{peer} is {}: {cause}", probes.state().as_str()),
             None => format!("{peer} answers by this path"),
         };
-        match probes {
-            PeerReachability::Degraded { cause: DegradedCause::LargeLost }
-                if self.packet().size > SMALL =>
-            {
-                Err(self.cannot_follow(HopKind::Probe, text))
-            }
+        let is_large = self.packet().size > SMALL;
+        let state = match probes {
+            PeerReachability::Degraded { cause: DegradedCause::LargeLost } if is_large => Unknown,
             // In which direction packets are lost is not always known.
-            PeerReachability::Unreachable { .. } => Err(self.cannot_follow(HopKind::Probe, text)),
-            PeerReachability::Reachable | PeerReachability::Degraded { .. } => {
-                self.passes(HopKind::Probe, text);
-                Ok(())
-            }
-            PeerReachability::Unknown { .. } => {
-                self.is_planned(HopKind::Probe, text);
-                Ok(())
-            }
-        }
+            PeerReachability::Unreachable { .. } => Unknown,
+            PeerReachability::Reachable | PeerReachability::Degraded { .. } => Passed,
+            PeerReachability::Unknown { .. } => Planned,
+        };
+        self.note(HopKind::Probe, state, text)
     }
 
     fn leaves_the_network(&mut self) -> Step {
         let destination = self.packet().destination;
-        if self.host.is_local(destination) {
-            self.is_for_this_node();
-            return Ok(());
-        }
         let Some(RouteLookup { link, .. }) = self.host.lookup(destination) else {
-            return Err(self.drops(HopKind::Route, format!("no route leads to {destination}")));
+            return self.drops(HopKind::Route, format!("no route leads to {destination}"));
         };
-        self.passes(HopKind::Route, format!("the kernel sends packets to {destination} by {link}"));
+        let text = format!("the kernel sends packets to {destination} by {link}");
+        self.passes(HopKind::Route, text)?;
         self.fits(link)?;
         self.is_forwarded()?;
-        self.is_translated();
+        self.is_translated()?;
         let text = match (self.translated_to, &self.question.origin) {
             (Some(source), _) => format!("other hosts answer {source}"),
             (None, Origin::Pod(subnet)) => {
@@ -302,28 +251,28 @@ impl<'a> Walk<'a> {
             }
             (None, Origin::Host | Origin::Peer(_)) => "other hosts answer this node".to_owned(),
         };
-        self.is_planned(HopKind::Outside, text);
-        Ok(())
+        self.is_planned(HopKind::Outside, text)
     }
 
     /// The packet of a peer, up to the route to a pod of this node.
-    fn arrives_from(&mut self, peer: &PeerEnd<'_>) -> Step {
+    fn arrives_from(&mut self, PeerEnd { endpoint: peer, path, reason }: &PeerEnd<'_>) -> Step {
         let local = &self.question.planned.local;
-        let Some(path) = peer.path else {
-            let reason = peer.reason.as_deref().unwrap_or("it is skipped");
+        let Some(path) = path else {
+            let reason = reason.as_deref().unwrap_or("it is skipped");
             let text =
                 format!("{peer} has no path to this node, as this node has none to it: {reason}");
-            return Err(self.drops(HopKind::Peer, text));
+            return self.drops(HopKind::Peer, text);
         };
         let by = match path {
             Path::Direct => "directly",
             Path::Tunnel => "through the tunnel",
         };
-        self.is_planned(HopKind::Peer, format!("{peer} sends it {by}"));
+        self.is_planned(HopKind::Peer, format!("{peer} sends it {by}"))?;
         self.is_probed(peer)?;
         let arrival = match path {
             Path::Direct => {
-                self.passes(HopKind::Guard, "does not apply: it is no packet of the tunnel");
+                let text = "does not apply: it is no packet of the tunnel";
+                self.passes(HopKind::Guard, text)?;
                 local.node.interface.clone()
             }
             Path::Tunnel => {
@@ -337,10 +286,10 @@ impl<'a> Walk<'a> {
     }
 
     /// The guard of the tunnel decides about the outer packet.
-    fn is_admitted(&mut self, peer: &PeerEnd<'_>) -> Step {
+    fn is_admitted(&mut self, peer: &Endpoint) -> Step {
         let local = &self.question.planned.local;
-        let public_ip = peer.endpoint.public_ip;
-        let source = peer.endpoint.vtep.and_then(|vtep| vtep.source).unwrap_or(public_ip);
+        let public_ip = peer.public_ip;
+        let source = peer.vtep.and_then(|vtep| vtep.source).unwrap_or(public_ip);
         let published = local.own.as_ref().and_then(|own| own.endpoint(self.family()));
         let back = self.host.lookup(public_ip).map(|lookup| &lookup.link);
         let tunnel = &local.config.backend.tunnel;
@@ -352,21 +301,14 @@ impl<'a> Walk<'a> {
             arrival: Some(Arrival { link: &local.node.interface, back }),
         };
         let mut rules = rules::at_hook(self.host.actual, self.family(), Hook::Input);
-        match rules.find_map(|chain| chain.decide(&header, self.host.actual)) {
+        let (state, text) = match rules.find_map(|it| it.decide(&header, self.host.actual)) {
             Some(rule) if rule.verdict == Verdict::Drop => {
-                let why = format!("{source} is not allowed to send into the tunnel: {rule}");
-                Err(self.drops(HopKind::Guard, why))
+                (Dropped, format!("{source} is not allowed to send into the tunnel: {rule}"))
             }
-            Some(rule) => {
-                let text = format!("accepts packets of the tunnel from {source}: {rule}");
-                self.passes(HopKind::Guard, text);
-                Ok(())
-            }
-            None => {
-                self.passes(HopKind::Guard, "there is none: any host may send into the tunnel");
-                Ok(())
-            }
-        }
+            Some(rule) => (Passed, format!("accepts packets of the tunnel from {source}: {rule}")),
+            None => (Passed, "there is none: any host may send into the tunnel".to_owned()),
+        };
+        self.note(HopKind::Guard, state, text)
     }
 
     /// The tunnel device accepts frames to the MAC address and VNI that this node has published.
@@ -374,168 +316,138 @@ impl<'a> Walk<'a> {
         let own = self.question.planned.local.own.as_ref();
         let vtep = own.and_then(|own| own.endpoint(self.family())).and_then(|end| end.vtep);
         let Some((vxlan, mac)) = self.host.tunnel(device) else {
-            return Err(self.drops(HopKind::Tunnel, format!("there is no {device}")));
+            return self.drops(HopKind::Tunnel, format!("there is no {device}"));
         };
         if self.host.link(device).is_some_and(|(_, up)| !up) {
-            return Err(self.drops(HopKind::Tunnel, format!("{device} is down")));
+            return self.drops(HopKind::Tunnel, format!("{device} is down"));
         }
-        let published =
-            vtep.filter(|it| it.mac != *mac || it.vni.is_some_and(|vni| vni != vxlan.vni));
-        if let Some(published) = published {
+        let differs = |it: &Vtep| it.mac != *mac || it.vni.is_some_and(|vni| vni != vxlan.vni);
+        if let Some(published) = vtep.filter(differs) {
             let why = format!(
                 "{device} has the MAC address {mac} and the VNI {}, and peers send to {}",
                 vxlan.vni, published.mac
             );
-            return Err(self.drops(HopKind::Tunnel, why));
+            return self.drops(HopKind::Tunnel, why);
         }
-        self.passes(HopKind::Tunnel, format!("{device} opens it"));
-        Ok(())
+        self.passes(HopKind::Tunnel, format!("{device} opens it"))
     }
 
     /// The reverse-path filter, which exists for IPv4 only.
     fn has_route_back(&mut self, arrival: &LinkName) -> Step {
-        let kind = SettingKind::ReversePath;
-        let is_strict = match self.host.actual.get(&Key::Setting(kind, arrival.clone())) {
-            Some(Entry::Setting(setting)) => setting.is_on(kind),
-            _ => false,
-        };
+        let (kind, source) = (SettingKind::ReversePath, self.packet().source);
+        let held = self.host.actual.get(&Key::Setting(kind, arrival.clone()));
+        let is_strict = matches!(held, Some(Entry::Setting(setting)) if setting.is_on(kind));
         if self.family() == Family::V6 || !is_strict {
-            return Ok(());
+            return Some(());
         }
-        let back =
-            self.host.route(self.packet().source).and_then(|route| self.host.next_hop(route));
-        if back.as_ref().is_some_and(|back| back.link == arrival) {
-            let text = format!("{arrival} has the route back to {}", self.packet().source);
-            self.passes(HopKind::Filter, text);
-            return Ok(());
+        let back = self.host.route(source).and_then(|route| self.host.next_hop(route));
+        if back.is_some_and(|back| back.link == arrival) {
+            let text = format!("{arrival} has the route back to {source}");
+            return self.passes(HopKind::Filter, text);
         }
         let why = format!(
-            "rp_filter of {arrival} is strict, and the route back to {} is by another link",
-            self.packet().source
+            "rp_filter of {arrival} is strict, and the route back to {source} is by another link"
         );
-        Err(self.drops(HopKind::Filter, why))
+        self.drops(HopKind::Filter, why)
     }
 
     /// Rules of policy routing, the route of the main table, and its nexthop object.
     fn is_routed(&mut self, without: &str) -> Step<NextHop<'a>> {
         let destination = self.packet().destination;
-        let lookup = self.host.lookup(destination);
+        let by = self.host.lookup(destination).map(|lookup| &lookup.link);
         let Some(route) = self.host.route(destination) else {
-            return Err(match lookup {
-                None => self.drops(HopKind::Route, without),
-                Some(lookup) => {
-                    let why = format!(
-                        "{without}; another route, by {}, leads out of the network",
-                        lookup.link
-                    );
-                    self.drops(HopKind::Route, why)
-                }
-            });
+            let another = |by| format!("; another route, by {by}, leads out of the network");
+            let another = by.map(another).unwrap_or_default();
+            return self.drops(HopKind::Route, format!("{without}{another}"));
         };
         let next = self.host.next_hop(route).filter(|_| route.kind == RouteKind::Unicast);
         let Some(next) = next else {
-            return Err(match (route.kind, lookup) {
-                (RouteKind::Unreachable, _) | (_, None) => {
-                    self.drops(HopKind::Route, format!("{route} rejects it"))
-                }
-                (RouteKind::Unicast | RouteKind::Other, Some(_)) => {
-                    let why =
-                        format!("{route} has several next hops, or one that tweed cannot read");
-                    self.cannot_follow(HopKind::Route, why)
-                }
-            });
+            if route.kind == RouteKind::Unreachable || by.is_none() {
+                return self.drops(HopKind::Route, format!("{route} rejects it"));
+            }
+            let why = format!("{route} has several next hops, or one that tweed cannot read");
+            return self.cannot_follow(HopKind::Route, why);
         };
-        match lookup {
-            Some(lookup) if lookup.link == *next.link => {
-                self.passes(HopKind::Rule, "none leads it to another table");
+        let (hop, state, text) = match by {
+            Some(by) if by == next.link => {
+                (HopKind::Rule, Passed, "none leads it to another table".to_owned())
             }
             // The kernel removes routes of IPv4 with the link, and reports only the link.
             _ if self.host.link(next.link).is_some_and(|(_, up)| !up) => {
-                return Err(self.drops(HopKind::Route, format!("{} is down", next.link)));
+                (HopKind::Route, Dropped, format!("{} is down", next.link))
             }
-            Some(lookup) => {
-                let link = &lookup.link;
-                let why =
-                    format!("a rule or another table sends it by {link}, in spite of {route}");
-                return Err(self.cannot_follow(HopKind::Rule, why));
+            Some(by) => {
+                let why = format!("a rule or another table sends it by {by}, in spite of {route}");
+                (HopKind::Rule, Unknown, why)
             }
             None => {
                 let why = format!("a rule or another table rejects it, in spite of {route}");
-                return Err(self.drops(HopKind::Rule, why));
+                (HopKind::Rule, Dropped, why)
             }
-        }
-        self.passes(HopKind::Route, route.to_string());
+        };
+        self.note(hop, state, text)?;
+        self.passes(HopKind::Route, route.to_string())?;
         if let Some(id) = route.nexthop {
-            let text = match self.host.actual.get(&Key::Nexthop(id)) {
-                Some(nexthop) => nexthop.to_string(),
-                None => format!("object {id} is not one of tweed"),
-            };
-            self.passes(HopKind::Nexthop, text);
+            let nexthop = self.host.actual.get(&Key::Nexthop(id)).map(ToString::to_string);
+            let foreign = || format!("object {id} is not one of tweed");
+            self.passes(HopKind::Nexthop, nexthop.unwrap_or_else(foreign))?;
         }
-        Ok(next)
+        Some(next)
     }
 
     /// The packet must not be fragmented.
     fn fits(&mut self, link: &LinkName) -> Step {
         let size = self.packet().size;
-        match self.host.link(link) {
-            Some((_, false)) => Err(self.drops(HopKind::Mtu, format!("{link} is down"))),
+        let (state, text) = match self.host.link(link) {
+            Some((_, false)) => (Dropped, format!("{link} is down")),
             Some((mtu, true)) if size > mtu => {
-                let why = format!("{size} bytes are more than the MTU {mtu} of {link}");
-                Err(self.drops(HopKind::Mtu, why))
+                (Dropped, format!("{size} bytes are more than the MTU {mtu} of {link}"))
             }
-            Some((mtu, true)) => {
-                self.passes(HopKind::Mtu, format!("{size} of at most {mtu} bytes on {link}"));
-                Ok(())
-            }
-            None => Err(self.cannot_follow(HopKind::Mtu, format!("{link} is not listed"))),
-        }
+            Some((mtu, true)) => (Passed, format!("{size} of at most {mtu} bytes on {link}")),
+            None => (Unknown, format!("{link} is not listed")),
+        };
+        self.note(HopKind::Mtu, state, text)
     }
 
     /// The chains for forwarded packets; packets of this node itself are not forwarded.
     fn is_forwarded(&mut self) -> Step {
         if matches!(self.question.origin, Origin::Host) {
-            return Ok(());
+            return Some(());
         }
-        let (actual, header) = (self.host.actual, self.header());
-        let mut decided = rules::at_hook(actual, self.family(), Hook::Forward)
+        let (actual, family) = (self.host.actual, self.family());
+        let TracedPacket { source, destination, .. } = *self.packet();
+        let header = Header { source, destination, mark: 0, tunnel: None, arrival: None };
+        let mut decided = rules::at_hook(actual, family, Hook::Forward)
             .filter_map(|chain| chain.decide(&header, actual));
         if let Some(rule) = decided.find(|rule| rule.verdict == Verdict::Drop) {
-            return Err(self.drops(HopKind::Forward, rule.to_string()));
+            return self.drops(HopKind::Forward, rule.to_string());
         }
         let accepts = |chain: &rules::RuleChain<'_>| {
             chain.decide(&header, actual).is_some_and(|rule| rule.verdict == Verdict::Accept)
         };
-        let family = self.family();
         let mut dropping = rules::dropping(actual, family).filter(|(_, rules)| !accepts(rules));
-        let unlisted = self
-            .question
-            .planned
-            .local
-            .node
-            .firewalls
-            .dropping
-            .iter()
-            .find(|name| name.family == family && actual.get(&Key::Chain(**name)).is_none());
+        let mut known = self.question.planned.local.node.firewalls.dropping.iter();
+        let unlisted =
+            known.find(|name| name.family == family && actual.get(&Key::Chain(**name)).is_none());
         if let Some(name) = dropping.next().map(|(chain, _)| &chain.name).or(unlisted) {
             let why = format!(
                 "FORWARD of iptables-{} drops packets that no rule accepts, and those of other \
                  programs are not read",
                 name.iptables.as_str()
             );
-            return Err(self.cannot_follow(HopKind::Forward, why));
+            return self.cannot_follow(HopKind::Forward, why);
         }
-        self.passes(HopKind::Forward, "no rule of tweed drops it");
-        Ok(())
+        self.passes(HopKind::Forward, "no rule of tweed drops it")
     }
 
     /// The rules that translate the sources of new flows.
-    fn is_translated(&mut self) {
-        let text = match rules::translation(self.host.actual, &self.header()) {
+    fn is_translated(&mut self) -> Step {
+        let TracedPacket { source, destination, .. } = *self.packet();
+        let text = match rules::translation(self.host.actual, (source, destination), 0) {
             Some(rule) if rule.verdict.translates() => {
                 self.translated_to = match rule.verdict {
                     Verdict::SourceNat { to, .. } => Some(to),
-                    _ => self.host.lookup(self.packet().destination).and_then(|it| it.source),
+                    _ => self.host.lookup(destination).and_then(|it| it.source),
                 };
                 let source = self.translated_to.map(|it| it.to_string());
                 let source = source.unwrap_or_else(|| "an address of the link".to_owned());
@@ -544,7 +456,7 @@ impl<'a> Walk<'a> {
             Some(rule) => format!("no, it keeps its source: {rule}"),
             None => "no, it keeps its source: no rule of tweed matches".to_owned(),
         };
-        self.passes(HopKind::Masquerade, text);
+        self.passes(HopKind::Masquerade, text)
     }
 
     const fn packet(&self) -> &'a TracedPacket {
@@ -555,26 +467,26 @@ impl<'a> Walk<'a> {
         self.packet().family()
     }
 
-    const fn header(&self) -> Header<'a> {
-        let TracedPacket { source, destination, .. } = self.question.packet;
-        Header { source, destination, mark: 0, tunnel: None, arrival: None }
+    fn passes(&mut self, hop: HopKind, text: impl Into<String>) -> Step {
+        self.note(hop, Passed, text)
     }
 
-    fn passes(&mut self, hop: HopKind, text: impl Into<String>) {
-        self.hops.push(Hop { hop, state: HopState::Passed, text: text.into() });
+    fn is_planned(&mut self, hop: HopKind, text: impl Into<String>) -> Step {
+        self.note(hop, Planned, text)
     }
 
-    fn is_planned(&mut self, hop: HopKind, text: impl Into<String>) {
-        self.hops.push(Hop { hop, state: HopState::Planned, text: text.into() });
+    fn drops<T>(&mut self, hop: HopKind, text: impl Into<String>) -> Step<T> {
+        self.note(hop, Dropped, text)?;
+        None
     }
 
-    fn drops(&mut self, hop: HopKind, text: impl Into<String>) -> End {
-        self.hops.push(Hop { hop, state: HopState::Dropped, text: text.into() });
-        End::Dropped
+    fn cannot_follow<T>(&mut self, hop: HopKind, text: impl Into<String>) -> Step<T> {
+        self.note(hop, Unknown, text)?;
+        None
     }
 
-    fn cannot_follow(&mut self, hop: HopKind, text: impl Into<String>) -> End {
-        self.hops.push(Hop { hop, state: HopState::Unknown, text: text.into() });
-        End::Unknown
+    fn note(&mut self, hop: HopKind, state: HopState, text: impl Into<String>) -> Step {
+        self.hops.push(Hop { hop, state, text: text.into() });
+        matches!(state, Passed | Planned).then_some(())
     }
 }

@@ -71,7 +71,9 @@ impl Segment {
             // kube-proxy marks what it forwards from outside, and masquerades it.
             let mark = if is_local { 0 } else { Masquerade::default().mark };
             let client = if is_local { outgoing } else { outside(family) };
-            let (source, masqueraded) = match translation(state, (client, pod), mark) {
+            let rule = translation(state, (client, pod), mark);
+            let translated = rule.map(|it| &it.verdict).filter(|verdict| verdict.translates());
+            let (source, masqueraded) = match translated {
                 Some(Verdict::SourceNat { to, .. }) => (*to, None),
                 None if is_local => (client, None),
                 _ => (outgoing, Some(exit.link())),
