@@ -3,7 +3,7 @@
 use std::net::Ipv6Addr;
 
 use super::SHORTEST;
-use super::packet::{address, octets};
+use super::packet::{address, code, decode, octets};
 use crate::excerpt;
 use crate::model::path::Path;
 use crate::plan::trace::{Delivery, Hop, HopKind, HopState, PeerQuestion, Trace, TracedPacket};
@@ -86,11 +86,10 @@ pub fn encode_trace(
 
 /// None if it is no answer about `packet`. More bytes may follow.
 pub fn decode_trace(packet: TracedPacket, bytes: &[u8]) -> Option<Trace> {
-    let (header, mut rest) = bytes.split_first_chunk::<HEADER>()?;
-    let (delivery, others) = header.split_first()?;
-    let (leaves_by, others) = others.split_first()?;
-    let (translated_to, others) = others.split_first_chunk::<16>()?;
-    let count = usize::from(*others.first()?);
+    let ([delivery, leaves_by], rest) = bytes.split_first_chunk()?;
+    let (translated_to, rest) = rest.split_first_chunk()?;
+    let (count, mut rest) = rest.split_first()?;
+    let count = usize::from(*count);
     let mut hops = Vec::new();
     for _ in 0..count.min(HOPS + 1) {
         let (hop, next) = decode_hop(rest)?;
@@ -125,15 +124,6 @@ fn cut(text: &str, longest: usize) -> String {
         end -= 1;
     }
     format!("{}{MARK}", text.get(..end).unwrap_or_default())
-}
-
-fn code<T: PartialEq>(codes: &[T], value: &T) -> u8 {
-    let code = codes.iter().position(|known| known == value);
-    code.and_then(|code| code.try_into().ok()).unwrap_or(u8::MAX)
-}
-
-fn decode<T: Copy>(codes: &[T], code: u8) -> Option<T> {
-    codes.get(usize::from(code)).copied()
 }
 
 #[cfg(test)]

@@ -16,12 +16,10 @@ use tweed_netlink::rtnl::{NextHops, Resolution};
 use super::answer::is_between;
 use super::content::{decode_question, decode_trace, encode_question};
 use super::packet::Outgoing;
-use super::replay::{Sender, Stamps, TraceLimit};
+use super::replay::{Sender, Stamp, TraceLimit};
 use super::traces::{AskedTrace, OpenTraces, TraceRequest};
 use super::waiting::{Delayed, WaitingPackets};
-use super::{
-    AnsweredTrace, Keyring, NoWire, Orders, Packet, PacketKind, ProbeEvent, Wire, answer, headers,
-};
+use super::{Keyring, NoWire, Orders, Packet, PacketKind, ProbeEvent, Wire, answer, headers};
 use crate::model::path::Path;
 use crate::model::prefix::Family;
 use crate::model::probe_secret::Secret;
@@ -33,10 +31,11 @@ use crate::random::random;
 pub struct Exchange {
     local: LocalProber,
     keyring: Keyring,
-    stamps: Stamps,
+    /// Of the last packet that was sent.
+    stamp: Stamp,
     /// The packets received from each peer, by the first address of its subnet.
     senders: BTreeMap<IpAddr, Sender>,
-    wires: Vec<Wire>,
+    wires: BTreeMap<Family, Wire>,
     next_hops: NextHops,
     waiting: WaitingPackets,
     /// By nonce, the requests that may still be answered in time. An answer proves that its sender
@@ -81,13 +80,14 @@ const BUFFER: usize = 65_536;
 
 impl Exchange {
     pub fn open(local: LocalProber, secret: Secret) -> Result<Self, NoWire> {
-        let open = |family: &Family| Wire::open(*family, local.probe.port);
+        let open =
+            |family: &Family| Wire::open(*family, local.probe.port).map(|wire| (*family, wire));
         let wires = local.addresses.keys().map(open).collect::<Result<_, _>>()?;
         let next_hops = NextHops::open().map_err(NoWire::NoNetlink)?;
         Ok(Self {
             local,
             keyring: Keyring::new(secret),
-            stamps: Stamps::new(random()),
+            stamp: Stamp { session: random(), count: 0 },
             senders: BTreeMap::new(),
             wires,
             next_hops,
@@ -120,7 +120,7 @@ impl Exchange {
                 () = until(self.next()) => {}
                 request = orders.requests.recv() => self.send_request(request?),
                 request = orders.traces.recv() => self.ask(request?),
-                answered = orders.answers.recv() => self.answer_trace(answered?),
+                answered = orders.answers.recv() => self.send(answered?.outgoing()),
                 changed = orders.due.changed() => {
                     changed.ok()?;
                     self.due = *orders.due.borrow_and_update();
@@ -174,7 +174,7 @@ impl Exchange {
             self.ask(request);
         }
         while let Ok(answered) = orders.answers.try_recv() {
-            self.answer_trace(answered);
+            self.send(answered.outgoing());
         }
         if orders.due.has_changed().is_ok_and(|changed| changed) {
             self.due = *orders.due.borrow_and_update();
@@ -198,37 +198,38 @@ impl Exchange {
         while let Some((_, nonce)) = self.expiry.first().copied().filter(|(until, _)| *until <= at)
         {
             self.expiry.pop_first();
-            let lost = |Awaited { request, sent }| ProbeEvent::Lost { request, sent, at };
-            let expired = self.take_awaited(nonce).map(lost);
-            self.reports.extend(expired);
+            if let Some(Awaited { request, sent }) = self.take_awaited(nonce, |_| true) {
+                self.reports.push(ProbeEvent::Lost { request, sent, at });
+            }
         }
         if self.echoes == 0 {
-            self.wires.iter_mut().for_each(Wire::close_echoes);
+            self.wires.values_mut().for_each(Wire::close_echoes);
         }
     }
 
     /// Reads echo replies only when one is due: other hosts may send many ICMP messages, and these
     /// must neither wake this process nor delay probes.
     fn take_echoes(&mut self, at: Instant) {
-        let replies: Vec<_> = self.wires.iter().flat_map(|it| it.echoed(ECHOES)).collect();
+        let replies: Vec<_> = self.wires.values().flat_map(|it| it.echoed(ECHOES)).collect();
         for (source, nonce) in replies {
-            let is_meant =
-                |it: &Awaited| it.request.kind == ProbeKind::Echo && it.request.peer == source;
-            if self.awaited.get(&nonce).is_some_and(is_meant) {
-                let echoed = |Awaited { request, sent }| ProbeEvent::Echoed { request, sent, at };
-                let taken = self.take_awaited(nonce).map(echoed);
-                self.reports.extend(taken);
+            let is_meant = |it: &ProbeRequest| it.kind == ProbeKind::Echo && it.peer == source;
+            if let Some(Awaited { request, sent }) = self.take_awaited(nonce, is_meant) {
+                self.reports.push(ProbeEvent::Echoed { request, sent, at });
             }
         }
     }
 
-    fn take_awaited(&mut self, nonce: u64) -> Option<Awaited> {
-        let awaited = self.awaited.remove(&nonce);
-        if let Some(Awaited { request, sent }) = awaited {
-            self.expiry.remove(&(sent + self.timeout(), nonce));
-            self.echoes -= usize::from(request.kind == ProbeKind::Echo);
-        }
-        awaited
+    /// The request with this nonce, if it `is_meant`; it is no longer awaited.
+    fn take_awaited(
+        &mut self,
+        nonce: u64,
+        is_meant: impl Fn(&ProbeRequest) -> bool,
+    ) -> Option<Awaited> {
+        let awaited = *self.awaited.get(&nonce).filter(|it| is_meant(&it.request))?;
+        self.awaited.remove(&nonce);
+        self.expiry.remove(&(awaited.sent + self.timeout(), nonce));
+        self.echoes -= usize::from(awaited.request.kind == ProbeKind::Echo);
+        Some(awaited)
     }
 
     /// Reads the targets if it is time; returns whether this node's own settings are unchanged.
@@ -251,8 +252,8 @@ impl Exchange {
             ProbeKind::Echo => return self.send_echo(packet, public_ip),
         };
         self.counts.asked += 1;
-        let secret = self.keyring.secret_for(peer).clone();
-        self.send(Outgoing { packet, content: Vec::new(), length, secret }, public_ip);
+        let (content, secret) = (Vec::new(), self.keyring.secret_for(peer).clone());
+        self.send(Outgoing { packet, gateway: public_ip, content, length, secret });
     }
 
     /// Asks a peer what happens to a packet.
@@ -260,35 +261,27 @@ impl Exchange {
         let (nonce, path) = (random(), request.path);
         let asked = question(&self.local, &self.keyring, nonce, (&request, path));
         if let Some(outgoing) = asked.filter(|_| self.traces.has_room()) {
-            let gateway = request.target.public_ip;
             self.traces.add(nonce, request);
-            self.send(outgoing, gateway);
+            self.send(outgoing);
         }
     }
 
     fn repeat_traces(&mut self) {
         let Self { local, keyring, traces, .. } = self;
         let again = |(nonce, request, path): (u64, &TraceRequest, Path)| {
-            Some((question(local, keyring, nonce, (request, path))?, request.target.public_ip))
+            question(local, keyring, nonce, (request, path))
         };
         let repeated: Vec<_> = traces.take_due(Instant::now()).filter_map(again).collect();
-        for (outgoing, gateway) in repeated {
-            self.send(outgoing, gateway);
+        for outgoing in repeated {
+            self.send(outgoing);
         }
-    }
-
-    fn answer_trace(&mut self, answered: AnsweredTrace) {
-        let (outgoing, gateway) = answered.outgoing();
-        self.send(outgoing, gateway);
     }
 
     /// Sends an echo request by the path of `packet`.
     fn send_echo(&mut self, packet: Packet, gateway: IpAddr) {
         let Packet { from, to, nonce, .. } = packet;
         let Self { wires, next_hops, .. } = self;
-        let Some(wire) = wires.iter_mut().find(|wire| wire.family() == Family::of(to)) else {
-            return;
-        };
+        let Some(wire) = wires.get_mut(&Family::of(to)) else { return };
         let sent = wire.echo_request(from, to, nonce).and_then(|request| match packet.path {
             Path::Tunnel => wire.send_raw(to, &request).map(|()| true),
             Path::Direct => send_if_resolved(wire, next_hops, gateway, &request),
@@ -318,18 +311,17 @@ impl Exchange {
         mtu.saturating_sub(headers(Family::of(peer)))
     }
 
-    fn send(&mut self, outgoing: Outgoing, gateway: IpAddr) {
+    fn send(&mut self, outgoing: Outgoing) {
         let to = outgoing.packet.to;
         match outgoing.packet.path {
             Path::Direct => {
                 let until = Instant::now() + self.timeout();
-                self.send_direct(Delayed::new(outgoing, gateway, until));
+                self.send_direct(Delayed::new(outgoing, until));
             }
             Path::Tunnel => {
                 let payload = self.encode(&outgoing);
-                let mut wires = self.wires.iter().filter(|wire| wire.family() == Family::of(to));
-                if let Some(Err(error)) = wires.next().map(|wire| wire.send_by_tunnel(to, &payload))
-                {
+                let wire = self.wires.get(&Family::of(to));
+                if let Some(Err(error)) = wire.map(|wire| wire.send_by_tunnel(to, &payload)) {
                     self.note_unsent(outgoing.packet, &error);
                 }
             }
@@ -345,11 +337,10 @@ impl Exchange {
     /// Sends only to a resolved next hop. The packet is complete before the kernel is asked, and sent
     /// right after its answer, since the kernel may forget a next hop at any time.
     fn send_direct(&mut self, delayed: Delayed) {
-        let (packet, gateway) = (delayed.outgoing.packet, delayed.gateway);
+        let Outgoing { packet, gateway, .. } = delayed.outgoing;
         let payload = self.encode(&delayed.outgoing);
         let Self { wires, next_hops, .. } = self;
-        let family = Family::of(packet.to);
-        let Some(wire) = wires.iter().find(|wire| wire.family() == family) else { return };
+        let Some(wire) = wires.get(&Family::of(packet.to)) else { return };
         let datagram = wire.datagram(packet.from, packet.to, &payload);
         match datagram.and_then(|it| send_if_resolved(wire, next_hops, gateway, &it)) {
             Ok(true) => {}
@@ -364,9 +355,9 @@ impl Exchange {
 
     /// Stamps and seals a packet. Stamps increase in the order of sending.
     fn encode(&mut self, outgoing: &Outgoing) -> Vec<u8> {
-        let Outgoing { packet, content, length, secret } = outgoing;
-        let packet = Packet { stamp: Some(self.stamps.next()), ..*packet };
-        packet.encode_with(content, secret, *length)
+        let Outgoing { packet, content, length, secret, .. } = outgoing;
+        self.stamp.count += 1;
+        Packet { stamp: Some(self.stamp), ..*packet }.encode(content, secret, *length)
     }
 
     /// Only counts and logs: a request that was not sent is later reported as lost.
@@ -377,7 +368,7 @@ impl Exchange {
 
     fn receive(&mut self, wire: usize, buffer: &mut [u8], targets: &Targets) {
         for _ in 0..AT_ONCE {
-            let received = self.wires.get(wire).and_then(|wire| wire.received(buffer));
+            let received = self.wires.values().nth(wire).and_then(|wire| wire.received(buffer));
             let Some((length, source)) = received else { break };
             let taken = buffer.get(..length).is_some_and(|it| self.take(it, source, targets));
             self.counts.rejected += u64::from(!taken);
@@ -388,41 +379,34 @@ impl Exchange {
     fn take(&mut self, bytes: &[u8], source: SocketAddr, targets: &Targets) -> bool {
         let Some((packet, secret)) = Packet::open(bytes, &self.keyring) else { return false };
         let secret = secret.clone();
-        if targets.peers.contains_key(&packet.from) && is_between(packet, source.ip(), &self.local)
-        {
+        let is_for_us = is_between(packet, source.ip(), &self.local);
+        if is_for_us && targets.peers.contains_key(&packet.from) {
             self.keyring.note_use(packet.from, &secret);
         }
-        match packet.kind {
-            PacketKind::Request => {
-                let answer = answer(packet, source.ip(), &self.local, targets);
-                let Some((answer, gateway)) = answer else { return false };
+        let answer = answer(packet, source.ip(), &self.local, targets);
+        match (packet.kind, answer) {
+            (PacketKind::Answer, _) => is_for_us && self.take_answer(packet),
+            (PacketKind::TraceAnswer, _) => {
+                is_for_us && self.take_trace(packet, Packet::content(bytes))
+            }
+            (PacketKind::Request | PacketKind::TraceRequest, None) => false,
+            (PacketKind::Request, Some((answer, gateway))) => {
                 // As long as the request, so that large packets are probed in both directions.
                 let (content, length) = (Vec::new(), bytes.len());
-                self.serve(packet, Outgoing { packet: answer, content, length, secret }, gateway)
+                self.serve(packet, Outgoing { packet: answer, gateway, content, length, secret })
             }
-            PacketKind::Answer => {
-                is_between(packet, source.ip(), &self.local) && self.take_answer(packet)
-            }
-            PacketKind::TraceRequest => {
-                let answer = answer(packet, source.ip(), &self.local, targets);
-                let Some((answer, gateway)) = answer else { return false };
-                let question = decode_question(Packet::content(bytes));
-                let asked = question.map(|question| {
-                    let peer = packet.from;
-                    AskedTrace { peer, question, answer, gateway, secret }
-                });
-                asked.is_some_and(|asked| self.pass_on(packet, asked))
-            }
-            PacketKind::TraceAnswer => {
-                is_between(packet, source.ip(), &self.local)
-                    && self.take_trace(packet, Packet::content(bytes))
+            (PacketKind::TraceRequest, Some((answer, gateway))) => {
+                let (peer, question) = (packet.from, decode_question(Packet::content(bytes)));
+                question.is_some_and(|question| {
+                    self.pass_on(packet, AskedTrace { peer, question, answer, gateway, secret })
+                })
             }
         }
     }
 
     /// Returns whether the request is answered. The answer is sealed with the request's secret,
     /// since the peer may know no other one.
-    fn serve(&mut self, request: Packet, answer: Outgoing, gateway: IpAddr) -> bool {
+    fn serve(&mut self, request: Packet, answer: Outgoing) -> bool {
         let (interval, now) = (self.local.probe.interval, self.now());
         let sender = self.senders.entry(request.from).or_default();
         if !(sender.take(request.stamp) && sender.may_ask(request.stamp, interval, now)) {
@@ -430,7 +414,7 @@ impl Exchange {
         }
         self.counts.served += 1;
         self.report_alive(request.from);
-        self.send(answer, gateway);
+        self.send(answer);
         true
     }
 
@@ -457,14 +441,12 @@ impl Exchange {
     /// unless the packet is a replayed one.
     fn take_answer(&mut self, packet: Packet) -> bool {
         let Packet { from, path, nonce, stamp, takes_direct, .. } = packet;
-        let is_meant = |Awaited { request: it, .. }: &Awaited| {
+        let awaited = self.take_awaited(nonce, |it| {
             it.peer == from && it.path == path && it.kind != ProbeKind::Echo
-        };
-        let awaited = self.awaited.get(&nonce).copied().filter(is_meant);
+        });
         let is_expected = awaited.is_some();
         let is_new = self.senders.get_mut(&from).is_none_or(|sender| sender.take(stamp));
         if let Some(Awaited { request, sent }) = awaited {
-            self.take_awaited(nonce);
             self.senders.entry(from).or_default().prove(stamp);
             let at = Instant::now();
             self.reports.push(ProbeEvent::Answered { request, sent, at, takes_direct });
@@ -492,9 +474,9 @@ fn question(
 ) -> Option<Outgoing> {
     let from = *local.addresses.get(&Family::of(request.peer))?;
     let packet = Packet::new(PacketKind::TraceRequest, path, nonce, from, request.peer);
-    let content = encode_question(request.question);
+    let (gateway, content) = (request.target.public_ip, encode_question(request.question));
     let secret = keyring.secret_for(request.peer).clone();
-    Some(Outgoing { packet, content, length: 0, secret })
+    Some(Outgoing { packet, gateway, content, length: 0, secret })
 }
 
 /// Waits until `at`, forever if it is none.
@@ -521,10 +503,10 @@ fn send_if_resolved(
 }
 
 /// The index of the first wire that may have a packet.
-async fn first_readable(wires: &[Wire]) -> usize {
+async fn first_readable(wires: &BTreeMap<Family, Wire>) -> usize {
     if wires.is_empty() {
         std::future::pending::<()>().await;
     }
-    let (_, index, _) = select_all(wires.iter().map(|wire| Box::pin(wire.readable()))).await;
+    let (_, index, _) = select_all(wires.values().map(|wire| Box::pin(wire.readable()))).await;
     index
 }

@@ -28,6 +28,8 @@ pub struct Packet {
 #[derive(Clone, Debug)]
 pub(super) struct Outgoing {
     pub(super) packet: Packet,
+    /// The public IP to send it to if it takes the direct path.
+    pub(super) gateway: IpAddr,
     /// What follows its stamp; empty in probes.
     pub(super) content: Vec<u8>,
     /// The least length of its payload, in bytes.
@@ -80,18 +82,13 @@ impl Packet {
         Self { kind, from, to, stamp: None, takes_direct, ..self }
     }
 
-    /// Pads to `length` bytes, at least [`SHORTEST`]; the seal covers the padding.
-    pub fn encode(&self, secret: &Secret, length: usize) -> Vec<u8> {
-        self.encode_with(&[], secret, length)
-    }
-
-    /// The same with `content` after the stamp, which the packet must have.
-    pub fn encode_with(&self, content: &[u8], secret: &Secret, length: usize) -> Vec<u8> {
+    /// Pads to `length` bytes, at least [`SHORTEST`]; the seal covers the padding. A packet with
+    /// `content`, which follows the stamp, must have one.
+    pub fn encode(&self, content: &[u8], secret: &Secret, length: usize) -> Vec<u8> {
         let length = length.max(SHORTEST + content.len());
-        let code = self.kind.code() | u8::from(self.path == Path::Tunnel) << 1;
         let mut bytes = Vec::with_capacity(length);
         bytes.extend(MAGIC);
-        bytes.extend([VERSION, code]);
+        bytes.extend([VERSION, code(&CODES, &(self.kind, self.path))]);
         bytes.extend(self.nonce.to_be_bytes());
         bytes.extend(octets(self.from));
         bytes.extend(octets(self.to));
@@ -138,16 +135,6 @@ impl PacketKind {
     pub(super) const fn is_of_trace(self) -> bool {
         matches!(self, Self::TraceRequest | Self::TraceAnswer)
     }
-
-    /// Its bits in the code of a packet.
-    const fn code(self) -> u8 {
-        match self {
-            Self::Request => 0,
-            Self::Answer => 1,
-            Self::TraceRequest => 4,
-            Self::TraceAnswer => 5,
-        }
-    }
 }
 
 fn stamped(mark: u8, Stamp { session, count }: Stamp) -> Vec<u8> {
@@ -171,15 +158,25 @@ fn stamp(rest: &[u8]) -> Option<(Stamp, bool)> {
 
 fn fields(body: &[u8; BODY]) -> Option<Packet> {
     let (_, rest) = body.split_at_checked(3)?;
-    let (code, rest) = rest.split_first()?;
+    let (number, rest) = rest.split_first()?;
     let (nonce, rest) = rest.split_first_chunk::<8>()?;
     let (from, rest) = rest.split_first_chunk::<16>()?;
     let to = rest.first_chunk::<16>()?;
-    let (kind, path) = *CODES.get(usize::from(*code))?;
+    let (kind, path) = decode(&CODES, *number)?;
     let nonce = u64::from_be_bytes(*nonce);
     let (from, to) = (address(*from), address(*to));
     let packet = Packet::new(kind, path, nonce, from, to);
     (packet.from.is_ipv4() == packet.to.is_ipv4()).then_some(packet)
+}
+
+/// The place of `value` in `codes`.
+pub(super) fn code<T: PartialEq>(codes: &[T], value: &T) -> u8 {
+    let code = codes.iter().position(|known| known == value);
+    code.and_then(|code| code.try_into().ok()).unwrap_or(u8::MAX)
+}
+
+pub(super) fn decode<T: Copy>(codes: &[T], code: u8) -> Option<T> {
+    codes.get(usize::from(code)).copied()
 }
 
 /// IPv4 addresses are encoded as IPv4-mapped IPv6 addresses.
@@ -205,7 +202,7 @@ mod tests {
         Secret::new(&[7; 32])
     }
 
-    fn decode(bytes: &[u8]) -> Option<Packet> {
+    fn opened(bytes: &[u8]) -> Option<Packet> {
         Some(Packet::open(bytes, &Keyring::new(secret()))?.0)
     }
 
@@ -249,7 +246,7 @@ mod tests {
     #[test]
     fn the_bytes_are_those_of_version_1() {
         let stamp = Stamp { session: 0x1112_1314_1516_1718, count: 9 };
-        let bytes = request(Some(stamp)).encode(&secret(), 0);
+        let bytes = request(Some(stamp)).encode(&[], &secret(), 0);
         let mapped = "00000000000000000000ffff";
         let body = format!("747701020102030405060708{mapped}0af40100{mapped}0af40200");
         assert_eq!(hex(&bytes[..BODY]), body);
@@ -261,17 +258,17 @@ mod tests {
     fn the_bytes_of_a_question_about_a_packet_are_those_of_a_probe_with_content() {
         let stamp = Some(Stamp { session: 0x1112_1314_1516_1718, count: 9 });
         let packet = Packet { kind: PacketKind::TraceRequest, ..request(stamp) };
-        let bytes = packet.encode_with(b"content", &secret(), 0);
+        let bytes = packet.encode(b"content", &secret(), 0);
         let mapped = "00000000000000000000ffff";
         let body = format!("747701060102030405060708{mapped}0af40100{mapped}0af40200");
         assert_eq!(hex(&bytes[..BODY]), body);
         assert_eq!(hex(&bytes[BODY..BODY + STAMP]), "0111121314151617180000000000000009");
         assert_eq!(Packet::content(&bytes), b"content");
         assert_eq!(bytes.len(), SHORTEST + 7);
-        assert_eq!(decode(&bytes), Some(packet));
+        assert_eq!(opened(&bytes), Some(packet));
         let answer = packet.answered(true);
         assert_eq!((answer.kind, answer.nonce), (PacketKind::TraceAnswer, packet.nonce));
-        let answer = Packet { stamp, ..answer }.encode_with(b"", &secret(), 0);
+        let answer = Packet { stamp, ..answer }.encode(b"", &secret(), 0);
         assert_eq!((answer[3], Packet::content(&answer)), (7, &b""[..]));
     }
 
@@ -280,77 +277,77 @@ mod tests {
     fn only_probes_may_lack_a_stamp() {
         for kind in [PacketKind::TraceRequest, PacketKind::TraceAnswer] {
             let packet = Packet { kind, ..request(None) };
-            assert_eq!(decode(&packet.encode(&secret(), 0)), None);
+            assert_eq!(opened(&packet.encode(&[], &secret(), 0)), None);
         }
     }
 
     /// As daemons do that know only the first four.
     #[test]
     fn unknown_kinds_are_rejected() {
-        let bytes = request(Some(Stamp { session: 1, count: 1 })).encode(&secret(), 0);
+        let bytes = request(Some(Stamp { session: 1, count: 1 })).encode(&[], &secret(), 0);
         for code in 0..=u8::MAX {
             let mut other = bytes[..bytes.len() - Secret::SEAL].to_vec();
             other[3] = code;
             other.extend(secret().seal(&other.clone()).as_ref());
-            assert_eq!(decode(&other).is_some(), usize::from(code) < CODES.len(), "{code}");
+            assert_eq!(opened(&other).is_some(), usize::from(code) < CODES.len(), "{code}");
         }
     }
 
     /// An older daemon reads the body, and ignores the rest as padding.
     #[test]
     fn packets_of_older_daemons_are_read_and_have_no_stamp() {
-        let stamped = request(Some(Stamp { session: 1, count: 1 })).encode(&secret(), 0);
+        let stamped = request(Some(Stamp { session: 1, count: 1 })).encode(&[], &secret(), 0);
         for padding in [0, 5, STAMP, 1300] {
             let mut old = stamped[..BODY].to_vec();
             old.resize(BODY + padding, 0);
             old.extend(secret().seal(&old.clone()).as_ref());
-            assert_eq!(decode(&old), Some(request(None)), "{padding}");
+            assert_eq!(opened(&old), Some(request(None)), "{padding}");
         }
     }
 
     proptest! {
         #[test]
         fn what_is_encoded_is_decoded(packet in any_packet(), length in 0_usize..9000) {
-            let bytes = packet.encode(&secret(), length);
+            let bytes = packet.encode(&[], &secret(), length);
             prop_assert_eq!(bytes.len(), length.max(SHORTEST));
-            prop_assert_eq!(decode(&bytes), Some(packet));
+            prop_assert_eq!(opened(&bytes), Some(packet));
         }
 
         #[test]
         fn a_changed_byte_is_rejected(
             packet in any_packet(), length in 0_usize..300, at in 0_usize..300, bits in 1_u8..=255
         ) {
-            let mut bytes = packet.encode(&secret(), length);
+            let mut bytes = packet.encode(&[], &secret(), length);
             let at = at % bytes.len();
             bytes[at] ^= bits;
-            prop_assert_eq!(decode(&bytes), None);
+            prop_assert_eq!(opened(&bytes), None);
         }
 
         #[test]
         fn a_truncated_or_extended_packet_is_rejected(packet in any_packet(), length in 0_usize..300) {
-            let bytes = packet.encode(&secret(), 200);
+            let bytes = packet.encode(&[], &secret(), 200);
             let mut other = bytes.clone();
             other.resize(length, 0);
             prop_assume!(other.len() != bytes.len());
-            prop_assert_eq!(decode(&other), None);
+            prop_assert_eq!(opened(&other), None);
         }
 
         #[test]
         fn another_secret_does_not_open_a_packet(packet in any_packet()) {
-            let bytes = packet.encode(&Secret::new(&[8; 32]), 0);
-            prop_assert_eq!(decode(&bytes), None);
+            let bytes = packet.encode(&[], &Secret::new(&[8; 32]), 0);
+            prop_assert_eq!(opened(&bytes), None);
         }
 
         #[test]
         fn random_bytes_are_rejected(bytes in proptest::collection::vec(any::<u8>(), 0..2000)) {
-            prop_assert_eq!(decode(&bytes), None);
+            prop_assert_eq!(opened(&bytes), None);
         }
 
         #[test]
         fn sealed_random_bytes_are_rejected_or_decoded(body in proptest::array::uniform32(any::<u8>())) {
             let mut bytes = [b"tw\x01".as_slice(), &body, &[0; 9], &body].concat();
             bytes.extend(secret().seal(&bytes).as_ref().to_vec());
-            if let Some(packet) = decode(&bytes) {
+            if let Some(packet) = opened(&bytes) {
                 prop_assert_eq!(packet.from.is_ipv4(), packet.to.is_ipv4());
             }
         }

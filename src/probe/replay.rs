@@ -15,10 +15,6 @@ pub struct Stamp {
     pub count: u64,
 }
 
-/// Generates the stamps of this node's packets.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Stamps(Stamp);
-
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sender {
     proven: Option<Session>,
@@ -63,17 +59,6 @@ const LONGEST_PERIOD: Duration = Duration::from_secs(1);
 /// The number of questions about packets that are answered per second: of one peer, and of all.
 const TRACES: u32 = 2;
 const ALL_TRACES: u32 = 20;
-
-impl Stamps {
-    pub(super) const fn new(session: u64) -> Self {
-        Self(Stamp { session, count: 0 })
-    }
-
-    pub(super) const fn next(&mut self) -> Stamp {
-        self.0.count += 1;
-        self.0
-    }
-}
 
 impl Sender {
     /// Notes a packet; returns whether it is new, as far as known.
@@ -274,12 +259,6 @@ mod tests {
         });
         let answered = answered.count();
         assert!((200..=220).contains(&answered), "{answered}");
-    }
-
-    #[test]
-    fn stamps_grow() {
-        let mut stamps = Stamps::new(7);
-        assert_eq!([stamps.next(), stamps.next()].map(|stamp| stamp.count), [1, 2]);
     }
 
     proptest! {

@@ -65,10 +65,9 @@ const REPEAT: Duration = Duration::from_millis(400);
 const MOST: usize = 16;
 
 impl AnsweredTrace {
-    pub(super) fn outgoing(self) -> (Outgoing, IpAddr) {
+    pub(super) fn outgoing(self) -> Outgoing {
         let AskedTrace { answer: packet, gateway, secret, .. } = self.asked;
-        let content = encode_trace(&self.trace);
-        (Outgoing { packet, content, length: 0, secret }, gateway)
+        Outgoing { packet, gateway, content: encode_trace(&self.trace), length: 0, secret }
     }
 }
 

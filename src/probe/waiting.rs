@@ -1,6 +1,5 @@
 //! Direct packets that wait until the kernel has resolved their next hop.
 
-use std::net::IpAddr;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -21,7 +20,6 @@ pub(super) struct WaitingPackets(Vec<Delayed>);
 #[derive(Clone, Debug)]
 pub(super) struct Delayed {
     pub(super) outgoing: Outgoing,
-    pub(super) gateway: IpAddr,
     next: Instant,
     pause: Duration,
     until: Instant,
@@ -29,8 +27,8 @@ pub(super) struct Delayed {
 
 impl Delayed {
     /// `until` is the deadline for sending.
-    pub(super) fn new(outgoing: Outgoing, gateway: IpAddr, until: Instant) -> Self {
-        Self { outgoing, gateway, next: Instant::now(), pause: PAUSE, until }
+    pub(super) fn new(outgoing: Outgoing, until: Instant) -> Self {
+        Self { outgoing, next: Instant::now(), pause: PAUSE, until }
     }
 }
 
@@ -67,10 +65,10 @@ mod tests {
 
     fn delayed(kind: PacketKind, until: Instant) -> Delayed {
         let ip = |text: &str| text.parse().unwrap();
+        let (gateway, content) = (ip("172.16.0.2"), Vec::new());
         let packet = Packet::new(kind, Path::Direct, 7, ip("10.244.1.0"), ip("10.244.2.0"));
         let secret = Secret::new(&[7; Secret::LENGTH]);
-        let outgoing = Outgoing { packet, content: Vec::new(), length: 0, secret };
-        Delayed::new(outgoing, ip("172.16.0.2"), until)
+        Delayed::new(Outgoing { packet, gateway, content, length: 0, secret }, until)
     }
 
     #[tokio::test(start_paused = true)]

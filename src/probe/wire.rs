@@ -66,10 +66,6 @@ impl Wire {
         Ok(Self { family, port, socket, raw, echoes: None })
     }
 
-    pub const fn family(&self) -> Family {
-        self.family
-    }
-
     /// Waits until there may be a packet.
     pub async fn readable(&self) -> io::Result<()> {
         self.socket.readable().await
@@ -175,27 +171,27 @@ fn address(source: &SockaddrStorage) -> Option<IpAddr> {
 }
 
 fn open_echoes(family: Family) -> nix::Result<OwnedFd> {
-    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let protocol = match family {
         Family::V4 => SockProtocol::Icmp,
         Family::V6 => SockProtocol::IcmpV6,
     };
-    socket(address_family(family), SockType::Raw, flags, protocol)
-}
-
-const fn address_family(family: Family) -> AddressFamily {
-    match family {
-        Family::V4 => AddressFamily::Inet,
-        Family::V6 => AddressFamily::Inet6,
-    }
+    open(family, SockType::Raw, Some(protocol))
 }
 
 /// A socket of this protocol sends whole packets and receives nothing.
 fn open_raw(family: Family) -> nix::Result<OwnedFd> {
-    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    let raw = socket(address_family(family), SockType::Raw, flags, SockProtocol::Raw)?;
+    let raw = open(family, SockType::Raw, Some(SockProtocol::Raw))?;
     enlarge(&raw);
     Ok(raw)
+}
+
+fn open(family: Family, kind: SockType, protocol: Option<SockProtocol>) -> nix::Result<OwnedFd> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let domain = match family {
+        Family::V4 => AddressFamily::Inet,
+        Family::V6 => AddressFamily::Inet6,
+    };
+    socket(domain, kind, flags, protocol)
 }
 
 /// Large, because packets to many unresolved neighbours wait together. Without the permission to
@@ -206,8 +202,7 @@ fn enlarge(socket: &impl AsFd) {
 }
 
 fn listen(family: Family, port: u16) -> io::Result<UdpSocket> {
-    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    let listener = socket(address_family(family), SockType::Datagram, flags, None)?;
+    let listener = open(family, SockType::Datagram, None)?;
     if family == Family::V6 {
         setsockopt(&listener, sockopt::Ipv6V6Only, &true)?;
     }

@@ -207,7 +207,7 @@ fn answered(frame: &mut [u8], keyring: &Keyring, secret: &Secret) -> Option<()> 
     let (headers, payload) = frame.split_at_mut_checked(HEADERS)?;
     let (packet, _) = Packet::open(payload, keyring)?;
     let is_request = packet.kind == PacketKind::Request;
-    let answer = is_request.then(|| packet.answered(false).encode(secret, payload.len()))?;
+    let answer = is_request.then(|| packet.answered(false).encode(&[], secret, payload.len()))?;
     payload.copy_from_slice(answer.get(..payload.len())?);
     let (vxlan_and_macs, ip) = headers.split_at_mut_checked(22)?;
     swap(vxlan_and_macs.get_mut(8..20)?);

@@ -52,14 +52,14 @@ async fn a_peer_that_started_with_the_new_secret_is_asked_with_it() {
     exchange.take_secret(new.clone());
     let asked_with = |exchange: &Exchange| exchange.keyring.secret_for(peer).clone();
     let asks = Packet::new(PacketKind::Request, Path::Direct, 7, peer, OWN);
-    assert!(exchange.take(&asks.encode(&old, 0), SocketAddr::new(peer, 8475), &targets));
+    assert!(exchange.take(&asks.encode(&[], &old, 0), SocketAddr::new(peer, 8475), &targets));
     assert!(asked_with(&exchange).is_same(&old), "the peer may not have read the new one");
     let spoofed = Packet { from: OWN, ..asks };
-    assert!(!exchange.take(&spoofed.encode(&new, 0), SocketAddr::new(peer, 8475), &targets));
+    assert!(!exchange.take(&spoofed.encode(&[], &new, 0), SocketAddr::new(peer, 8475), &targets));
     assert!(asked_with(&exchange).is_same(&old));
-    assert!(exchange.take(&asks.encode(&new, 0), SocketAddr::new(peer, 8475), &targets));
+    assert!(exchange.take(&asks.encode(&[], &new, 0), SocketAddr::new(peer, 8475), &targets));
     assert!(asked_with(&exchange).is_same(&new));
-    assert!(exchange.take(&asks.encode(&old, 0), SocketAddr::new(peer, 8475), &targets));
+    assert!(exchange.take(&asks.encode(&[], &old, 0), SocketAddr::new(peer, 8475), &targets));
     assert!(asked_with(&exchange).is_same(&new), "a recorded packet takes it back");
 }
 

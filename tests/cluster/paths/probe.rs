@@ -367,8 +367,8 @@ impl Recorded {
         let (from, to) = (from?.network(), to?.network());
         let gateway = self.cluster.nodes[0].address(Family::V4)?;
         let (kind, path, nonce) = (PacketKind::Request, tweed::model::path::Path::Direct, 7);
-        let packet = Packet { kind, path, nonce, from, to, stamp, takes_direct: true }
-            .encode(&self.secret, 0);
+        let packet = Packet { kind, path, nonce, from, to, stamp, takes_direct: true };
+        let packet = packet.encode(&[], &self.secret, 0);
         let (before, begun) = (self.counts()?, Instant::now());
         let dropped = || overruns_at([self.cluster.nodes[0].namespace()]);
         let dropped_before = dropped()?;
@@ -465,7 +465,7 @@ impl Responders {
                     let Some((packet, secret)) = opened else { continue };
                     assert_eq!(packet.kind, PacketKind::Request);
                     let answer = packet.answered(true);
-                    let bytes = answer.encode(secret, length);
+                    let bytes = answer.encode(&[], secret, length);
                     // At the end of the test, the receiver may be gone.
                     let datagram = wire.datagram(answer.from, answer.to, &bytes);
                     drop(datagram.and_then(|it| wire.send_raw(gateway, &it)));

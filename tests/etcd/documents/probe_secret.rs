@@ -18,7 +18,7 @@ fn agree(one: &Secret, other: &Secret) -> bool {
     let (from, to) = ("10.5.1.0".parse().unwrap(), "10.5.2.0".parse().unwrap());
     let (kind, path, nonce) = (PacketKind::Request, Path::Direct, 7);
     let packet = Packet { kind, path, nonce, from, to, stamp: None, takes_direct: true };
-    Packet::open(&packet.encode(one, 0), &Keyring::new(other.clone())).is_some()
+    Packet::open(&packet.encode(&[], one, 0), &Keyring::new(other.clone())).is_some()
 }
 
 #[tokio::test]

@@ -32,7 +32,7 @@ fuzz_target!(|input: (bool, [u8; 4], &[u8])| {
     let Some((packet, secret)) = Packet::open(&bytes, &keyring) else { return };
     assert!(is_sealed, "a seal was guessed");
     let content = Packet::content(&bytes);
-    let encoded = packet.encode(secret, bytes.len());
+    let encoded = packet.encode(&[], secret, bytes.len());
     assert_eq!(Packet::open(&encoded, &keyring).map(|(packet, _)| packet), Some(packet));
     let (own, peer) = (IpAddr::from([10, 244, 1, 0]), IpAddr::from([10, 244, 2, 0]));
     let public_ip = IpAddr::from([172, 16, 0, 2]);
