@@ -19,7 +19,7 @@ use crate::model::lease::{Endpoint, Lease, LeaseId, Peer};
 use crate::model::node_inputs::NodeInputs;
 use crate::model::path::{Cause, Fallback, Path, ProbeVerdict};
 use crate::model::status::{PathStatus, ProbeResults, ProbeStatus};
-use crate::plan::backend::{self, PathPlan, PeerPlan};
+use crate::plan::backend::{self, PeerPlan};
 use crate::plan::desired::LeasePlan;
 use crate::plan::paths::{Board, LocalProber, ProbeRequest, ProbeState, Target, UsedPath};
 use crate::probe::{AnsweredTrace, AskedTrace, ProbeChannels, ProbeEvent};
@@ -468,18 +468,13 @@ fn probed<'a>(
 ) -> impl Iterator<Item = (IpAddr, Option<(Target, Option<UsedPath>)>)> {
     let is_possible = |it: &&Endpoint| local.node.uplink(it.subnet.family()).is_some();
     lease.endpoints.iter().filter(is_possible).map(|endpoint| {
-        let used = plan.path(endpoint.subnet.family()).map(used_path);
+        let used = plan.path(endpoint.subnet.family()).map(|planned| UsedPath {
+            path: planned.path,
+            direct_fails: matches!(planned.fallback, Some(Fallback::Failed(_))),
+        });
         let target = Target::of(local, endpoint, used.map(|used| used.path));
         (endpoint.subnet.base(), Some((target, used)))
     })
-}
-
-fn used_path(planned: &PathPlan) -> UsedPath {
-    let direct_failure = match planned.fallback {
-        Some(Fallback::Failed(cause)) => Some(cause),
-        Some(Fallback::Unproven | Fallback::Unanswered) | None => None,
-    };
-    UsedPath { path: planned.path, direct_failure }
 }
 
 /// The probe results of `state` by `path` at the time `now`.

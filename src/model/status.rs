@@ -1,7 +1,6 @@
 //! The status of the daemon, for health checks, metrics and `tweedctl`.
 
 use std::collections::BTreeMap;
-use std::iter::Sum;
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
@@ -179,17 +178,6 @@ impl ReachabilityCounts {
             ReachabilityState::Unreachable => &mut self.unreachable,
             ReachabilityState::Unknown => &mut self.unknown,
         }
-    }
-}
-
-impl Sum for ReachabilityCounts {
-    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
-        all.fold(Self::default(), |sum, it| Self {
-            reachable: sum.reachable + it.reachable,
-            degraded: sum.degraded + it.degraded,
-            unreachable: sum.unreachable + it.unreachable,
-            unknown: sum.unknown + it.unknown,
-        })
     }
 }
 

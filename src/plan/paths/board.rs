@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::pace::{Budget, Pace};
 use super::reachability::reachability;
 use super::state::{ProbeRequest, ProbeState, Target, UsedPath};
-use super::verdict::{Thresholds, Track};
+use super::verdict::Thresholds;
 use crate::model::config::Probe;
 use crate::model::path::{PeerReachability, ReachabilityState, UnreachableCause};
 use crate::model::prefix::Family;
@@ -124,12 +124,11 @@ impl Board {
         let thresholds = self.thresholds;
         let Some(state) = self.state_of(request) else { return };
         let before = state.pace(thresholds);
-        let is_silent = |state: &ProbeState| state.used_track().is_some_and(Track::is_silent);
-        let is_echoed =
-            |state: &ProbeState| state.used_track().is_some_and(|it| it.is_echoed() == Some(true));
-        let (was_silent, was_echoed) = (is_silent(state), is_echoed(state));
+        let last = state.used_track();
         state.take_answer(request, sent, now);
-        let is_back = was_silent && (!is_silent(state) || (!was_echoed && is_echoed(state)));
+        let track = state.used_track();
+        let is_echoed_again = last.is_echoed() != Some(true) && track.is_echoed() == Some(true);
+        let is_back = last.is_silent() && (!track.is_silent() || is_echoed_again);
         self.judge(request.peer, now);
         self.slow_down(request.peer, before, now, random);
         if is_back {
@@ -151,7 +150,7 @@ impl Board {
     pub fn record_packet(&mut self, peer: IpAddr, now: Duration) {
         let Some(state) = self.states.get_mut(&peer) else { return };
         state.record_packet(now);
-        let is_daemon_back = state.used_track().is_some_and(|it| it.is_echoed() == Some(true));
+        let is_daemon_back = state.used_track().is_echoed() == Some(true);
         if is_daemon_back || state.pace(self.thresholds) == Pace::Silent {
             self.judge(peer, now);
             self.check_back(peer, now);
@@ -170,11 +169,6 @@ impl Board {
             }
             known => known,
         })
-    }
-
-    /// The numbers of peers with a path in use.
-    pub fn counts(&self) -> ReachabilityCounts {
-        self.counts.values().copied().sum()
     }
 
     /// The degraded and unreachable peers.
@@ -222,7 +216,7 @@ impl Board {
         let Some(state) = self.states.remove(&peer) else { return };
         self.schedule.remove(&(state.turn, peer));
         self.changed.remove(&peer);
-        self.count(peer, state.reachability, None);
+        self.count(peer, [state.reachability, None]);
     }
 
     /// The next probes of `peer`; none if the budget is spent.
@@ -296,15 +290,10 @@ impl Board {
         let Some(state) = self.states.get_mut(&peer) else { return };
         let known = state.used.map(|used| reachability(state, used, self.thresholds, now).state());
         let before = std::mem::replace(&mut state.reachability, known);
-        self.count(peer, before, known);
+        self.count(peer, [before, known]);
     }
 
-    fn count(
-        &mut self,
-        peer: IpAddr,
-        before: Option<ReachabilityState>,
-        now: Option<ReachabilityState>,
-    ) {
+    fn count(&mut self, peer: IpAddr, [before, now]: [Option<ReachabilityState>; 2]) {
         if before == now {
             return;
         }

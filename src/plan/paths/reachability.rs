@@ -32,7 +32,7 @@ pub(super) fn reachability(
         return PeerReachability::Unknown { cause: UnknownCause::TooEarly };
     }
     let faults = [
-        (used.direct_failure.is_some(), DegradedCause::DirectFails),
+        (used.direct_fails, DegradedCause::DirectFails),
         (track.loses_large(thresholds.failures), DegradedCause::LargeLost),
         (track.is_lossy(), DegradedCause::Loss),
     ];
@@ -63,7 +63,7 @@ mod tests {
     use super::super::state::Target;
     use super::super::verdict::{ProbeKind, Track};
     use super::*;
-    use crate::model::path::{Cause, ReachabilityState};
+    use crate::model::path::ReachabilityState;
 
     const RULES: Thresholds =
         Thresholds { failures: 3, successes: 5, silence: Duration::from_secs(5) };
@@ -99,7 +99,7 @@ mod tests {
     }
 
     fn by(state: &ProbeState, path: Path) -> PeerReachability {
-        let used = UsedPath { path, direct_failure: None };
+        let used = UsedPath { path, direct_fails: false };
         reachability(state, used, RULES, START + SECOND * 1000)
     }
 
@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn a_peer_on_its_fallback_is_degraded() {
         let state = state(results("+----"), results("+++++"));
-        let used = UsedPath { path: Path::Tunnel, direct_failure: Some(Cause::NoAnswer) };
+        let used = UsedPath { path: Path::Tunnel, direct_fails: true };
         let now = START + SECOND * 10;
         let expected = degraded(DegradedCause::DirectFails);
         assert_eq!(reachability(&state, used, RULES, now), expected);
@@ -218,7 +218,7 @@ mod tests {
     fn a_peer_that_never_sent_a_packet_stays_unknown() {
         let mut silent = state(results("---------"), results("---------"));
         silent.first_packet = None;
-        let used = UsedPath { path: Path::Direct, direct_failure: None };
+        let used = UsedPath { path: Path::Direct, direct_fails: false };
         let cause = |seconds| match reachability(&silent, used, RULES, START + SECOND * seconds) {
             PeerReachability::Unknown { cause } => cause,
             other => panic!("{other:?}"),

@@ -9,7 +9,7 @@ use super::verdict::{Comparison, ProbeKind, Thresholds, Track, judge};
 use crate::model::config::Probe;
 use crate::model::lease::Endpoint;
 use crate::model::node_inputs::NodeInputs;
-use crate::model::path::{Cause, Path, ProbeVerdict, ReachabilityState};
+use crate::model::path::{Path, ProbeVerdict, ReachabilityState};
 use crate::model::prefix::Family;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -72,8 +72,8 @@ impl Target {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UsedPath {
     pub path: Path,
-    /// Why the direct path is not used, if it fails.
-    pub direct_failure: Option<Cause>,
+    /// Whether this is the tunnel because the direct path fails.
+    pub direct_fails: bool,
 }
 
 /// A probe of a peer. The probe task sends it and reports the result.
@@ -169,12 +169,12 @@ impl ProbeState {
         request.number > self.ignored_until
     }
 
-    pub fn track(&self, path: Path) -> &Track {
+    pub fn track(&self, path: Path) -> Track {
         let track = match path {
             Path::Direct => &self.direct,
             Path::Tunnel => &self.tunnel,
         };
-        track.as_deref().unwrap_or(&Track::WITHOUT_RESULT)
+        track.as_deref().copied().unwrap_or_default()
     }
 
     /// The numbers of large probes by `path` and of lost ones among them, within the window and
@@ -191,25 +191,27 @@ impl ProbeState {
 
     /// The last round-trip time by the path in use; none while nothing gets through.
     pub fn round_trip(&self) -> Option<Duration> {
-        self.used_track().filter(|track| !track.is_silent())?.round_trip
+        let track = self.used_track();
+        track.round_trip.filter(|_| !track.is_silent())
     }
 
     pub(super) fn pace(&self, thresholds: Thresholds) -> Pace {
         let pace =
             if self.target.direct { self.direct_pace(thresholds) } else { self.tunnel_pace() };
-        // The losses of a peer that never answered are no evidence.
-        let used = self.used_track().filter(|_| self.first_packet.is_some());
-        match used.filter(|_| pace == Pace::Steady) {
-            Some(track) if track.needs_echo() => Pace::Unjudged,
-            Some(track) if track.is_doubtful(thresholds.failures) => Pace::Doubtful,
-            Some(track) if track.is_watched() => Pace::Watched,
-            Some(_) | None => pace,
+        let track = self.used_track();
+        match pace {
+            // The losses of a peer that never answered are no evidence.
+            Pace::Steady if self.first_packet.is_none() => pace,
+            Pace::Steady if track.needs_echo() => Pace::Unjudged,
+            Pace::Steady if track.is_doubtful(thresholds.failures) => Pace::Doubtful,
+            Pace::Steady if track.is_watched() => Pace::Watched,
+            pace => pace,
         }
     }
 
     /// How urgent the verdict on the direct path is.
     fn direct_pace(&self, thresholds: Thresholds) -> Pace {
-        let fails = |track: &Track| track.missed >= thresholds.failures;
+        let fails = |track: Track| track.missed >= thresholds.failures;
         // If both paths fail, or there is no tunnel to compare with, faster probes would not help.
         let [direct, tunnel] = Path::ALL.map(|path| self.track(path));
         let is_dead = fails(direct) && (fails(tunnel) || !self.target.tunnel);
@@ -270,8 +272,9 @@ impl ProbeState {
         self.used.is_some_and(|used| used.path == path)
     }
 
-    pub(super) fn used_track(&self) -> Option<&Track> {
-        self.used.map(|used| self.track(used.path))
+    /// The results of the path in use, if there is one.
+    pub(super) fn used_track(&self) -> Track {
+        self.used.map(|used| self.track(used.path)).unwrap_or_default()
     }
 
     pub(super) fn take_turn(&mut self, now: Duration) {
@@ -332,7 +335,7 @@ impl ProbeState {
         let thresholds = Thresholds { successes, ..thresholds };
         let last = self.verdict;
         let tracks = Path::ALL.map(|path| self.track(path));
-        self.verdict = judge(last, tracks, &self.comparison, thresholds, silent_for);
+        self.verdict = judge(last, tracks.each_ref(), &self.comparison, thresholds, silent_for);
         if matches!(self.verdict, ProbeVerdict::Bad(_)) && !matches!(last, ProbeVerdict::Bad(_)) {
             let is_first = now.saturating_sub(self.failed) > RECENT;
             self.recent_failures = if is_first { 1 } else { self.recent_failures + 1 };

@@ -51,26 +51,6 @@ pub struct Track {
 }
 
 impl Track {
-    pub(super) const WITHOUT_RESULT: Self = Self {
-        lost: 0,
-        known: 0,
-        missed: 0,
-        answered: 0,
-        failing_since: None,
-        large: None,
-        small: None,
-        answered_at: None,
-        round_trip: None,
-        unanswered: 0,
-        unanswered_since: None,
-        unheard: 0,
-        echoed: None,
-        echoes_missed: 0,
-        is_host_silent: false,
-        counted: 0,
-        large_missed: 0,
-        watched: 0,
-    };
     /// How many large probes are remembered.
     pub const WINDOW: u32 = 100;
     /// Consecutive unanswered probes after which nothing gets through.
@@ -93,18 +73,16 @@ impl Track {
         (self.unanswered, self.unanswered_since) = (0, None);
         (self.echoed, self.echoes_missed, self.is_host_silent) = (None, 0, false);
         self.answered_at = Some(now);
-        match kind {
-            ProbeKind::Echo => {}
-            ProbeKind::Small => self.small = self.small.max(Some(sent)),
-            ProbeKind::Large => {
-                self.note(0, 0);
-                (self.missed, self.large_missed) = (0, 0);
-                self.failing_since = None;
-                self.answered = self.answered.saturating_add(1);
-                self.large = self.large.max(Some(sent));
-                self.round_trip = Some(now.saturating_sub(sent));
-            }
+        if !is_large {
+            self.small = self.small.max(Some(sent));
+            return;
         }
+        self.note(0, 0);
+        (self.missed, self.large_missed) = (0, 0);
+        self.failing_since = None;
+        self.answered = self.answered.saturating_add(1);
+        self.large = self.large.max(Some(sent));
+        self.round_trip = Some(now.saturating_sub(sent));
     }
 
     pub(super) fn take_loss(&mut self, kind: ProbeKind, sent: Duration) {
@@ -210,11 +188,6 @@ impl Track {
     pub const fn window(&self) -> (u32, u32) {
         (self.known, self.lost.count_ones())
     }
-
-    /// Whether a large probe that was sent after `moment` was answered.
-    pub fn carried_since(&self, moment: Duration) -> bool {
-        self.large.is_some_and(|asked| asked > moment)
-    }
 }
 
 /// The large direct probes that were lost in a row while the tunnel carried others.
@@ -308,9 +281,9 @@ fn failure(
     thresholds: Thresholds,
 ) -> Option<Cause> {
     let since = comparison.since.filter(|_| comparison.lost >= thresholds.failures)?;
-    let small_passes = direct.small.is_some_and(|asked| asked > since);
+    let small_passes = direct.small > Some(since);
     let cause = if small_passes { Cause::LargeLost } else { Cause::NoAnswer };
-    tunnel.carried_since(since).then_some(cause)
+    (tunnel.large > Some(since)).then_some(cause)
 }
 
 #[cfg(test)]

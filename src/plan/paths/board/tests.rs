@@ -98,6 +98,11 @@ impl World {
         }
     }
 
+    /// The numbers of peers with a path in use. All have the same address family.
+    fn counts(&self) -> ReachabilityCounts {
+        self.board.counts.get(&Family::V4).copied().unwrap_or_default()
+    }
+
     fn verdict(&self) -> ProbeVerdict {
         self.board.states[&address(0)].verdict
     }

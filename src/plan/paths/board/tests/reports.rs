@@ -15,12 +15,12 @@ fn cluster(number: u16, path: Path, mixed: bool) -> World {
     };
     let mut world = World::of((0..number).map(|peer| (wide(peer), target(peer))), ALL);
     for peer in 0..number {
-        let used = UsedPath { path, direct_failure: None };
+        let used = UsedPath { path, direct_fails: false };
         world.board.use_path(wide(peer), Some(used), world.now);
     }
     // Until all have answered at the steady pace.
     world.run(round(number) * 2 + SECOND * 10);
-    assert_eq!(world.board.counts().reachable, usize::from(number));
+    assert_eq!(world.counts().reachable, usize::from(number));
     world.board.take_moved();
     world
 }
@@ -54,9 +54,9 @@ fn limit(number: u16) -> Duration {
 /// Runs until `peers` peers have this state; returns how long that took.
 fn time_until(world: &mut World, state: ReachabilityState, peers: usize) -> Duration {
     let began = world.now;
-    while *world.board.counts().of(state) < peers {
+    while *world.counts().of(state) < peers {
         world.run(TICK);
-        assert!(world.now < began + SECOND * 200, "{:?}", world.board.counts());
+        assert!(world.now < began + SECOND * 200, "{:?}", world.counts());
     }
     world.now.checked_sub(began).unwrap()
 }
@@ -129,7 +129,7 @@ fn peers_whose_kernels_answer_are_not_unreachable() {
         for number in [3, 100] {
             let mut world = stopped_daemons(number, path, mixed);
             world.run(SECOND * 120);
-            assert_eq!(world.board.counts().unknown, usize::from(number), "it does not change");
+            assert_eq!(world.counts().unknown, usize::from(number), "it does not change");
             // They come back.
             world.answers = Box::new(ALL);
             let took = time_until(&mut world, ReachabilityState::Reachable, number.into());
@@ -173,9 +173,9 @@ fn a_peer_that_is_back_is_never_one_without_a_daemon() {
             let mut echoed = echoed.borrow_mut();
             echoed.contains(&request.peer) || (ECHO(request) && echoed.insert(request.peer))
         });
-        while world.board.counts().reachable < 3 {
+        while world.counts().reachable < 3 {
             world.run(TICK);
-            assert_eq!(world.board.counts().unknown, 0, "{path:?} {mixed}");
+            assert_eq!(world.counts().unknown, 0, "{path:?} {mixed}");
         }
     }
 }
@@ -200,7 +200,7 @@ fn a_peer_whose_daemon_restarts_is_not_degraded_and_keeps_its_verdict() {
             world.answers = Box::new(ALL);
             for _ in 0..1000 {
                 world.run(TICK);
-                assert_eq!(world.board.counts().degraded, 0, "{path:?} {mixed} {silence}");
+                assert_eq!(world.counts().degraded, 0, "{path:?} {mixed} {silence}");
             }
             assert_eq!(world.verdicts, BTreeMap::new(), "{path:?} {mixed} {silence}");
         }
@@ -290,10 +290,10 @@ fn a_lossy_path_in_a_large_cluster_is_measured_soon() {
 fn a_peer_without_a_path_is_not_counted() {
     let mut world = cluster(3, Path::Tunnel, false);
     world.board.use_path(wide(0), None, world.now);
-    assert_eq!(world.board.counts().total(), 2);
+    assert_eq!(world.counts().total(), 2);
     assert_eq!(world.board.reachability(wide(0), world.now), None);
     world.board.update_target(wide(1), None, world.now);
-    assert_eq!(world.board.counts().total(), 1);
+    assert_eq!(world.counts().total(), 1);
     assert_eq!(world.board.take_moved(), [wide(0), wide(1)].into());
 }
 
@@ -304,7 +304,7 @@ fn a_peer_that_never_answers_through_the_tunnel_is_unknown_and_rarely_probed() {
     world.answers = Box::new(NONE);
     world.board.update_target(wide(0), None, world.now);
     world.board.update_target(wide(0), Some(target), world.now);
-    let used = UsedPath { path: Path::Tunnel, direct_failure: None };
+    let used = UsedPath { path: Path::Tunnel, direct_fails: false };
     world.board.use_path(wide(0), Some(used), world.now);
     world.run(SECOND * 10);
     let known = world.board.reachability(wide(0), world.now);
