@@ -17,7 +17,7 @@ use crate::kernel::service;
 use crate::model::node::Interface;
 use crate::model::prefix::Family;
 use crate::plan::preflight::addresses::neighbour_sysctls;
-use crate::plan::preflight::facts::{Host, Module, Needs, Obstacle, Unread};
+use crate::plan::preflight::facts::{Host, Needs, Obstacle, Unread};
 use crate::plan::preflight::firewall::{
     ALL_FILTERS, BRIDGE_NETFILTER, filter_sysctl, forwarding_sysctl,
 };
@@ -78,8 +78,10 @@ pub fn name() -> String {
 
 /// Collects the host settings; `links` come from the kernel.
 pub fn gather(needs: &Needs, links: Vec<Interface>, places: &Places) -> Host {
-    let nftables = firewall::nftables();
-    let (chains, no_chains) = firewall::chains(nftables);
+    let lacks_nftables = firewall::lacks_nftables();
+    let (chains, no_chains) = firewall::chains();
+    // A kernel without nftables has none.
+    let no_chains = no_chains.filter(|_| !lacks_nftables);
     let (legacy_tables, no_legacy) = firewall::legacy_tables(&places.proc);
     let (cni, no_cni) = cni::read(places);
     let unread = no_chains.into_iter().chain(no_legacy).chain(no_cni).chain(outside_pod(places));
@@ -90,8 +92,8 @@ pub fn gather(needs: &Needs, links: Vec<Interface>, places: &Places) -> Host {
         sockets: processes::sockets(needs, places),
         chains,
         legacy_tables,
-        nftables,
-        vxlan: vxlan(places),
+        lacks_nftables,
+        lacks_vxlan: lacks_vxlan(places),
         systemd: systemd::read(&places.root),
         service: service(),
         cni,
@@ -116,7 +118,7 @@ fn unreadable(error: &io::Error) -> Obstacle {
 }
 
 fn sysctls(needs: &Needs, proc: &Path) -> BTreeMap<String, String> {
-    let links = needs.underlay.iter().chain(needs.tunnels.iter().map(|(link, _)| link));
+    let links = needs.underlay.iter().chain(&needs.tunnels);
     let fixed = [BRIDGE_NETFILTER, ALL_FILTERS].into_iter().map(str::to_owned);
     let of_families = Family::ALL.into_iter().flat_map(|family| {
         neighbour_sysctls(family).into_iter().chain([forwarding_sysctl(family).to_owned()])
@@ -127,19 +129,14 @@ fn sysctls(needs: &Needs, proc: &Path) -> BTreeMap<String, String> {
 }
 
 /// A module that is built in or loaded has a folder in sysfs; otherwise it is loadable if it is
-/// listed as a file.
-fn vxlan(places: &Places) -> Module {
+/// listed as a file. Without the lists, that is not known.
+fn lacks_vxlan(places: &Places) -> bool {
     let release = text(&places.proc.join("sys/kernel/osrelease")).unwrap_or_default();
     let modules = places.root.join("lib/modules").join(release.trim());
     let lists = ["modules.dep", "modules.builtin"].map(|list| text(&modules.join(list)));
     let is_listed = lists.iter().flatten().any(|list| list.contains("/vxlan.ko"));
-    if is_listed || places.root.join("sys/module/vxlan").exists() {
-        Module::Available
-    } else if lists.iter().any(Option::is_some) {
-        Module::Missing
-    } else {
-        Module::Unknown
-    }
+    let is_there = is_listed || places.root.join("sys/module/vxlan").exists();
+    !is_there && lists.iter().any(Option::is_some)
 }
 
 fn text(path: &Path) -> Option<String> {

@@ -15,9 +15,7 @@ use tweed::kernel::host::{Places, gather, other_daemons};
 use tweed::kernel::{Kernel, NetlinkKernel};
 use tweed::model::policy::Forward;
 use tweed::model::prefix::Family;
-use tweed::plan::preflight::{
-    self, Finding, Level, Needs, OtherDaemon, Place, Port, Process, Routing,
-};
+use tweed::plan::preflight::{self, Finding, Level, Needs, OtherDaemon, Place, Port, Routing};
 
 use crate::host::{eventually, ip, name, on_a_host, prefix, run, shows};
 
@@ -28,7 +26,7 @@ fn needs() -> Needs {
         subnets: Vec::new(),
         networks: vec![prefix("10.244.0.0/16"), prefix("fd00:10:244::/56")],
         underlay: Some(name("eth0")),
-        tunnels: vec![(name("flannel.1"), 50)],
+        tunnels: vec![name("flannel.1")],
         routing: Routing::Asymmetric,
         ports: vec![Port::Tunnel(8472), Port::Probes(8475)],
         neighbours: Family::ALL.map(|family| (family, 10)).into(),
@@ -433,9 +431,8 @@ fn another_daemon_is_found_only_in_the_same_network_namespace() {
         let here = sleeper(&program, Stdio::null());
         named(&here).await;
         let other_daemons = other_daemons(&host.places);
-        let name = "flanneld".to_owned();
-        let process = Process { pid: here.0.id(), name, place: Place::Ours };
-        assert_eq!(other_daemons, [OtherDaemon::Process(process)]);
+        let process = OtherDaemon::Process { pid: here.0.id(), place: Place::Ours };
+        assert_eq!(other_daemons, [process]);
         let findings = host.findings().await;
         assert_eq!((findings[0].id, findings[0].level), ("other-daemon", Level::Fatal));
         assert!(preflight::refusal(&other_daemons).is_some());

@@ -10,15 +10,14 @@ use tweed_netlink::{Protocol, Socket};
 
 use super::unreadable;
 use crate::model::prefix::Family;
-use crate::plan::preflight::facts::{Module, Unread};
+use crate::plan::preflight::facts::Unread;
 
-/// The chains, and why they could not be read. A kernel without nftables has none.
-pub(super) fn chains(nftables: Module) -> (Vec<FilterChain>, Option<Unread>) {
+/// The chains, and why they could not be read.
+pub(super) fn chains() -> (Vec<FilterChain>, Option<Unread>) {
     let read = Socket::open(Protocol::Netfilter)
         .and_then(|mut socket| nftables::filter_chains(&mut socket));
     match read {
         Ok(chains) => (chains, None),
-        Err(_) if nftables == Module::Missing => (Vec::new(), None),
         Err(error) => {
             let what = "rules of nftables and iptables-nft";
             let (place, obstacle) = ("nft list ruleset".to_owned(), unreadable(&error));
@@ -27,16 +26,12 @@ pub(super) fn chains(nftables: Module) -> (Vec<FilterChain>, Option<Unread>) {
     }
 }
 
-/// Whether nftables accepts a query for a table, existing or not.
-pub(super) fn nftables() -> Module {
+/// Whether nftables rejects a query for a table, existing or not.
+pub(super) fn lacks_nftables() -> bool {
     let table = Table { family: TableFamily::Only(Family::V4), name: "tweed" };
     let asked = Socket::open(Protocol::Netfilter).and_then(|mut socket| table.read(&mut socket));
-    let errno = asked.err().map(|error| error.raw_os_error().map(Errno::from_raw));
-    match errno {
-        None => Module::Available,
-        Some(Some(Errno::EINVAL | Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT)) => Module::Missing,
-        Some(_) => Module::Unknown,
-    }
+    let errno = asked.err().and_then(|error| error.raw_os_error()).map(Errno::from_raw);
+    matches!(errno, Some(Errno::EINVAL | Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT))
 }
 
 /// The tables, and why they could not be read.

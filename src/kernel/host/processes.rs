@@ -13,7 +13,7 @@ use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
 
 use super::{Places, names, text};
-use crate::plan::preflight::facts::{Needs, OtherDaemon, Owner, Place, Port, Process, Socket};
+use crate::plan::preflight::facts::{Needs, OtherDaemon, Owner, Place, Port, Socket};
 
 const RIVAL: &str = "flanneld";
 /// The file name of tweed's daemon, which is installed next to every program of tweed.
@@ -62,17 +62,17 @@ pub fn other_daemons(places: &Places) -> Vec<OtherDaemon> {
     let seen = processes(places);
     // In a container, the processes of the host are not visible.
     let answers = seen.is_empty().then(answering_flanneld).flatten().map(OtherDaemon::Health);
-    seen.into_iter().map(OtherDaemon::Process).chain(answers).collect()
+    seen.into_iter().chain(answers).collect()
 }
 
-fn processes(places: &Places) -> Vec<Process> {
+fn processes(places: &Places) -> Vec<OtherDaemon> {
     let own = network(&places.proc.join("thread-self"));
     let ours = OwnProcesses::find(places);
     let is_rival = |pid: &u32| name(&places.proc, *pid).as_deref() == Some(RIVAL);
     let rivals = all(&places.proc).filter(is_rival).filter(|pid| !ours.include(*pid));
     let process = |pid: u32| {
         let place = place(network(&places.proc.join(pid.to_string())), own.as_ref().ok())?;
-        Some(Process { pid, name: RIVAL.to_owned(), place })
+        Some(OtherDaemon::Process { pid, place })
     };
     rivals.filter_map(process).collect()
 }

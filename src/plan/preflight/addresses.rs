@@ -17,39 +17,35 @@ pub(super) fn overlaps(needs: &Needs, host: &Host) -> Vec<Finding> {
         link.addresses.iter().filter_map(prefix).map(move |prefix| (&link.name, prefix))
     });
     let prefixes: Vec<_> = prefixes.collect();
-    let overlaps = Overlap::of(needs.networks.iter().copied(), &prefixes, host.service);
-    overlaps.iter().map(network_overlap).collect()
-}
-
-fn network_overlap(overlap: &Overlap) -> Finding {
-    let place = match &overlap.with {
-        Overlapped::Underlay(link, _) => format!("link {link}"),
-        Overlapped::Service(service) => format!("service {service}"),
+    let finding = |overlap: Overlap| {
+        let place = match &overlap.with {
+            Overlapped::Underlay(link, _) => format!("link {link}"),
+            Overlapped::Service(service) => format!("service {service}"),
+        };
+        Finding {
+            what: overlap.to_string(),
+            why: "pods cannot reach hosts or services with the same addresses".to_owned(),
+            fix: "choose a Network that overlaps neither, before pods are created".to_owned(),
+            ..Finding::of(Level::Warning, "network-overlap", place)
+        }
     };
-    Finding {
-        what: overlap.to_string(),
-        why: "pods cannot reach hosts or services with the same addresses".to_owned(),
-        fix: "choose a Network that overlaps neither, before pods are created".to_owned(),
-        ..Finding::of(Level::Warning, "network-overlap", place)
-    }
+    let overlaps = Overlap::of(needs.networks.iter().copied(), &prefixes, host.service);
+    overlaps.into_iter().map(finding).collect()
 }
 
 /// Reports bridges whose pods have addresses of a subnet that this node does not have.
 pub(super) fn bridges(needs: &Needs, host: &Host) -> Vec<Finding> {
     let former = former_bridges(&host.links, &needs.networks, &needs.subnets);
-    former.iter().map(bridge_of_another_subnet).collect()
-}
-
-fn bridge_of_another_subnet(bridge: &FormerBridge) -> Finding {
-    let link = &bridge.link;
-    Finding {
+    let finding = |bridge: FormerBridge| Finding {
         what: bridge.to_string(),
         why: "its pods are unreachable, and new pods fail".to_owned(),
         fix: format!(
-            "drain the node (kubectl drain), then ip link delete {link}: the next pod recreates it"
+            "drain the node (kubectl drain), then ip link delete {}: the next pod recreates it",
+            bridge.link
         ),
-        ..Finding::of(Level::Warning, "bridge-of-another-subnet", format!("link {link}"))
-    }
+        ..Finding::of(Level::Warning, "bridge-of-another-subnet", format!("link {}", bridge.link))
+    };
+    former.into_iter().map(finding).collect()
 }
 
 /// The values that the drop-in sets, from the first threshold to the third.

@@ -27,8 +27,8 @@ pub struct Needs {
     pub subnets: Vec<Prefix>,
     /// The link towards the peers.
     pub underlay: Option<LinkName>,
-    /// The tunnel devices, and the size of their headers, in bytes.
-    pub tunnels: Vec<(LinkName, u32)>,
+    /// The tunnel devices.
+    pub tunnels: Vec<LinkName>,
     pub routing: Routing,
     pub ports: Vec<Port>,
     /// The number of peers on the same link, per address family.
@@ -59,15 +59,16 @@ pub struct Host {
     /// missing.
     pub sysctls: BTreeMap<String, String>,
     pub links: Vec<Interface>,
-    /// Other daemons that keep the routes of a flannel network.
+    /// Daemons of flannel, which keep the same routes.
     pub other_daemons: Vec<OtherDaemon>,
     pub sockets: Vec<Socket>,
     /// All nftables chains that decide on forwarded packets, including those of iptables-nft.
     pub chains: Vec<FilterChain>,
     /// Tables of iptables-legacy, which are not visible through nftables.
     pub legacy_tables: Vec<String>,
-    pub nftables: Module,
-    pub vxlan: Module,
+    /// Whether the kernel is known to support none of it, not even on demand.
+    pub lacks_nftables: bool,
+    pub lacks_vxlan: bool,
     pub systemd: Systemd,
     /// The service address of the API server, if this process runs in a pod of Kubernetes.
     pub service: Option<IpAddr>,
@@ -98,16 +99,12 @@ pub enum Obstacle {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OtherDaemon {
-    Process(Process),
+    Process {
+        pid: u32,
+        place: Place,
+    },
     /// It answers health checks on this TCP port; its process is not visible from here.
     Health(u16),
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Process {
-    pub pid: u32,
-    pub name: String,
-    pub place: Place,
 }
 
 /// The network namespace of a process.
@@ -130,16 +127,6 @@ pub enum Owner {
     Process(u32, String),
     /// The kernel, for the tunnel of another program; or a process that may not be inspected.
     Unknown,
-}
-
-/// Whether the kernel supports a feature.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Module {
-    #[default]
-    Unknown,
-    /// Supported, or loaded on demand.
-    Available,
-    Missing,
 }
 
 /// The systemd files that configure links. Services that do not run have none.
@@ -172,7 +159,7 @@ impl Needs {
             networks: config.networks().collect(),
             subnets: local.own.iter().flat_map(Lease::subnets).collect(),
             underlay: Some(node.interface.clone()),
-            tunnels: tunnels.map(|family| device(*family, tunnel.vni)).collect(),
+            tunnels: tunnels.map(|family| LinkName::tunnel(*family, tunnel.vni)).collect(),
             routing: if two_ways { Routing::Asymmetric } else { Routing::Symmetric },
             ports: port.into_iter().chain(probes).collect(),
             neighbours: families.iter().map(on_link).collect(),
@@ -190,7 +177,7 @@ impl Needs {
         if families.is_empty() {
             families.push(Family::V4);
         }
-        let tunnels = families.iter().map(|family| device(*family, Tunnel::DEFAULT_VNI));
+        let tunnels = families.iter().map(|it| LinkName::tunnel(*it, Tunnel::DEFAULT_VNI));
         Self {
             tunnels: tunnels.collect(),
             families,
@@ -222,8 +209,4 @@ impl Port {
             Self::Tunnel(number) | Self::Probes(number) => number,
         }
     }
-}
-
-fn device(family: Family, vni: u32) -> (LinkName, u32) {
-    (LinkName::tunnel(family, vni), backend::overhead(family))
 }

@@ -21,9 +21,9 @@ const LOOSE: usize = 2;
 
 /// Reports whether the host forwards packets, and passes those of bridges through iptables.
 pub(super) fn forwarding_settings(needs: &Needs, host: &Host) -> Vec<Finding> {
-    let off =
-        needs.families.iter().filter(|family| host.number(forwarding_sysctl(**family)) == Some(0));
-    off.map(|family| forwarding_off(*family)).chain(bridge_netfilter_off(host)).collect()
+    let is_off = |family: &Family| host.number(forwarding_sysctl(*family)) == Some(0);
+    let off = needs.families.iter().copied().filter(is_off);
+    off.map(forwarding_off).chain(bridge_netfilter_off(host)).collect()
 }
 
 pub(crate) const fn forwarding_sysctl(family: Family) -> &'static str {
@@ -78,7 +78,11 @@ pub(super) fn chains(needs: &Needs, host: &Host) -> Vec<Finding> {
             needs.networks.iter().filter(|network| chain.family.includes(network.family()));
         concerned.filter_map(|network| {
             let finding = dropped(chain, *network, host)?;
-            Some(if is_opened(chain, *network, needs, host) { noted(finding) } else { finding })
+            if !is_opened(chain, *network, needs, host) {
+                return Some(finding);
+            }
+            let fix = "start tweedd: it appends rules that accept packets of pods".to_owned();
+            Some(Finding { level: Level::Note, fix, ..finding })
         })
     });
     dropped.chain(legacy(host)).collect()
@@ -91,11 +95,6 @@ fn is_opened(chain: &FilterChain, network: Prefix, needs: &Needs, host: &Host) -
         chain.family != TableFamily::Both && chain.table == "filter" && chain.name == "FORWARD";
     let opened = FilterChain { policy: Some(Verdict::Accept), ..chain.clone() };
     needs.forward == Forward::Accept && is_of_iptables && dropped(&opened, network, host).is_none()
-}
-
-fn noted(finding: Finding) -> Finding {
-    let fix = "start tweedd: it appends rules that accept packets of pods".to_owned();
-    Finding { level: Level::Note, fix, ..finding }
 }
 
 fn dropped(chain: &FilterChain, network: Prefix, host: &Host) -> Option<Finding> {
@@ -206,8 +205,7 @@ fn legacy(host: &Host) -> Option<Finding> {
 
 /// Reports reverse-path filters that drop packets of peers.
 pub(super) fn reverse_path_filters(needs: &Needs, host: &Host) -> Vec<Finding> {
-    let tunnels = needs.tunnels.iter().map(|(tunnel, _)| tunnel);
-    let links = needs.underlay.iter().chain(tunnels);
+    let links = needs.underlay.iter().chain(&needs.tunnels);
     let filtered = links.filter(|link| link.filters(needs.families.iter().copied()));
     let strict = filtered.filter(|link| is_strict(link, host));
     strict.map(|link| strict_reverse_path(link, needs.routing)).collect()

@@ -1,10 +1,11 @@
 //! Link checks: the link towards the peers, kernel support for the tunnel device and its table, and
 //! MTUs.
 
-use super::facts::{Host, Module, Needs};
+use super::facts::{Host, Needs};
 use super::{DropIn, Finding, Level};
 use crate::model::entry::{LinkName, POD_BRIDGE};
 use crate::model::prefix::Family;
+use crate::plan::backend;
 
 pub(super) const MODULES: &str = "modules-load.d/tweed.conf";
 const MIN_IPV6_MTU: u32 = 1280;
@@ -35,9 +36,9 @@ pub(super) fn underlay_down(needs: &Needs, host: &Host) -> Vec<Finding> {
 
 /// Reports missing kernel modules for the tunnel device and the table that protects it.
 pub(super) fn modules(needs: &Needs, host: &Host) -> Vec<Finding> {
-    let device = needs.tunnels.first().map(|(device, _)| device);
-    let missing = device.filter(|_| host.vxlan == Module::Missing).map(missing);
-    let unguarded = device.filter(|_| host.nftables == Module::Missing).map(unguarded);
+    let device = needs.tunnels.first();
+    let missing = device.filter(|_| host.lacks_vxlan).map(missing);
+    let unguarded = device.filter(|_| host.lacks_nftables).map(unguarded);
     missing.into_iter().chain(unguarded).collect()
 }
 
@@ -72,14 +73,15 @@ fn unguarded(device: &LinkName) -> Finding {
 pub(super) fn mtus(needs: &Needs, host: &Host) -> Vec<Finding> {
     let Some(mtu) = needs.pod_mtu else { return Vec::new() };
     let below = needs.underlay.iter().filter_map(|link| underlay(link, mtu, needs, host));
-    let tunnels = needs.tunnels.iter().filter_map(|(link, _)| tunnel(link, mtu, host));
+    let tunnels = needs.tunnels.iter().filter_map(|link| tunnel(link, mtu, host));
     let pods = [least(mtu, needs), bridge(mtu, host)].into_iter().flatten();
     below.chain(tunnels).chain(pods).collect()
 }
 
 /// With several tunnels, the largest header counts.
 fn underlay(link: &LinkName, mtu: u32, needs: &Needs, host: &Host) -> Option<Finding> {
-    let headers = needs.tunnels.iter().map(|(_, headers)| *headers).max().unwrap_or(0);
+    let is_used = |family: &Family| needs.tunnels.iter().any(|it| it.is_tunnel_of(*family));
+    let headers = Family::ALL.into_iter().filter(is_used).map(backend::overhead).max().unwrap_or(0);
     let carries = host.link(link)?.mtu;
     let wanted = mtu + headers;
     (carries < wanted).then(|| Finding {

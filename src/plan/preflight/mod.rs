@@ -14,8 +14,7 @@ mod tests;
 pub(crate) mod unit;
 
 pub use facts::{
-    Host, Module, Needs, Obstacle, OtherDaemon, Owner, Place, Port, Process, Routing, Socket,
-    Systemd, Unread,
+    Host, Needs, Obstacle, OtherDaemon, Owner, Place, Port, Routing, Socket, Systemd, Unread,
 };
 pub use unit::Unit;
 
@@ -64,7 +63,7 @@ pub struct DropIn {
 
 pub fn findings(needs: &Needs, host: &Host) -> Vec<Finding> {
     let findings = [
-        others::other_daemons(&host.other_daemons),
+        host.other_daemons.iter().map(others::other_daemon).collect(),
         links::underlay_down(needs, host),
         links::modules(needs, host),
         others::ports(needs, host),
@@ -89,7 +88,8 @@ pub fn worst_first(mut findings: Vec<Finding>) -> Vec<Finding> {
 
 /// The finding for which the daemon refuses to start, if any.
 pub fn refusal(other_daemons: &[OtherDaemon]) -> Option<Finding> {
-    others::other_daemons(other_daemons).into_iter().find(|finding| finding.level == Level::Fatal)
+    let mut findings = other_daemons.iter().map(others::other_daemon);
+    findings.find(|finding| finding.level == Level::Fatal)
 }
 
 impl Level {

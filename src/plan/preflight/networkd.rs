@@ -3,7 +3,7 @@
 use super::facts::{Host, Needs};
 use super::unit::{Device, Unit};
 use super::{DropIn, Finding, Level};
-use crate::model::entry::{LinkName, POD_BRIDGE};
+use crate::model::entry::POD_BRIDGE;
 
 const FOREIGN: [&str; 2] = ["ManageForeignRoutes", "ManageForeignNextHops"];
 
@@ -17,8 +17,7 @@ pub(super) fn findings(needs: &Needs, host: &Host) -> Vec<Finding> {
 }
 
 fn tunnels(needs: &Needs) -> impl Iterator<Item = Device<'_>> {
-    let names = needs.tunnels.iter().map(|(link, _)| LinkName::as_str(link));
-    names.map(|name| Device { name, kind: "vxlan" })
+    needs.tunnels.iter().map(|link| Device { name: link.as_str(), kind: "vxlan" })
 }
 
 fn foreign(networkd: &Unit) -> Option<Finding> {

@@ -1,33 +1,23 @@
 //! Conflicting programs: daemons that keep the same routes, and programs that use the same UDP
 //! ports. Parts of the host that could not be examined.
 
-use super::facts::{
-    Host, Needs, Obstacle, OtherDaemon, Owner, Place, Port, Process, Socket, Unread,
-};
+use super::facts::{Host, Needs, Obstacle, OtherDaemon, Owner, Place, Port, Socket, Unread};
 use super::{Finding, Level};
 
-/// Reports other daemons that keep the same routes.
-pub(super) fn other_daemons(other_daemons: &[OtherDaemon]) -> Vec<Finding> {
-    other_daemons.iter().map(other_daemon).collect()
-}
-
-fn other_daemon(other_daemon: &OtherDaemon) -> Finding {
-    let keeps = |name: &str| format!("{name} manages the routes of this host");
-    let (level, what, place, fix) = match other_daemon {
-        OtherDaemon::Process(Process { pid, name, place }) => {
-            let (level, what) = match place {
-                Place::Ours => (Level::Fatal, keeps(name)),
-                Place::Unknown => {
-                    (Level::Warning, format!("{name} may manage the routes of this host"))
-                }
+/// Reports another daemon that keeps the same routes.
+pub(super) fn other_daemon(other_daemon: &OtherDaemon) -> Finding {
+    let (level, verb, place, fix) = match other_daemon {
+        OtherDaemon::Process { pid, place } => {
+            let (level, verb) = match place {
+                Place::Ours => (Level::Fatal, "manages"),
+                Place::Unknown => (Level::Warning, "may manage"),
             };
-            let process = format!("process {pid}");
-            let fix = format!("stop {name} ({process}) and disable it");
-            (level, what, process, fix)
+            let fix = format!("stop flanneld (process {pid}) and disable it");
+            (level, verb, format!("process {pid}"), fix)
         }
         OtherDaemon::Health(port) => (
             Level::Fatal,
-            keeps("flanneld"),
+            "manages",
             format!("TCP port {port}"),
             format!(
                 "stop flanneld and disable it (it answers on TCP port \
@@ -35,6 +25,7 @@ fn other_daemon(other_daemon: &OtherDaemon) -> Finding {
             ),
         ),
     };
+    let what = format!("flanneld {verb} the routes of this host");
     let why = "two daemons revert each other's routes, and each takes the other's lease".to_owned();
     Finding { id: "other-daemon", level, what, place, why, fix, drop_in: None }
 }
@@ -79,7 +70,7 @@ fn is_foreign(port: Port, socket: &Socket, needs: &Needs, host: &Host) -> bool {
     match (&socket.owner, port) {
         (Owner::Process(..), _) => true,
         (Owner::Tweed, _) | (Owner::Unknown, Port::Probes(_)) => false,
-        (Owner::Unknown, Port::Tunnel(_)) => !needs.tunnels.iter().any(|(device, _)| is_up(device)),
+        (Owner::Unknown, Port::Tunnel(_)) => !needs.tunnels.iter().any(is_up),
     }
 }
 

@@ -149,11 +149,11 @@ const FLAWS: &[(Change, &str)] = &[
         "note not-examined: rules of nftables were not examined",
     ),
     (
-        |_, host| host.vxlan = Module::Missing,
+        |_, host| host.lacks_vxlan = true,
         "warning vxlan-missing: this kernel does not support VXLAN",
     ),
     (
-        |_, host| host.nftables = Module::Missing,
+        |_, host| host.lacks_nftables = true,
         "warning tunnel-unguarded: this kernel does not support nftables",
     ),
     (
@@ -295,8 +295,8 @@ fn a_node_without_a_tunnel_needs_no_module() {
     let found = found(|needs, host| {
         needs.tunnels.clear();
         needs.ports.clear();
-        host.vxlan = Module::Missing;
-        host.nftables = Module::Missing;
+        host.lacks_vxlan = true;
+        host.lacks_nftables = true;
     });
     assert_eq!(found, [] as [&str; 0]);
 }

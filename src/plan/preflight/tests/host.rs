@@ -19,7 +19,7 @@ pub(super) fn needs() -> Needs {
         networks: vec![prefix("10.244.0.0/16"), prefix("fd00:10:244::/56")],
         subnets: vec![prefix("10.244.1.0/24"), prefix("fd00:10:244:1::/64")],
         underlay: Some(LinkName::new("eth0")),
-        tunnels: vec![(LinkName::new("flannel.1"), 50), (LinkName::new("flannel-v6.1"), 70)],
+        tunnels: vec![LinkName::new("flannel.1"), LinkName::new("flannel-v6.1")],
         routing: Routing::Asymmetric,
         ports: vec![Port::Tunnel(8472), Port::Probes(8475)],
         neighbours: Family::ALL.map(|family| (family, 1000)).into(),
@@ -66,7 +66,6 @@ pub(super) fn host() -> Host {
             Socket { port: 8475, owner: Owner::Tweed },
         ],
         chains: vec![forward(Verdict::Accept, [])],
-        vxlan: Module::Available,
         systemd: Systemd {
             networkd: Some(unit("networkd.conf", foreign)),
             networks: networks.into(),
@@ -156,5 +155,5 @@ pub(super) fn mtu(host: &mut Host, name: &str, mtu: u32) {
 }
 
 pub(super) fn other_daemon(place: Place) -> OtherDaemon {
-    OtherDaemon::Process(Process { pid: 812, name: "flanneld".to_owned(), place })
+    OtherDaemon::Process { pid: 812, place }
 }
