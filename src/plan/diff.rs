@@ -183,12 +183,8 @@ fn removal(have: &Arc<Entry>, scope: &Scope) -> Option<Op> {
 
 /// The device that has the name of `want` and cannot be corrected in place.
 fn recreated<'a>(want: &Entry, have: &'a Arc<Entry>) -> Option<&'a Arc<Entry>> {
-    match (want, have.as_ref()) {
-        (Entry::Link(want), Entry::Link(old)) if want != old && !is_correctable(old, want) => {
-            Some(have)
-        }
-        _ => None,
-    }
+    let (Entry::Link(want), Entry::Link(old)) = (want, have.as_ref()) else { return None };
+    (want != old && !is_correctable(old, want)).then_some(have)
 }
 
 fn is_correctable(have: &Link, want: &Link) -> bool {

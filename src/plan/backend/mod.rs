@@ -1,12 +1,9 @@
 //! The backends, and the plan: the kernel entries for this node and for each peer.
 
 mod host_gw;
-mod nexthops;
-mod retired;
 mod vxlan;
 
-pub use retired::retired;
-pub use vxlan::overhead;
+pub use vxlan::{overhead, retired};
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -14,7 +11,8 @@ use std::sync::Arc;
 
 use crate::model::config::BackendType;
 use crate::model::entry::{
-    Address, ChainName, Entry, KernelState, LinkName, Route, SettingKind, TableName,
+    Address, ChainName, Entry, KernelState, LinkName, Nexthop, NexthopId, Route, SettingKind,
+    TableName,
 };
 use crate::model::lease::{Endpoint, EndpointAttributes, Lease, LeaseAttributes, Rules, Vtep};
 use crate::model::node::Uplink;
@@ -24,7 +22,6 @@ use crate::model::prefix::{Family, Prefix};
 use crate::plan::scope::{Extent, Scope};
 use crate::plan::{allow_list, masquerade};
 use host_gw::DirectPaths;
-use nexthops::Nexthops;
 use vxlan::TunnelPaths;
 
 /// The backend of this node in one address family. Pure: it returns the desired entries for a peer
@@ -42,6 +39,11 @@ pub struct Backend {
     /// Whether the tunnel to a peer with a direct route stays usable: probes need it.
     has_standby: bool,
 }
+
+/// The network from which the ids of nexthop objects are derived; none if routes have their gateways
+/// inline.
+#[derive(Clone, Copy, Debug)]
+struct Nexthops(Option<Prefix>);
 
 /// The path to a peer, and its entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -167,6 +169,28 @@ impl Backend {
                 Err(Unreachable::NeitherPath { direct: Box::new(direct), tunnel: Box::new(tunnel) })
             }
         }
+    }
+}
+
+impl Nexthops {
+    fn new(local: &NodeInputs, family: Family) -> Self {
+        let pool = local.config.pool(family).filter(|_| local.node.nexthops);
+        Self(pool.map(|pool| pool.network))
+    }
+
+    /// `route`, and the nexthop object that holds its gateway.
+    fn program(self, route: Route, path: Path) -> Vec<Arc<Entry>> {
+        let id = self.0.and_then(|network| NexthopId::of(network, route.destination, path));
+        let nexthop = id.map(|id| Nexthop {
+            id,
+            gateway: route.gateway,
+            link: route.link.clone(),
+            onlink: route.onlink,
+            protocol: route.protocol,
+        });
+        let route = Route { nexthop: id, ..route };
+        let entries = nexthop.map(Entry::Nexthop).into_iter().chain([Entry::Route(route)]);
+        entries.map(Arc::new).collect()
     }
 }
 

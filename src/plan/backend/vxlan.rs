@@ -1,15 +1,17 @@
-//! The tunnel, of the vxlan backend and of `Mixed`, with the same entries as flannel.
+//! The tunnel, of the vxlan backend and of `Mixed`, with the same entries as flannel, and when its
+//! device is unused.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::{Nexthops, PathPlan, Unreachable};
+use crate::model::config::BackendType;
 use crate::model::entry::{
     Element, Entry, Fdb, Link, LinkKind, LinkName, Neighbour, Route, SettingKind, Table, TableName,
     Vxlan,
 };
-use crate::model::lease::{Endpoint, Vtep};
+use crate::model::lease::{Endpoint, Lease, Vtep};
 use crate::model::node::{Sysctls, Uplink};
 use crate::model::node_inputs::NodeInputs;
 use crate::model::path::Path;
@@ -139,6 +141,27 @@ fn ends(local: &NodeInputs, uplink: &Uplink) -> Vec<IpAddr> {
     let published = published.map(|endpoint| endpoint.public_ip);
     let all = [uplink.public_ip, uplink.source, uplink.address].into_iter().chain(published);
     all.chain(uplink.others.iter().copied()).collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+/// The tunnel devices to remove: this node no longer sends through them, and none of `peers` may
+/// send to them. `peers` has to be complete.
+pub fn retired<'a>(local: &NodeInputs, mut peers: impl Iterator<Item = &'a Lease>) -> Vec<Link> {
+    let may_send = |peer: &Lease| peer.endpoints.iter().any(may_tunnel);
+    if local.config.has_tunnel() || peers.any(may_send) {
+        return Vec::new();
+    }
+    local.node.uplinks.iter().map(|uplink| device(local, uplink)).collect()
+}
+
+/// Whether the node at `peer` may send to us through the tunnel. With `Mixed`, a host-gw node has a
+/// VTEP, and a route through the tunnel to the first address of our subnet: for its probes, and for
+/// its answers on connections of our host that began in the tunnel.
+const fn may_tunnel(peer: &Endpoint) -> bool {
+    match peer.backend.supported() {
+        Some(BackendType::HostGw) => peer.vtep.is_some(),
+        Some(BackendType::Vxlan) => true,
+        None => false,
+    }
 }
 
 /// The bytes that the tunnel adds to a packet: Ethernet, VXLAN, UDP and the outer IP header.
