@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -15,7 +14,6 @@ use crate::kernel::{Kernel, Refused};
 use crate::model::entry::{Entry, KernelState, Key};
 use crate::model::lease::Lease;
 use crate::model::node::{Facts, InterfaceOptions, Node, Uplink, former_bridges};
-use crate::model::status::Statistics;
 use crate::plan::diff::Op;
 
 /// How long an address may be missing before the node uses another one.
@@ -172,8 +170,8 @@ impl Control {
     }
 
     fn note_no_node(&mut self, no_node: Option<NoNode>) {
-        if let Some(NoNode { reason, .. }) =
-            no_node.as_ref().filter(|_| self.inputs.no_node != no_node)
+        if let Some(NoNode { reason, .. }) = &no_node
+            && self.inputs.no_node != no_node
         {
             tracing::warn!(%reason, "no interface can be used");
         }
@@ -243,7 +241,6 @@ impl Control {
         let failed: BTreeSet<Key> =
             refused.iter().map(|refusal| refusal.op.entry().key()).collect();
         let (mut put, mut puts_rules) = (Vec::new(), false);
-        let mut repaired: Vec<Arc<Entry>> = Vec::new();
         for op in ops {
             if failed.contains(&op.entry().key()) {
                 continue;
@@ -252,7 +249,7 @@ impl Control {
             match op {
                 Op::Create(entry) | Op::Replace(entry) => {
                     if self.state.disturbed.remove(&entry.key()) {
-                        repaired.push(Arc::clone(&entry));
+                        self.record_repair(&entry);
                     }
                     puts_rules |= entry.is_rules();
                     put.push(entry);
@@ -261,7 +258,6 @@ impl Control {
             }
         }
         self.state.actual.extend(put);
-        self.record_repairs(&repaired);
         if puts_rules {
             self.check_old_rules();
         }
@@ -274,7 +270,11 @@ impl Control {
     /// Records that `op` was applied; returns whether the checkpoint changes.
     fn note_done(&mut self, op: &Op) -> bool {
         let (state, key) = (&mut self.state, op.entry().key());
-        count(&mut state.statistics, op);
+        match op {
+            Op::Create(_) => state.statistics.created += 1,
+            Op::Replace(_) => state.statistics.replaced += 1,
+            Op::Remove(_) => state.statistics.removed += 1,
+        }
         state.refused.forget(&key);
         state.timers.forget(&key);
         match &key {
@@ -335,12 +335,4 @@ fn puts_guard(op: &Op) -> bool {
 
 pub(super) fn is_guard(entry: &Entry) -> bool {
     matches!(entry, Entry::Table(table) if table.has_peers())
-}
-
-const fn count(statistics: &mut Statistics, op: &Op) {
-    match op {
-        Op::Create(_) => statistics.created += 1,
-        Op::Replace(_) => statistics.replaced += 1,
-        Op::Remove(_) => statistics.removed += 1,
-    }
 }

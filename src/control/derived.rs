@@ -7,10 +7,10 @@ use super::Control;
 use super::changes::{Changes, Differences};
 use super::inputs::Inputs;
 use crate::model::entry::{KernelState, Key, PROTOCOL_BOOT};
-use crate::model::lease::{LeaseId, Peer, Rejected};
+use crate::model::lease::{LeaseId, Rejected};
 use crate::model::node_inputs::NodeInputs;
 use crate::plan::backend::{self, Backend};
-use crate::plan::desired::{Desired, LeasePlan, plan_lease};
+use crate::plan::desired::{Desired, LeasePlan, LeasePlans, plan_leases};
 use crate::plan::masquerade::{self, Choice};
 use crate::plan::scope::Scope;
 
@@ -22,9 +22,6 @@ pub(super) struct Derived {
     former_gateways: BTreeSet<IpAddr>,
     pub(super) desired: Desired,
 }
-
-/// The planning result of each lease; `None` for a lease that is gone.
-pub(super) type LeasePlans = Vec<(LeaseId, Option<LeasePlan>)>;
 
 impl Derived {
     /// Derives the backends and the scope of this node. Returns whether the kernel must be read
@@ -40,15 +37,6 @@ impl Derived {
         self.scope = scope;
         self.backends = backend::backends(local);
         is_unread
-    }
-
-    fn lease_plans<'a>(
-        &self,
-        inputs: &Inputs,
-        peers: impl Iterator<Item = (&'a LeaseId, Option<Peer<'a>>)>,
-    ) -> LeasePlans {
-        let of = |peer| plan_lease(peer, &self.backends, &inputs.fallbacks);
-        peers.map(|(id, peer)| (id.clone(), peer.map(of))).collect()
     }
 
     /// Records addresses of accepted peers, and addresses that accepted peers may no longer have.
@@ -146,7 +134,8 @@ impl Control {
         self.inputs.peers.affected();
         let fallbacks = self.fallbacks(self.inputs.peers.all().map(|(_, peer)| peer));
         changes |= self.apply_fallbacks(fallbacks);
-        let lease_plans = self.derived.lease_plans(&self.inputs, self.inputs.peers.all());
+        let Inputs { peers, fallbacks, .. } = &self.inputs;
+        let lease_plans = plan_leases(peers.all(), &self.derived.backends, fallbacks);
         changes |= self.follow_peers(&lease_plans);
         self.record_gone();
         let own = backend::plan_local(&local);
@@ -168,8 +157,9 @@ impl Control {
         if !self.derived.backends.is_empty() && !self.changes.plan {
             let fallbacks = self.fallbacks(ids.iter().map(|id| self.inputs.peers.peer(id)));
             changes |= self.apply_fallbacks(fallbacks);
-            let peers = ids.iter().map(|id| (id, self.inputs.peers.peer(id)));
-            let lease_plans = self.derived.lease_plans(&self.inputs, peers);
+            let Inputs { peers, fallbacks, .. } = &self.inputs;
+            let peers = ids.iter().map(|id| (id, peers.peer(id)));
+            let lease_plans = plan_leases(peers, &self.derived.backends, fallbacks);
             changes |= self.follow_peers(&lease_plans);
             changes.differences.extend(self.derived.desired.revise(lease_plans));
         }

@@ -21,7 +21,7 @@ use crate::plan::masquerade::Choice;
 use crate::plan::scope::Scope;
 
 /// State of the loop that is neither input nor derived.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct LoopState {
     /// What the kernel holds.
     pub(super) actual: KernelState,
@@ -53,18 +53,7 @@ pub(super) struct Logged {
 
 impl LoopState {
     pub(super) fn new(jitter: fn() -> f64) -> Self {
-        Self {
-            actual: KernelState::default(),
-            refused: RefusedOps::default(),
-            failure: None,
-            timers: Timers::new(jitter),
-            statistics: Statistics::default(),
-            measured: Measurements::default(),
-            disturbed: BTreeSet::new(),
-            logged: Logged::default(),
-            missing_since: None,
-            addresses: BTreeMap::new(),
-        }
+        Self { timers: Timers::new(jitter), ..Self::default() }
     }
 
     /// Nothing failed since the loop began to read the kernel.

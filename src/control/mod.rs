@@ -300,7 +300,7 @@ impl Control {
     }
 
     fn apply_due(&mut self) -> Changes {
-        let due = self.state.timers.take_due();
+        let due = self.state.timers.take_due(self.settings.jitter);
         let ready = due.keys.into_iter().filter(|key| !self.state.refused.is_waiting(key));
         let mut changes = Changes::of_keys(ready);
         for task in due.tasks {

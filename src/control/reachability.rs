@@ -27,16 +27,6 @@ pub(super) struct LoggedPeers {
     moved: BTreeSet<IpAddr>,
 }
 
-/// A change of a peer's reachability.
-enum PeerChange {
-    Failing(PeerReachability),
-    /// From one of these states, which it had for this time.
-    Reachable {
-        before: ReachabilityState,
-        seconds: u64,
-    },
-}
-
 impl Control {
     /// Whether the peer of `endpoint`, which has a path, answers by it.
     pub(super) fn reachability(&self, endpoint: &Endpoint) -> PeerReachability {
@@ -116,14 +106,16 @@ impl Control {
         // A change of the plan may have changed paths.
         self.take(Self::note_reachability);
         for peer in std::mem::take(&mut self.paths.logged.moved) {
-            if let Some(change) = self.peer_change(peer) {
-                self.record_change(peer, &change);
+            if let Some((kind, sentence)) = self.peer_change(peer) {
+                let lease = self.lease_at(peer);
+                let subject = lease.and_then(|it| Some(EventSubject::at(it, endpoint(it, peer)?)));
+                self.recorder.note(kind, || (subject.unwrap_or_default(), sentence));
             }
         }
     }
 
     /// The change of a peer since it was last recorded, if there is one.
-    fn peer_change(&mut self, peer: IpAddr) -> Option<PeerChange> {
+    fn peer_change(&mut self, peer: IpAddr) -> Option<(EventKind, String)> {
         let known = self.known_reachability(peer);
         let failing = &mut self.paths.logged.failing;
         let before = failing.get(&peer).copied();
@@ -134,43 +126,13 @@ impl Control {
             let (before, since) = failing.remove(&peer)?;
             let seconds = since.elapsed().as_secs();
             let is_back = known == Some(PeerReachability::Reachable);
-            return is_back.then_some(PeerChange::Reachable { before, seconds });
+            return is_back.then(|| recovery(before, seconds));
         };
         if before.is_some_and(|(before, _)| before == state) {
             return None;
         }
         failing.insert(peer, (state, Instant::now()));
-        known.map(PeerChange::Failing)
-    }
-
-    fn record_change(&mut self, peer: IpAddr, change: &PeerChange) {
-        let (kind, sentence) = match change {
-            PeerChange::Failing(PeerReachability::Unknown { cause }) => {
-                (EventKind::PeerUnknown, format!("peer does not answer probes: {cause}"))
-            }
-            PeerChange::Failing(reachability) => {
-                let (state, cause) = (reachability.state(), reachability.cause());
-                let kind = if state == ReachabilityState::Degraded {
-                    EventKind::PeerDegraded
-                } else {
-                    EventKind::PeerUnreachable
-                };
-                (kind, format!("peer is {}: {}", state.as_str(), cause.unwrap_or_default()))
-            }
-            PeerChange::Reachable { before, seconds } => {
-                let what = match before {
-                    ReachabilityState::Unknown => "answers probes again",
-                    ReachabilityState::Unreachable => "is reachable again",
-                    ReachabilityState::Degraded | ReachabilityState::Reachable => {
-                        "is no longer degraded"
-                    }
-                };
-                (EventKind::PeerReachable, format!("peer {what} after {seconds} s"))
-            }
-        };
-        let lease = self.lease_at(peer);
-        let subject = lease.and_then(|it| Some(EventSubject::at(it, endpoint(it, peer)?)));
-        self.recorder.note(kind, || (subject.unwrap_or_default(), sentence));
+        known.map(failure)
     }
 
     /// The degraded and unreachable peers.
@@ -187,6 +149,28 @@ impl Control {
     fn peer_name(&self, peer: IpAddr) -> Option<String> {
         endpoint(self.lease_at(peer)?, peer).map(ToString::to_string)
     }
+}
+
+fn failure(reachability: PeerReachability) -> (EventKind, String) {
+    let cause = reachability.cause().unwrap_or_default();
+    let kind = match reachability.state() {
+        ReachabilityState::Unknown => {
+            return (EventKind::PeerUnknown, format!("peer does not answer probes: {cause}"));
+        }
+        ReachabilityState::Degraded => EventKind::PeerDegraded,
+        ReachabilityState::Unreachable | ReachabilityState::Reachable => EventKind::PeerUnreachable,
+    };
+    (kind, format!("peer is {}: {cause}", reachability.state().as_str()))
+}
+
+/// `before` is the state that the peer had for `seconds`.
+fn recovery(before: ReachabilityState, seconds: u64) -> (EventKind, String) {
+    let what = match before {
+        ReachabilityState::Unknown => "answers probes again",
+        ReachabilityState::Unreachable => "is reachable again",
+        ReachabilityState::Degraded | ReachabilityState::Reachable => "is no longer degraded",
+    };
+    (EventKind::PeerReachable, format!("peer {what} after {seconds} s"))
 }
 
 /// The endpoint of the peer whose subnet starts with this address.

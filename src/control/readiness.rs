@@ -197,16 +197,14 @@ impl Control {
         let drops = |guard: Guard| guard.unknown_sources == UnknownSources::Drop;
         let is_configured = inputs.policy.guard.is_some_and(drops)
             && inputs.config.as_ref().is_some_and(NetworkConfig::has_tunnel);
-        let warning = if !is_configured {
-            return None;
-        } else if inputs.uses_checkpoint() && !inputs.peers.is_complete() {
+        let warning = if inputs.uses_checkpoint() && !inputs.peers.is_complete() {
             "the tunnel accepts only packets of the peers in the checkpoint"
         } else if inputs.lacks_store() && !inputs.know_peers() {
             "the tunnel is not guarded until the leases of the peers are read"
         } else {
             return None;
         };
-        Some(warning.to_owned())
+        is_configured.then(|| warning.to_owned())
     }
 
     /// The public IPs that peers cannot use as gateways.

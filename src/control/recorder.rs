@@ -8,7 +8,6 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::Control;
-use super::derived::LeasePlans;
 use crate::model::entry::Entry;
 use crate::model::event::{EventHistory, EventKind, EventPage, EventSubject, NodeChange};
 use crate::model::lease::{Endpoint, Lease, LeaseId};
@@ -17,7 +16,7 @@ use crate::model::path::Path;
 use crate::model::prefix::Family;
 use crate::model::status::StoreState;
 use crate::plan::backend::{PathPlan, PeerPlan, Unreachable};
-use crate::plan::desired::{Desired, LeasePlan};
+use crate::plan::desired::{Desired, LeasePlan, LeasePlans};
 
 /// The maximum number of changes of one kind that are recorded one by one in one pass of the loop:
 /// thousands of peers at once must not replace all earlier events.
@@ -118,17 +117,15 @@ fn log(NodeChange { kind, subject, message, .. }: &NodeChange) {
 }
 
 impl Control {
-    /// Counts and records entries that were lost or changed, and are restored.
-    pub(super) fn record_repairs(&mut self, repaired: &[Arc<Entry>]) {
+    /// Counts and records an entry that was lost or changed, and is restored.
+    pub(super) fn record_repair(&mut self, entry: &Arc<Entry>) {
         let Self { recorder, derived, state, .. } = self;
-        for entry in repaired {
-            *state.measured.repairs.entry(entry.kind()).or_default() += 1;
-            recorder.note(EventKind::EntryRestored, || {
-                let owner = owner(&derived.desired, entry).map(EventSubject::of);
-                let sentence = format!("restored an entry that was lost or changed: {entry:#}");
-                (owner.unwrap_or_default(), sentence)
-            });
-        }
+        *state.measured.repairs.entry(entry.kind()).or_default() += 1;
+        recorder.note(EventKind::EntryRestored, || {
+            let owner = owner(&derived.desired, entry).map(EventSubject::of);
+            let sentence = format!("restored an entry that was lost or changed: {entry:#}");
+            (owner.unwrap_or_default(), sentence)
+        });
     }
 
     /// Records how these leases differ from the present plan, and counts the changes of paths.

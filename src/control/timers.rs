@@ -35,7 +35,7 @@ const AUDIT: Duration = Duration::from_secs(300);
 /// `Health` derives liveness from it.
 pub const HEARTBEAT: Duration = Duration::from_secs(5);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Timers {
     /// When to check a key again.
     keys: BTreeSet<(Instant, Key)>,
@@ -55,8 +55,6 @@ pub(super) struct Timers {
     dumped: Option<Instant>,
     chains_read: Option<Instant>,
     listen: Option<Instant>,
-    /// From 0 to 1: spreads the audits of many nodes.
-    jitter: fn() -> f64,
 }
 
 /// Deadlines that have expired.
@@ -83,20 +81,7 @@ pub(super) enum Task {
 impl Timers {
     pub(super) fn new(jitter: fn() -> f64) -> Self {
         let audit = Instant::now() + until_audit(jitter);
-        Self {
-            keys: BTreeSet::new(),
-            lingering: BTreeMap::new(),
-            tasks: BTreeMap::from([(Task::Audit, audit)]),
-            vanishing: None,
-            vanished: None,
-            limited_since: None,
-            retries: 0,
-            failures: 0,
-            dumped: None,
-            chains_read: None,
-            listen: None,
-            jitter,
-        }
+        Self { tasks: BTreeMap::from([(Task::Audit, audit)]), ..Self::default() }
     }
 
     /// The next deadline; no later than the next heartbeat.
@@ -112,7 +97,7 @@ impl Timers {
     }
 
     /// Removes and returns the expired deadlines.
-    pub(super) fn take_due(&mut self) -> Due {
+    pub(super) fn take_due(&mut self, jitter: fn() -> f64) -> Due {
         let now = Instant::now();
         let is_due = |(task, at): (&Task, &Instant)| (*at <= now).then_some(*task);
         let tasks = self.tasks.iter().filter_map(is_due).collect();
@@ -121,7 +106,7 @@ impl Timers {
         while self.keys.first().is_some_and(|(at, _)| *at <= now) {
             keys.extend(self.keys.pop_first().map(|(_, key)| key));
         }
-        self.tasks.entry(Task::Audit).or_insert_with(|| now + until_audit(self.jitter));
+        self.tasks.entry(Task::Audit).or_insert_with(|| now + until_audit(jitter));
         self.listen.take_if(|at| *at <= now);
         if !self.tasks.contains_key(&Task::Withdraw) {
             self.vanishing = None;
@@ -305,7 +290,7 @@ fn spaced(last: Option<Instant>) -> Instant {
     last.map_or(now, |at| at + DUMP_SPACING).max(now)
 }
 
-/// A random interval, so that many nodes do not audit at the same time.
+/// A random interval, so that many nodes do not audit at the same time. `jitter` is from 0 to 1.
 fn until_audit(jitter: fn() -> f64) -> Duration {
     AUDIT.mul_f64(0.75 + jitter() / 2.0)
 }
@@ -340,7 +325,7 @@ mod tests {
     }
 
     fn tasks(timers: &mut Timers) -> Vec<Task> {
-        timers.take_due().tasks
+        timers.take_due(|| 0.5).tasks
     }
 
     #[test]
@@ -350,7 +335,7 @@ mod tests {
             advance(LINGER / 2).await;
             assert!(!timers.has_lingered(&key(3)));
             advance(LINGER / 2).await;
-            assert_eq!(timers.take_due().keys, [key(3)]);
+            assert_eq!(timers.take_due(|| 0.5).keys, [key(3)]);
             assert!(timers.has_lingered(&key(3)));
         });
     }
@@ -382,7 +367,7 @@ mod tests {
             let all = [Task::Withdraw, Task::Retry, Task::Dump, Task::Audit];
             assert_eq!(tasks(timers), all);
             assert!(timers.next() > Instant::now());
-            assert_eq!(timers.take_due(), Due::default());
+            assert_eq!(timers.take_due(|| 0.5), Due::default());
         });
     }
 
@@ -531,7 +516,7 @@ mod tests {
             timers.listen_later();
             assert!(!timers.may_listen());
             advance(LISTEN_PAUSE).await;
-            timers.take_due();
+            timers.take_due(|| 0.5);
             assert!(timers.may_listen());
         });
     }

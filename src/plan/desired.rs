@@ -1,11 +1,9 @@
 //! The desired kernel state, and the entries that each peer adds to it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::mac::MacAddr;
-use crate::model::entry::{Entry, KernelState, Key, LinkName};
+use crate::model::entry::{Entry, KernelState, Key};
 use crate::model::lease::{Lease, LeaseId, Peer, Peers, Rejected};
 use crate::model::node_inputs::NodeInputs;
 use crate::model::path::Fallbacks;
@@ -15,9 +13,18 @@ use crate::plan::backend::{self, Backend, PeerPlan};
 /// path, or why it is unreachable.
 pub type LeasePlan = Result<(Arc<Lease>, PeerPlan), Rejected>;
 
-/// Plans `peer` if its lease is accepted.
-pub fn plan_lease(peer: Peer<'_>, backends: &[Backend], fallbacks: &Fallbacks) -> LeasePlan {
-    peer.map(|lease| (Arc::clone(lease), backend::plan_peer(backends, lease, fallbacks)))
+/// The result for each lease; `None` for a lease that is gone.
+pub type LeasePlans = Vec<(LeaseId, Option<LeasePlan>)>;
+
+/// Plans those of `peers` whose lease is accepted.
+pub fn plan_leases<'a>(
+    peers: impl Iterator<Item = (&'a LeaseId, Option<Peer<'a>>)>,
+    backends: &[Backend],
+    fallbacks: &Fallbacks,
+) -> LeasePlans {
+    let plan =
+        |lease: &Arc<Lease>| (Arc::clone(lease), backend::plan_peer(backends, lease, fallbacks));
+    peers.map(|(id, peer)| (id.clone(), peer.map(|peer| peer.map(plan)))).collect()
 }
 
 /// The desired kernel state, updated peer by peer.
@@ -26,17 +33,8 @@ pub struct Desired {
     state: KernelState,
     peers: BTreeMap<LeaseId, LeasePlan>,
     /// Entries that several leases share, and by how many: nodes with one public IP, or behind one.
-    shared: BTreeMap<Shared, usize>,
+    shared: BTreeMap<Key, usize>,
     conflicts: BTreeSet<LeaseId>,
-}
-
-/// An entry that several leases may ask for.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Shared {
-    /// The allow list accepts packets from this address.
-    Allowed(IpAddr),
-    /// The forwarding entry of this MAC address on the tunnel device.
-    Fdb(LinkName, MacAddr),
 }
 
 impl Desired {
@@ -44,18 +42,13 @@ impl Desired {
     pub fn plan(local: &NodeInputs, peers: &mut Peers, fallbacks: &Fallbacks) -> Self {
         let backends = backend::backends(local);
         peers.validate_by(local.rules());
-        let lease_plan = |peer| plan_lease(peer, &backends, fallbacks);
-        let lease_plans = peers.all().map(|(id, peer)| (id.clone(), peer.map(lease_plan)));
-        Self::new(backend::plan_local(local), lease_plans)
+        Self::new(backend::plan_local(local), plan_leases(peers.all(), &backends, fallbacks))
     }
 
     /// Combines the entries of this node with those of all peers.
-    pub fn new(
-        mut local: KernelState,
-        peers: impl IntoIterator<Item = (LeaseId, Option<LeasePlan>)>,
-    ) -> Self {
-        let lease_plans = peers.into_iter().filter_map(|(id, lease_plan)| Some((id, lease_plan?)));
-        let peers: BTreeMap<LeaseId, LeasePlan> = lease_plans.collect();
+    pub fn new(mut local: KernelState, lease_plans: LeasePlans) -> Self {
+        let known = lease_plans.into_iter().filter_map(|(id, lease_plan)| Some((id, lease_plan?)));
+        let peers: BTreeMap<LeaseId, LeasePlan> = known.collect();
         local.extend(peers.values().flat_map(entries).cloned());
         let mut all: Vec<_> = peers.values().flat_map(entries).filter_map(shareable).collect();
         all.sort_unstable();
@@ -68,7 +61,7 @@ impl Desired {
 
     /// Replaces the plan of each listed peer; `None` removes the peer. Returns the keys that
     /// may differ now.
-    pub fn revise(&mut self, changes: Vec<(LeaseId, Option<LeasePlan>)>) -> BTreeSet<Key> {
+    pub fn revise(&mut self, changes: LeasePlans) -> BTreeSet<Key> {
         let mut touched = BTreeSet::new();
         // Old entries are removed first: a subnet may move from one lease to another in one change.
         for (id, _) in &changes {
@@ -131,12 +124,9 @@ fn entries(lease_plan: &LeasePlan) -> impl Iterator<Item = &Arc<Entry>> {
     lease_plan.iter().flat_map(|(_, plan)| plan.entries())
 }
 
-fn shareable(entry: &Arc<Entry>) -> Option<Shared> {
-    match entry.as_ref() {
-        Entry::Element(element) => Some(Shared::Allowed(element.address)),
-        Entry::Fdb(fdb) => Some(Shared::Fdb(fdb.link.clone(), fdb.mac)),
-        _ => None,
-    }
+/// The key of an entry that several leases may ask for.
+fn shareable(entry: &Arc<Entry>) -> Option<Key> {
+    matches!(entry.as_ref(), Entry::Element(_) | Entry::Fdb(_)).then(|| entry.key())
 }
 
 const fn conflicts_with_us(lease_plan: &LeasePlan) -> bool {

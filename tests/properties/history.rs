@@ -11,7 +11,7 @@ use tweed::model::entry::Key;
 use tweed::model::lease::{Lease, LeaseId, LeaseUpdate, Rules, Vtep, Withdrawal};
 use tweed::model::node_inputs::NodeInputs;
 use tweed::plan::backend::{self, Backend};
-use tweed::plan::desired::{Desired, plan_lease};
+use tweed::plan::desired::{Desired, plan_leases};
 
 use crate::any::{node, peer};
 use crate::cases;
@@ -38,7 +38,7 @@ impl Planner {
                 own: local.own.clone(),
                 ..Inputs::default()
             },
-            desired: Desired::new(backend::plan_local(local), []),
+            desired: Desired::new(backend::plan_local(local), Vec::new()),
             backends,
             affected: BTreeSet::new(),
             touched: BTreeSet::new(),
@@ -74,9 +74,8 @@ impl Planner {
         self.affected.extend(peers.affected());
         let peers = &self.inputs.peers;
         let changes = self.affected.iter().map(|id| (id, peers.peer(id)));
-        let lease_plan = |peer| plan_lease(peer, &self.backends, &self.inputs.fallbacks);
-        let changes = changes.map(|(id, peer)| (id.clone(), peer.map(lease_plan)));
-        self.touched = self.desired.revise(changes.collect());
+        let changes = plan_leases(changes, &self.backends, &self.inputs.fallbacks);
+        self.touched = self.desired.revise(changes);
     }
 
     /// The same plan, computed at once.

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use super::Inputs;
 use crate::mac::MacAddr;
-use crate::model::entry::{Entry, KernelState, Key, Link, LinkKind, LinkName};
+use crate::model::entry::{Entry, KernelState, Key, LinkKind, LinkName};
 use crate::model::lease::Vtep;
 use crate::model::node::{Node, Uplink};
 
@@ -84,10 +84,7 @@ impl Inputs {
 
 /// The MAC address of an existing tunnel device, and its local address.
 fn existing(actual: &KernelState, device: &LinkName) -> Option<(MacAddr, Option<IpAddr>)> {
-    match actual.get(&Key::Link(device.clone())) {
-        Some(Entry::Link(Link { kind: LinkKind::Vxlan(vxlan), mac, .. })) => {
-            Some((*mac, vxlan.local))
-        }
-        _ => None,
-    }
+    let Entry::Link(link) = actual.get(&Key::Link(device.clone()))? else { return None };
+    let LinkKind::Vxlan(vxlan) = &link.kind else { return None };
+    Some((link.mac, vxlan.local))
 }

@@ -2,30 +2,29 @@
 
 mod edit;
 mod events;
-mod failed;
 mod macs;
 
 pub use edit::Edit;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use super::changes::Changes;
 use crate::mac::MacAddr;
 use crate::model::checkpoint::Checkpoint;
 use crate::model::config::{BackendType, NetworkConfig};
 use crate::model::entry::{ChainName, Entry, KernelState, LinkName, Setting, SettingKind};
-use crate::model::lease::{Lease, Peers, Rules, Withdrawal};
+use crate::model::lease::{Endpoint, Lease, Peers, Rules, Withdrawal};
 use crate::model::node::{FormerBridge, Node, Overlap, Sysctls};
 use crate::model::node_inputs::NodeInputs;
-use crate::model::path::{Fallback, Fallbacks};
+use crate::model::path::{Cause, Fallback, Fallbacks};
 use crate::model::policy::{Guard, Policy};
 use crate::model::prefix::{Family, Prefix};
 use crate::model::status::StoreState;
 use crate::plan::backend;
 use crate::plan::config_change::FormerPods;
 use crate::store::{AddressConflict, Identity};
-use failed::FailedBefore;
 
 /// All inputs, as far as they are known.
 #[derive(Debug, Default)]
@@ -84,6 +83,31 @@ pub struct Inputs {
     pub lost_own_lease: bool,
     /// Whether the store has listed a lease of this node, now or before the daemon started.
     pub had_lease: bool,
+}
+
+/// By the first address of the peer's subnet: its public IP then, and how the direct path failed.
+#[derive(Clone, Debug, Default)]
+pub struct FailedBefore(BTreeMap<IpAddr, (IpAddr, Cause)>);
+
+impl FailedBefore {
+    /// Those among `fallbacks`, which are about the peers with these leases.
+    fn of(fallbacks: &Fallbacks, leases: &[Arc<Lease>]) -> Self {
+        let failed = |peer: &Endpoint| match fallbacks.get(&peer.subnet.base())? {
+            Fallback::Failed(cause) => Some((peer.subnet.base(), (peer.public_ip, *cause))),
+            Fallback::Unproven | Fallback::Unanswered => None,
+        };
+        Self(leases.iter().flat_map(|lease| &lease.endpoints).filter_map(failed).collect())
+    }
+
+    /// How the direct path to `peer` failed. The path to another public IP is another one.
+    pub(super) fn cause(&self, peer: &Endpoint) -> Option<Cause> {
+        let (public_ip, cause) = self.0.get(&peer.subnet.base())?;
+        (*public_ip == peer.public_ip).then_some(*cause)
+    }
+
+    pub(super) fn forget(&mut self, peer: IpAddr) {
+        self.0.remove(&peer);
+    }
 }
 
 /// Whether the kernel accepts the tables of the tunnel guard.

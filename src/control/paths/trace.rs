@@ -101,14 +101,8 @@ impl Control {
     /// Why no answer of the peer can be expected.
     fn lacks_answers(&self, lease: &Lease, peer: IpAddr) -> Option<UnknownCause> {
         let endpoint = lease.endpoint(Family::of(peer))?;
-        match self.reachability(endpoint) {
-            PeerReachability::Unknown {
-                cause: cause @ (UnknownCause::NeverAnswered | UnknownCause::DaemonSilent),
-            } => Some(cause),
-            PeerReachability::Reachable
-            | PeerReachability::Degraded { .. }
-            | PeerReachability::Unreachable { .. }
-            | PeerReachability::Unknown { .. } => None,
-        }
+        let PeerReachability::Unknown { cause } = self.reachability(endpoint) else { return None };
+        let is_silent = matches!(cause, UnknownCause::NeverAnswered | UnknownCause::DaemonSilent);
+        is_silent.then_some(cause)
     }
 }
