@@ -258,22 +258,22 @@ impl Exchange {
 
     /// Asks a peer what happens to a packet.
     fn ask(&mut self, request: TraceRequest) {
-        let (nonce, path) = (random(), request.path);
-        let asked = question(&self.local, &self.keyring, nonce, (&request, path));
-        if let Some(outgoing) = asked.filter(|_| self.traces.has_room()) {
-            self.traces.add(nonce, request);
-            self.send(outgoing);
-        }
+        let TraceRequest { peer, target, path, question, .. } = request;
+        let from = self.local.addresses.get(&Family::of(peer)).copied();
+        let Some(from) = from.filter(|_| self.traces.has_room()) else { return };
+        let packet = Packet::new(PacketKind::TraceRequest, path, random(), from, peer);
+        let (gateway, content) = (target.public_ip, encode_question(question));
+        let secret = self.keyring.secret_for(peer).clone();
+        let outgoing = Outgoing { packet, gateway, content, length: 0, secret };
+        self.traces.add(outgoing.clone(), request);
+        self.send(outgoing);
     }
 
     fn repeat_traces(&mut self) {
-        let Self { local, keyring, traces, .. } = self;
-        let again = |(nonce, request, path): (u64, &TraceRequest, Path)| {
-            question(local, keyring, nonce, (request, path))
-        };
-        let repeated: Vec<_> = traces.take_due(Instant::now()).filter_map(again).collect();
-        for outgoing in repeated {
-            self.send(outgoing);
+        for outgoing in self.traces.take_due(Instant::now()) {
+            // Since then, the peer may have sealed with a new one.
+            let secret = self.keyring.secret_for(outgoing.packet.to).clone();
+            self.send(Outgoing { secret, ..outgoing });
         }
     }
 
@@ -463,20 +463,6 @@ impl Exchange {
             self.reports.push(ProbeEvent::Alive { peer, at: Instant::now() });
         }
     }
-}
-
-/// The packet that asks by `path` what happens to another packet.
-fn question(
-    local: &LocalProber,
-    keyring: &Keyring,
-    nonce: u64,
-    (request, path): (&TraceRequest, Path),
-) -> Option<Outgoing> {
-    let from = *local.addresses.get(&Family::of(request.peer))?;
-    let packet = Packet::new(PacketKind::TraceRequest, path, nonce, from, request.peer);
-    let (gateway, content) = (request.target.public_ip, encode_question(request.question));
-    let secret = keyring.secret_for(request.peer).clone();
-    Some(Outgoing { packet, gateway, content, length: 0, secret })
 }
 
 /// Waits until `at`, forever if it is none.

@@ -64,10 +64,13 @@ impl Sender {
     /// Notes a packet; returns whether it is new, as far as known.
     pub(super) fn take(&mut self, stamp: Option<Stamp>) -> bool {
         let Some(stamp) = stamp else { return true };
-        match &mut self.proven {
-            Some(session) if session.id == stamp.session => session.take(stamp.count),
-            Some(_) | None => self.take_unproven(stamp),
+        let sessions = [&mut self.proven, &mut self.unproven];
+        let known = sessions.into_iter().flatten().find(|it| it.id == stamp.session);
+        if let Some(session) = known {
+            return session.take(stamp.count);
         }
+        self.unproven = Some(Session::beginning_with(stamp));
+        true
     }
 
     /// Notes a packet that answers a request of this node, so that its session is the present one.
@@ -84,11 +87,8 @@ impl Sender {
         interval: Duration,
         now: Duration,
     ) -> bool {
-        let bucket = if stamp.is_some_and(|stamp| self.has_proven(stamp)) {
-            &mut self.proven_requests
-        } else {
-            &mut self.other_requests
-        };
+        let is_proven = stamp.is_some_and(|stamp| self.has_proven(stamp));
+        let bucket = if is_proven { &mut self.proven_requests } else { &mut self.other_requests };
         bucket.take(REQUESTS, interval.min(LONGEST_PERIOD), now)
     }
 
@@ -112,16 +112,6 @@ impl Sender {
 
     fn has_proven(&self, stamp: Stamp) -> bool {
         self.proven.is_some_and(|session| session.id == stamp.session)
-    }
-
-    fn take_unproven(&mut self, stamp: Stamp) -> bool {
-        match &mut self.unproven {
-            Some(session) if session.id == stamp.session => session.take(stamp.count),
-            other => {
-                *other = Some(Session::beginning_with(stamp));
-                true
-            }
-        }
     }
 }
 

@@ -52,7 +52,7 @@ pub(super) struct OpenTraces(Vec<OpenTrace>);
 
 #[derive(Debug)]
 struct OpenTrace {
-    nonce: u64,
+    outgoing: Outgoing,
     request: TraceRequest,
     sent: Instant,
     is_repeated: bool,
@@ -78,31 +78,31 @@ impl OpenTraces {
     }
 
     /// Waits for the answer to `request`, which is sent now.
-    pub(super) fn add(&mut self, nonce: u64, request: TraceRequest) {
+    pub(super) fn add(&mut self, outgoing: Outgoing, request: TraceRequest) {
         let sent = Instant::now();
-        self.0.push(OpenTrace { nonce, request, sent, is_repeated: false });
+        self.0.push(OpenTrace { outgoing, request, sent, is_repeated: false });
     }
 
     pub(super) fn next(&self) -> Option<Instant> {
         self.0.iter().map(OpenTrace::next).min()
     }
 
-    /// Removes the questions whose time is over; returns those to send again, with the path.
-    pub(super) fn take_due(
-        &mut self,
-        now: Instant,
-    ) -> impl Iterator<Item = (u64, &TraceRequest, Path)> {
+    /// Removes the questions whose time is over; returns those to send again.
+    pub(super) fn take_due(&mut self, now: Instant) -> Vec<Outgoing> {
         self.0.retain(|open| open.sent + TRACE_TIMEOUT > now && !open.request.reply.is_closed());
-        let due = self.0.iter_mut().filter(move |open| open.next() <= now);
-        due.map(|open| {
+        let due = self.0.iter_mut().filter(|open| open.next() <= now);
+        let repeated = due.map(|open| {
             open.is_repeated = true;
-            (open.nonce, &open.request, open.request.other_path())
-        })
+            let packet = Packet { path: open.request.other_path(), ..open.outgoing.packet };
+            Outgoing { packet, ..open.outgoing.clone() }
+        });
+        repeated.collect()
     }
 
     /// Removes and returns the question to `peer` with this nonce.
     pub(super) fn take(&mut self, nonce: u64, peer: IpAddr) -> Option<TraceRequest> {
-        let is_it = |open: &OpenTrace| open.nonce == nonce && open.request.peer == peer;
+        let is_it =
+            |open: &OpenTrace| open.outgoing.packet.nonce == nonce && open.request.peer == peer;
         let place = self.0.iter().position(is_it)?;
         Some(self.0.swap_remove(place).request)
     }
