@@ -52,10 +52,6 @@ pub(super) struct Logged {
 }
 
 impl LoopState {
-    pub(super) fn new(jitter: fn() -> f64) -> Self {
-        Self { timers: Timers::new(jitter), ..Self::default() }
-    }
-
     /// Nothing failed since the loop began to read the kernel.
     pub(super) fn end_failures(&mut self) {
         self.failure = None;

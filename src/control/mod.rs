@@ -46,7 +46,7 @@ use iptables::IptablesTask;
 use loop_state::LoopState;
 use paths::Paths;
 use recorder::Recorder;
-use timers::Task;
+use timers::{Task, Timers};
 
 /// The only events that wake the loop.
 #[derive(Debug)]
@@ -228,7 +228,7 @@ impl Control {
             inputs: Inputs { policy: settings.policy.clone(), ..Inputs::default() },
             paths: Paths::new(),
             derived: Derived::default(),
-            state: LoopState::new(settings.jitter),
+            state: LoopState { timers: Timers::new(settings.jitter), ..LoopState::default() },
             iptables: IptablesTask::default(),
             recorder: Recorder::new(),
             // No chain is written before its contents are known.

@@ -30,10 +30,6 @@ impl OwnReasons {
 }
 
 impl Control {
-    pub(super) fn readiness(&self) -> Readiness {
-        self.readiness_of(&self.own_reasons())
-    }
-
     pub(super) fn readiness_of(&self, own: &OwnReasons) -> Readiness {
         own.with(self.store_warning().into_iter().chain(self.reachability_warnings()))
     }

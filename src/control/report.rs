@@ -4,7 +4,6 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::Control;
-use super::changes::Changes;
 use crate::model::config::NetworkConfig;
 use crate::model::entry::Entry;
 use crate::model::lease::LeaseAttributes;
@@ -86,12 +85,8 @@ impl Control {
             has_no_subnet: self.inputs.has_no_subnet(),
             readiness: self.readiness_of(&own_reasons),
         };
-        let is_news = self.outputs.progress.send_if_modified(|last| {
-            let is_news = *last != progress;
-            *last = progress;
-            is_news
-        });
-        self.changes |= Changes { report: is_news, ..Changes::default() };
+        let replace = |last: &mut Progress| std::mem::replace(last, progress) != *last;
+        self.changes.report |= self.outputs.progress.send_if_modified(replace);
         if !self.inputs.are_known() {
             return;
         }

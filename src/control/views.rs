@@ -76,7 +76,7 @@ impl Control {
 
     fn status(&self) -> Status {
         let local = self.inputs.local();
-        let readiness = self.readiness();
+        let readiness = self.readiness_of(&self.own_reasons());
         let uplinks = local.iter().flat_map(|local| &local.node.uplinks);
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),

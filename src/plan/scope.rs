@@ -113,9 +113,7 @@ impl Scope {
                 self.leaving.contains(&address.link) && self.is_own_tunnel_address(address)
             }
             Entry::Table(table) => allow_list::is_guard(&table.name) && is_left(table.name.family),
-            Entry::Renewal(renewal) => is_left(renewal.table.family),
-            Entry::Element(element) => is_left(element.table.family),
-            _ => false,
+            _ => entry.table().is_some_and(|table| is_left(table.family)),
         }
     }
 
