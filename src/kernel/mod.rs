@@ -13,7 +13,6 @@ pub use netlink::read_datagram;
 pub(crate) use netlink::service;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::future::Future;
 use std::io;
 use std::net::IpAddr;
@@ -24,17 +23,12 @@ use crate::plan::diff::Op;
 use crate::plan::scope::Scope;
 
 /// An operation that the kernel refused, with its reason.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+// A table or chain is identified by its name.
+#[error("{op:#}: {reason}")]
 pub struct Refused {
     pub op: Op,
     pub reason: String,
-}
-
-impl fmt::Display for Refused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A table or chain is identified by its name.
-        write!(f, "{:#}: {}", self.op, self.reason)
-    }
 }
 
 /// A notification from the kernel.

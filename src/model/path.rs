@@ -2,7 +2,6 @@
 //! whether the peer is reachable.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
@@ -45,13 +44,14 @@ pub enum ProbeVerdict {
 }
 
 /// Why the direct path to a peer is not used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fallback {
-    /// Its probes have not been answered yet, and the tunnel is in use.
+    #[error("its direct path is not verified yet: waiting for answers to direct probes")]
     Unproven,
+    #[error("its direct path fails: {0}")]
     Failed(Cause),
-    /// It has never answered a probe: stock flannel may drop what arrives directly.
+    #[error("it has never answered a probe: it may run flannel, which may drop direct packets")]
     Unanswered,
 }
 
@@ -59,11 +59,13 @@ pub enum Fallback {
 pub type Fallbacks = BTreeMap<IpAddr, Fallback>;
 
 /// How a direct path fails while the tunnel to the same peer works.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cause {
+    #[error("probes through the tunnel are answered, direct ones are not")]
     NoAnswer,
-    /// Small packets are answered, and those of the size of the largest pod packets are not.
+    /// Large probes have the size of the largest pod packets.
+    #[error("small probes are answered, large ones are not")]
     LargeLost,
 }
 
@@ -81,7 +83,7 @@ pub enum PeerReachability {
         cause: UnreachableCause,
         /// How long ago the first of the unanswered probes was sent, in milliseconds; none in the
         /// node's report, which has the time instead.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[serde(skip_serializing_if = "Option::is_none")]
         since_ms: Option<u64>,
     },
     Unknown {
@@ -99,39 +101,58 @@ pub enum ReachabilityState {
     Unknown,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "kebab-case")]
 pub enum DegradedCause {
-    /// 5 % or more of the last 100 large probes were lost.
+    /// Of large probes.
+    #[error("5 % or more of the last 100 probes were lost")]
     Loss,
-    /// Large probes are lost, small ones are answered.
+    #[error("small probes are answered, large ones are not: check the MTU of the underlay")]
     LargeLost,
-    /// The direct path fails, and the tunnel is used instead.
+    #[error("its direct path fails, so the tunnel is used")]
     DirectFails,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "kebab-case")]
 pub enum UnreachableCause {
-    /// The tunnel is in use; probes by the direct path are answered.
+    /// The tunnel is in use.
+    #[error(
+        "direct probes are answered, those through the tunnel are not: check whether a firewall \
+         drops the UDP port of the tunnel"
+    )]
     TunnelSilent,
-    /// The direct path is in use; probes through the tunnel are answered.
+    /// The direct path is in use.
+    #[error(
+        "probes through the tunnel are answered, direct ones are not: check whether the network \
+         drops packets with addresses of pods"
+    )]
     DirectSilent,
-    /// Packets of the peer arrive, answers do not.
+    #[error(
+        "its packets arrive here, and probes to it are not answered in time: packets in one \
+         direction are lost or late"
+    )]
     OneDirection,
-    /// No probed path works.
+    #[error("no probe and no ping is answered: its host is down, or a firewall drops the packets")]
     PeerSilent,
     /// No peer of this family answers, so the cause is probably on this node.
+    #[error("no peer answers: check the link and the firewall of this node")]
     AllSilent,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "kebab-case")]
 pub enum UnknownCause {
+    #[error("paths are not probed")]
     ProbesOff,
+    #[error("not enough probes have been sent yet")]
     TooEarly,
+    #[error("it has never answered a probe: it may run flannel, or be unreachable")]
     NeverAnswered,
-    /// No probe is answered any more, but the peer's kernel answers echo requests by the same path.
+    #[error(
+        "its host answers pings by the same path, and no probe is answered: its daemon is down, or \
+         a firewall drops the probes"
+    )]
     DaemonSilent,
 }
 
@@ -216,79 +237,5 @@ impl ReachabilityState {
             Self::Degraded | Self::Unreachable => true,
             Self::Reachable | Self::Unknown => false,
         }
-    }
-}
-
-impl fmt::Display for DegradedCause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Loss => "5 % or more of the last 100 probes were lost",
-            Self::LargeLost => {
-                "small probes are answered, large ones are not: check the MTU of the underlay"
-            }
-            Self::DirectFails => "its direct path fails, so the tunnel is used",
-        })
-    }
-}
-
-impl fmt::Display for UnreachableCause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::TunnelSilent => {
-                "direct probes are answered, those through the tunnel are not: check whether a \
-                 firewall drops the UDP port of the tunnel"
-            }
-            Self::DirectSilent => {
-                "probes through the tunnel are answered, direct ones are not: check whether the \
-                 network drops packets with addresses of pods"
-            }
-            Self::OneDirection => {
-                "its packets arrive here, and probes to it are not answered in time: packets in \
-                 one direction are lost or late"
-            }
-            Self::PeerSilent => {
-                "no probe and no ping is answered: its host is down, or a firewall drops the packets"
-            }
-            Self::AllSilent => "no peer answers: check the link and the firewall of this node",
-        })
-    }
-}
-
-impl fmt::Display for UnknownCause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::ProbesOff => "paths are not probed",
-            Self::TooEarly => "not enough probes have been sent yet",
-            Self::NeverAnswered => {
-                "it has never answered a probe: it may run flannel, or be unreachable"
-            }
-            Self::DaemonSilent => {
-                "its host answers pings by the same path, and no probe is answered: its daemon is \
-                 down, or a firewall drops the probes"
-            }
-        })
-    }
-}
-
-impl fmt::Display for Fallback {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unproven => f.write_str(
-                "its direct path is not verified yet: waiting for answers to direct probes",
-            ),
-            Self::Failed(cause) => write!(f, "its direct path fails: {cause}"),
-            Self::Unanswered => f.write_str(
-                "it has never answered a probe: it may run flannel, which may drop direct packets",
-            ),
-        }
-    }
-}
-
-impl fmt::Display for Cause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NoAnswer => "probes through the tunnel are answered, direct ones are not",
-            Self::LargeLost => "small probes are answered, large ones are not",
-        })
     }
 }

@@ -1,7 +1,6 @@
 //! Validation of leases: the rules for a lease before any entry is programmed for it.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::net::IpAddr;
 
 use super::{Endpoint, Lease, LeaseId, Vtep};
@@ -61,19 +60,12 @@ enum BadAddress {
 }
 
 /// A property that is unique to one lease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Contested {
+    #[error("subnet")]
     Subnet,
+    #[error("VTEP MAC")]
     VtepMac,
-}
-
-impl fmt::Display for Contested {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Subnet => "subnet",
-            Self::VtepMac => "VTEP MAC",
-        })
-    }
 }
 
 impl Rejected {

@@ -10,7 +10,6 @@ pub use overlap::{Overlap, Overlapped};
 pub use select::{InterfaceOptions, NoInterface};
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
@@ -152,17 +151,11 @@ pub struct RouteLookup {
 }
 
 /// A bridge whose pods have a subnet that this node no longer has.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("bridge {link} is of subnet {subnet}, which this node no longer has")]
 pub struct FormerBridge {
     pub link: LinkName,
     pub subnet: Prefix,
-}
-
-impl fmt::Display for FormerBridge {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { link, subnet } = self;
-        write!(f, "bridge {link} is of subnet {subnet}, which this node no longer has")
-    }
 }
 
 /// The bridges among `interfaces` whose pods have addresses of `networks` outside of this node's

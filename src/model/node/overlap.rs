@@ -1,23 +1,25 @@
 //! Pod networks that overlap other networks of the host.
 
-use std::fmt;
 use std::net::IpAddr;
 
 use super::Facts;
 use crate::model::entry::{LinkName, POD_BRIDGE};
 use crate::model::prefix::{Prefix, is_link_local};
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("Network {network} overlaps {with}")]
 pub struct Overlap {
     pub network: Prefix,
     pub with: Overlapped,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Overlapped {
     /// A prefix of the external interface.
+    #[error("{1}, the prefix of {0}")]
     Underlay(LinkName, Prefix),
     /// The service address of the Kubernetes API server, the first of the service range.
+    #[error("the service range of {0}")]
     Service(IpAddr),
 }
 
@@ -37,20 +39,6 @@ impl Overlap {
             all.map(move |with| Self { network, with }).collect::<Vec<_>>()
         };
         networks.into_iter().flat_map(on).collect()
-    }
-}
-
-impl fmt::Display for Overlap {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let network = self.network;
-        match &self.with {
-            Overlapped::Underlay(link, prefix) => {
-                write!(f, "Network {network} overlaps {prefix}, the prefix of {link}")
-            }
-            Overlapped::Service(service) => {
-                write!(f, "Network {network} overlaps the service range of {service}")
-            }
-        }
     }
 }
 
