@@ -218,70 +218,43 @@ impl fmt::Display for EventSubject {
 }
 
 impl EventKind {
-    /// The name in JSON and in the log.
-    pub const fn as_str(self) -> &'static str {
+    /// The name, whether the operator should look at it, and the reason in events of Kubernetes;
+    /// none if a change of this kind makes none.
+    const fn row(self) -> (&'static str, bool, Option<&'static str>) {
+        const NOTICE: bool = false;
+        const WARNING: bool = true;
         match self {
-            Self::PeerAdded => "peer-added",
-            Self::PeerRemoved => "peer-removed",
-            Self::PeerRejected => "peer-rejected",
-            Self::LeaseChanged => "lease-changed",
-            Self::PathChanged => "path-changed",
-            Self::ConfigApplied => "config-applied",
-            Self::BackendChanged => "backend-changed",
-            Self::EntryRestored => "entry-restored",
-            Self::PeerUnreachable => "peer-unreachable",
-            Self::PeerDegraded => "peer-degraded",
-            Self::PeerUnknown => "peer-unknown",
-            Self::PeerReachable => "peer-reachable",
-            Self::ProbesOn => "probes-on",
-            Self::ProbesOff => "probes-off",
-            Self::StoreUnreachable => "store-unreachable",
-            Self::StoreReachable => "store-reachable",
+            Self::PeerAdded => ("peer-added", NOTICE, None),
+            Self::PeerRemoved => ("peer-removed", NOTICE, None),
+            Self::PeerRejected => ("peer-rejected", WARNING, Some("LeaseRejected")),
+            Self::LeaseChanged => ("lease-changed", NOTICE, None),
+            Self::PathChanged => ("path-changed", NOTICE, None),
+            Self::ConfigApplied => ("config-applied", NOTICE, None),
+            Self::BackendChanged => ("backend-changed", NOTICE, Some("BackendChanged")),
+            Self::EntryRestored => ("entry-restored", NOTICE, None),
+            Self::PeerUnreachable => ("peer-unreachable", WARNING, Some("PeerUnreachable")),
+            Self::PeerDegraded => ("peer-degraded", WARNING, None),
+            Self::PeerUnknown => ("peer-unknown", WARNING, None),
+            Self::PeerReachable => ("peer-reachable", NOTICE, Some("PeerReachable")),
+            Self::ProbesOn => ("probes-on", NOTICE, None),
+            Self::ProbesOff => ("probes-off", WARNING, None),
+            Self::StoreUnreachable => ("store-unreachable", WARNING, None),
+            Self::StoreReachable => ("store-reachable", NOTICE, None),
         }
     }
 
-    /// The reason in events of Kubernetes; none if a change of this kind makes none.
-    pub const fn reason(self) -> Option<&'static str> {
-        match self {
-            Self::BackendChanged => Some("BackendChanged"),
-            Self::PeerRejected => Some("LeaseRejected"),
-            Self::PeerUnreachable => Some("PeerUnreachable"),
-            Self::PeerReachable => Some("PeerReachable"),
-            Self::PeerAdded
-            | Self::PeerRemoved
-            | Self::LeaseChanged
-            | Self::PathChanged
-            | Self::ConfigApplied
-            | Self::EntryRestored
-            | Self::PeerDegraded
-            | Self::PeerUnknown
-            | Self::ProbesOn
-            | Self::ProbesOff
-            | Self::StoreUnreachable
-            | Self::StoreReachable => None,
-        }
+    /// The name in JSON and in the log.
+    pub const fn as_str(self) -> &'static str {
+        self.row().0
     }
 
     /// Whether the operator should look at it.
     pub const fn is_warning(self) -> bool {
-        match self {
-            Self::PeerRejected
-            | Self::PeerUnreachable
-            | Self::PeerDegraded
-            | Self::PeerUnknown
-            | Self::ProbesOff
-            | Self::StoreUnreachable => true,
-            Self::PeerAdded
-            | Self::PeerRemoved
-            | Self::LeaseChanged
-            | Self::PathChanged
-            | Self::ConfigApplied
-            | Self::BackendChanged
-            | Self::EntryRestored
-            | Self::PeerReachable
-            | Self::ProbesOn
-            | Self::StoreReachable => false,
-        }
+        self.row().1
+    }
+
+    const fn reason(self) -> Option<&'static str> {
+        self.row().2
     }
 }
 
