@@ -12,6 +12,7 @@ pub use rollout::{Rollout, canonical, share};
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
+use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
@@ -35,7 +36,6 @@ pub struct NetworkConfig {
     #[serde(default)]
     pub non_masquerade: Vec<Prefix>,
     /// Which nodes already use `backend`; none means all.
-    #[serde(default)]
     pub rollout: Option<Rollout>,
 }
 
@@ -216,18 +216,17 @@ fn parse_kind(backend: &Fields, key: &'static str) -> Result<BackendType, Invali
 }
 
 fn parse_tunnel(backend: &Fields) -> Result<Tunnel, Invalid> {
+    // 0 stands for the default.
+    let given = |key| Ok::<_, Invalid>(backend.u32(key)?.filter(|number| *number != 0));
     let vni = backend.u32("VNI")?.unwrap_or(Tunnel::DEFAULT_VNI);
-    if vni > Tunnel::MAX_VNI {
-        return Err(wrong("Backend.VNI", vni, format!("at most {}", Tunnel::MAX_VNI)));
-    }
-    let port = backend.u32("Port")?.filter(|port| *port != 0);
-    let port = port.map_or(Ok(Tunnel::DEFAULT_PORT), |port| {
-        u16::try_from(port).map_err(|_| wrong("Backend.Port", port, "at most 65535".into()))
-    })?;
+    let vni = within("Backend.VNI", vni, 0..=Tunnel::MAX_VNI)?;
+    let port = given("Port")?.unwrap_or(Tunnel::DEFAULT_PORT.into());
+    let port = within("Backend.Port", port, 0..=u16::MAX.into())?;
+    let mtu = given("MTU")?.map(|mtu| within("Backend.MTU", mtu, MIN_MTU..=MAX_MTU));
     Ok(Tunnel {
         vni,
         port,
-        mtu: parse_mtu(backend)?,
+        mtu: mtu.transpose()?,
         gbp: backend.bool("GBP")?.unwrap_or(false),
         learning: backend.bool("Learning")?.unwrap_or(false),
         direct_routing: backend.bool("DirectRouting")?.unwrap_or(false),
@@ -244,21 +243,23 @@ fn parse_prefixes(fields: &Fields, key: &'static str) -> Result<Vec<Prefix>, Inv
     Ok(prefixes?.into_iter().collect())
 }
 
-/// 0 stands for the default.
-fn parse_mtu(backend: &Fields) -> Result<Option<u32>, Invalid> {
-    let mtu = backend.u32("MTU")?.filter(|mtu| *mtu != 0);
-    match mtu {
-        Some(mtu) if !(MIN_MTU..=MAX_MTU).contains(&mtu) => {
-            Err(wrong("Backend.MTU", mtu, format!("from {MIN_MTU} to {MAX_MTU}")))
-        }
-        given => Ok(given),
-    }
-}
-
 const MIN_MTU: u32 = 576;
 /// A link with less than 1280 bytes has no IPv6; outer headers have 70.
 const MIN_MTU_OF_IPV6: u32 = 1280 + 70;
 const MAX_MTU: u32 = 65_535;
+
+/// The number under `key`, which must be in `range`.
+fn within<T: TryFrom<u32>>(
+    key: &'static str,
+    number: u32,
+    range: RangeInclusive<u32>,
+) -> Result<T, Invalid> {
+    let (from, to) = (range.start(), range.end());
+    let expected =
+        || if *from == 0 { format!("at most {to}") } else { format!("from {from} to {to}") };
+    let found = number.try_into().ok().filter(|_| range.contains(&number));
+    found.ok_or_else(|| wrong(key, number, expected()))
+}
 
 fn wrong(key: &'static str, value: impl Display, expected: String) -> Invalid {
     Invalid::Value { key, value: excerpt::value(&value.to_string()), expected }

@@ -42,14 +42,12 @@ impl Pool {
 
     /// How many subnets of the network `leased` takes, and how many are left, if each has `len` bits.
     pub fn usage(&self, leased: impl Iterator<Item = Prefix>, len: u8) -> (u128, u128) {
-        let others = || 1_u128.checked_shl(len.saturating_sub(self.network.prefix_len()).into());
-        let count =
-            if len == self.subnet_len { self.count() } else { others().unwrap_or(u128::MAX) };
-        let taken = |subnet: Prefix| {
-            1_u128.checked_shl(len.saturating_sub(subnet.prefix_len()).into()).unwrap_or(u128::MAX)
+        let parts = |whole: Prefix| {
+            1_u128.checked_shl(len.saturating_sub(whole.prefix_len()).into()).unwrap_or(u128::MAX)
         };
+        let count = if len == self.subnet_len { self.count() } else { parts(self.network) };
         let leased = leased.filter(|subnet| self.network.covers(*subnet));
-        let used = leased.map(taken).fold(0, u128::saturating_add);
+        let used = leased.map(parts).fold(0, u128::saturating_add);
         (used, count.saturating_sub(used))
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Invalid, wrong};
+use super::{Invalid, within, wrong};
 use crate::model::json::Fields;
 
 /// How paths to peers are probed while `Mixed` is on.
@@ -50,10 +50,8 @@ pub(super) fn parse(fields: &Fields, tunnel_port: u16) -> Result<Probe, Invalid>
         enabled: given.bool("Enabled")?.unwrap_or(default.enabled),
         port: parse_port(&given, tunnel_port)?,
         interval: parse_interval(&given)?.unwrap_or(default.interval),
-        failure_threshold: threshold(&given, "Probe.FailureThreshold")?
-            .unwrap_or(default.failure_threshold),
-        success_threshold: threshold(&given, "Probe.SuccessThreshold")?
-            .unwrap_or(default.success_threshold),
+        failure_threshold: threshold(&given, "Probe.FailureThreshold", default.failure_threshold)?,
+        success_threshold: threshold(&given, "Probe.SuccessThreshold", default.success_threshold)?,
     })
 }
 
@@ -81,13 +79,9 @@ fn duration(text: &str) -> Option<Duration> {
     }
 }
 
-fn threshold(probe: &Fields, key: &'static str) -> Result<Option<u32>, Invalid> {
-    match probe.u32(key.trim_start_matches("Probe."))? {
-        Some(number) if !(1..=MAX_THRESHOLD).contains(&number) => {
-            Err(wrong(key, number, format!("from 1 to {MAX_THRESHOLD}")))
-        }
-        given => Ok(given),
-    }
+fn threshold(probe: &Fields, key: &'static str, default: u32) -> Result<u32, Invalid> {
+    let given = probe.u32(key.trim_start_matches("Probe."))?;
+    within(key, given.unwrap_or(default), 1..=MAX_THRESHOLD)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 use tweed_netlink::mac::stable_hash;
 
-use super::{BackendType, Invalid, parse_kind, wrong};
+use super::{BackendType, Invalid, parse_kind, within, wrong};
 use crate::model::json::Fields;
 
 /// The stages of a change of backend. Each node decides by itself whether it follows.
@@ -40,11 +40,7 @@ pub fn share(name: &str) -> u8 {
 /// The rollout of a config; none means that all nodes follow.
 pub(super) fn parse(fields: &Fields) -> Result<Option<Rollout>, Invalid> {
     let Some(rollout) = fields.object("Rollout")? else { return Ok(None) };
-    let percent = rollout.u32("Percent")?.unwrap_or(0);
-    let percent = u8::try_from(percent)
-        .ok()
-        .filter(|percent| *percent <= 100)
-        .ok_or_else(|| wrong("Rollout.Percent", percent, "at most 100".to_owned()))?;
+    let percent = within("Rollout.Percent", rollout.u32("Percent")?.unwrap_or(0), 0..=100)?;
     let nodes = rollout.texts("Nodes")?.unwrap_or_default();
     let nodes = nodes.into_iter().map(canonical).collect();
     Ok(Some(Rollout { from: parse_from(&rollout)?, percent, nodes }))
