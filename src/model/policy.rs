@@ -20,7 +20,6 @@ pub struct Policy {
     /// Without the bridge that has the subnet, such packets would loop.
     pub refuse_unused: bool,
     /// None if the tunnel is not protected.
-    #[serde(default)]
     pub guard: Option<Guard>,
     #[serde(default)]
     pub checksums: Checksums,

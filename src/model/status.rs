@@ -63,13 +63,11 @@ pub struct Status {
     #[serde(default)]
     pub conflicts: BTreeMap<String, usize>,
     /// The firewall that has rules of tweed, and why it was chosen; none if there are no rules.
-    #[serde(default)]
     pub firewall: Option<FirewallStatus>,
     /// The tables and chains that masquerade and forward packets of pods.
     #[serde(default)]
     pub tables: Vec<TableStatus>,
     /// None without a tunnel, or if no protection is requested.
-    #[serde(default)]
     pub guard: Option<GuardStatus>,
     /// The settings of devices that are shown, see [`crate::model::entry::SettingPolicy`].
     #[serde(default, rename = "computing")]
@@ -79,7 +77,6 @@ pub struct Status {
     /// Operations that the kernel rejected, and why.
     pub refused: Vec<String>,
     /// None while probing is off.
-    #[serde(default)]
     pub probes: Option<ProbeStatus>,
     pub statistics: Statistics,
 }
@@ -196,10 +193,8 @@ pub struct PeerStatus {
     /// Whether the kernel has all entries of the path.
     pub programmed: bool,
     /// Whether the peer answers by the path; none without a path.
-    #[serde(default)]
     pub reachability: Option<PeerReachability>,
     /// The results of its probes; none while it is not probed.
-    #[serde(default)]
     pub probes: Option<PathStatus>,
 }
 

@@ -94,7 +94,7 @@ pub struct Vtep {
     pub vni: Option<u32>,
     pub mac: MacAddr,
     /// The source address of its packets, if it differs from the public IP.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<IpAddr>,
 }
 

@@ -21,7 +21,7 @@ pub struct FailingPeer {
     #[serde(flatten)]
     pub reachability: PeerReachability,
     /// Since when it is degraded or unreachable; none in the loop's report.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
 }
 
@@ -56,12 +56,10 @@ impl FailingPeer {
 #[derive(Deserialize)]
 struct FlatPeer<'a> {
     lease: LeaseId,
-    #[serde(default)]
     family: Option<Family>,
     state: ReachabilityState,
     #[serde(default, borrow)]
     cause: Cow<'a, str>,
-    #[serde(default)]
     since: Option<Timestamp>,
 }
 

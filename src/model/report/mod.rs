@@ -31,7 +31,7 @@ use crate::model::status::{PeerCounts, PeerStatus, ReachabilityCounts};
 pub struct NodeReport {
     pub version: String,
     pub lease: LeaseId,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     pub node: Node,
     /// One per family, IPv4 first.
@@ -47,16 +47,13 @@ pub struct NodeReport {
     #[serde(default)]
     pub follows: bool,
     /// The part of the newest config that is not applied yet, and why.
-    #[serde(default)]
     pub pending: Option<String>,
     /// Why the newest config is invalid.
-    #[serde(default)]
     pub invalid: Option<String>,
     /// The links whose reverse-path filter is strict: a change of paths waits for them.
     #[serde(default)]
     pub strict_filters: Vec<LinkName>,
     /// The largest packet of pods, in bytes. The MTU of the underlay is in `node`.
-    #[serde(default)]
     pub pod_mtu: Option<u32>,
     /// The pods whose MTU differs from `pod_mtu`.
     #[serde(default)]
@@ -79,7 +76,6 @@ pub struct NodeReport {
     #[serde(default)]
     pub failing: Fallbacks,
     /// None while nothing is probed.
-    #[serde(default)]
     pub quality: Option<Quality>,
     /// Peers whose path differs from the config; only the first few.
     #[serde(default)]
@@ -87,10 +83,8 @@ pub struct NodeReport {
     #[serde(default)]
     pub exceptions_total: usize,
     /// The interval at which the report is refreshed, in seconds; none in a version that does not.
-    #[serde(default)]
     pub refresh_seconds: Option<u64>,
     /// None in the loop's report, and in older versions.
-    #[serde(default)]
     pub daemon: Option<DaemonState>,
 }
 
@@ -100,7 +94,7 @@ pub struct DaemonState {
     pub started: Timestamp,
     pub ready: bool,
     /// The first reason why it is not ready.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
