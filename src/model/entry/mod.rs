@@ -247,12 +247,6 @@ impl Keyed for &Key {
     }
 }
 
-impl Keyed for &Entry {
-    fn key_ref(&self) -> KeyRef<'_> {
-        Entry::key_ref(self)
-    }
-}
-
 impl Keyed for Arc<Entry> {
     fn key_ref(&self) -> KeyRef<'_> {
         Entry::key_ref(self)

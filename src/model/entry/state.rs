@@ -65,8 +65,8 @@ impl KernelState {
 
     /// The equal entry of this state if there is one, to share its memory; else `entry`.
     pub fn sharing(&self, entry: Entry) -> Arc<Entry> {
-        match self.0.get(&ByKey(&entry) as &ByKey<dyn Keyed>) {
-            Some(ByKey(held)) if **held == entry => Arc::clone(held),
+        match self.shared(&entry.key()) {
+            Some(held) if **held == entry => Arc::clone(held),
             _ => Arc::new(entry),
         }
     }

@@ -45,23 +45,32 @@ pub(super) struct Index {
     pub(super) visited: std::cell::Cell<usize>,
 }
 
+impl Claimed {
+    const fn subnet(self) -> Option<Prefix> {
+        match self {
+            Self::Subnet(subnet) => Some(subnet),
+            Self::Mac(..) => None,
+        }
+    }
+}
+
 impl Index {
     pub(super) fn insert(&mut self, claimed: Claimed, rank: Rank) {
         if self.claims.insert((claimed, rank))
-            && let Some(length) = length(claimed)
+            && let Some(subnet) = claimed.subnet()
         {
-            *self.lengths.entry(length).or_default() += 1;
+            *self.lengths.entry(length(subnet)).or_default() += 1;
         }
     }
 
     pub(super) fn remove(&mut self, claim: &(Claimed, Rank)) {
         if self.claims.remove(claim)
-            && let Some(length) = length(claim.0)
-            && let Some(count) = self.lengths.get_mut(&length)
+            && let Some(subnet) = claim.0.subnet()
+            && let Some(count) = self.lengths.get_mut(&length(subnet))
         {
             *count -= 1;
             if *count == 0 {
-                self.lengths.remove(&length);
+                self.lengths.remove(&length(subnet));
             }
         }
     }
@@ -80,11 +89,8 @@ impl Index {
 
     /// The leases whose result depends on the holder of `claimed`.
     pub(super) fn dependents(&self, claimed: Claimed) -> impl Iterator<Item = &LeaseId> {
-        let subnet = match claimed {
-            Claimed::Subnet(subnet) => Some(subnet),
-            Claimed::Mac(..) => None,
-        };
-        let overlapping = subnet.into_iter().flat_map(|subnet| self.overlapping(subnet));
+        let subnet = claimed.subnet().into_iter();
+        let overlapping = subnet.flat_map(|subnet| self.overlapping(subnet));
         self.claimants(claimed).chain(overlapping).map(|rank| &rank.id)
     }
 
@@ -118,9 +124,9 @@ impl Index {
 
     fn inside(&self, subnet: Prefix) -> impl Iterator<Item = &Rank> {
         let from = self.claims.range((Claimed::Subnet(subnet), self.lowest.clone())..);
-        let inside = from.map_while(move |(claimed, rank)| match claimed {
-            Claimed::Subnet(inner) if subnet.contains(inner.base()) => Some((*inner, rank)),
-            Claimed::Subnet(_) | Claimed::Mac(..) => None,
+        let inside = from.map_while(move |(claimed, rank)| {
+            let inner = claimed.subnet().filter(|inner| subnet.contains(inner.base()))?;
+            Some((inner, rank))
         });
         let inside = inside.inspect(|_| self.count());
         let mut last = subnet;
@@ -135,9 +141,6 @@ impl Index {
     }
 }
 
-fn length(claimed: Claimed) -> Option<(Family, u8)> {
-    match claimed {
-        Claimed::Subnet(subnet) => Some((subnet.family(), subnet.prefix_len())),
-        Claimed::Mac(..) => None,
-    }
+fn length(subnet: Prefix) -> (Family, u8) {
+    (subnet.family(), subnet.prefix_len())
 }

@@ -39,9 +39,8 @@ struct PeerRecord {
 enum Validity {
     Unread,
     Own,
-    Allowed,
-    /// Valid except for a source of tunnel packets, which was removed.
-    Trimmed(Box<(Arc<Lease>, BadSource)>),
+    /// The lease, without a bad source of tunnel packets if it has one.
+    Allowed(Arc<Lease>, Option<Box<BadSource>>),
     Rejected(Box<Rejected>),
 }
 
@@ -104,7 +103,7 @@ impl Peers {
         }
         self.rules = rules;
         let validity = |(id, held): (&LeaseId, &PeerRecord)| {
-            let validity = Validity::by(&self.rules, id, held.lease.as_deref());
+            let validity = Validity::by(&self.rules, id, held.lease.as_ref());
             (validity != held.validity).then(|| (id.clone(), validity))
         };
         let update: Vec<_> = self.records.iter().filter_map(validity).collect();
@@ -237,8 +236,8 @@ impl Peers {
     /// Why the tunnel source of the record `id` is rejected, although the lease may be accepted.
     pub fn bad_source(&self, id: &LeaseId) -> Option<BadSource> {
         match &self.records.get(id)?.validity {
-            Validity::Trimmed(trimmed) => Some(trimmed.1),
-            Validity::Unread | Validity::Own | Validity::Allowed | Validity::Rejected(_) => None,
+            Validity::Allowed(_, bad) => bad.as_deref().copied(),
+            Validity::Unread | Validity::Own | Validity::Rejected(_) => None,
         }
     }
 
@@ -303,7 +302,7 @@ impl Peers {
             Ok(lease) => (Some(Arc::new(lease)), None),
             Err(malformed) => (last_read(), Some(malformed)),
         };
-        let validity = Validity::by(&self.rules, id, lease.as_deref());
+        let validity = Validity::by(&self.rules, id, lease.as_ref());
         PeerRecord { lease, malformed, validity }
     }
 
@@ -356,9 +355,8 @@ impl Peers {
 
     /// The claims of the record `id`; none if its lease is invalid.
     fn claims_of(&self, id: &LeaseId) -> Vec<(Claimed, Rank)> {
-        let may_claim = |validity: &_| matches!(validity, Validity::Allowed | Validity::Trimmed(_));
-        let held = self.records.get(id).filter(|held| may_claim(&held.validity));
-        let Some(lease) = held.and_then(|held| held.lease.as_deref()) else { return Vec::new() };
+        let validity = self.records.get(id).map(|held| &held.validity);
+        let Some(Validity::Allowed(lease, _)) = validity else { return Vec::new() };
         let claims = lease.endpoints.iter().flat_map(|endpoint| {
             let subnet = (Claimed::Subnet(endpoint.subnet), self.rank(lease));
             [Some(subnet), self.claim_of_mac(lease, endpoint)]
@@ -384,15 +382,11 @@ impl Peers {
     }
 
     fn judge<'a>(&self, held: &'a PeerRecord) -> Option<Peer<'a>> {
-        match (&held.validity, &held.lease) {
-            (Validity::Own, _) => None,
-            (Validity::Rejected(why), _) => Some(Err(Rejected::clone(why))),
-            (Validity::Allowed, Some(lease)) => Some(self.check_conflicts(lease).map(|()| lease)),
-            (Validity::Trimmed(trimmed), _) => {
-                let (lease, _) = trimmed.as_ref();
-                Some(self.check_conflicts(lease).map(|()| lease))
-            }
-            (Validity::Allowed | Validity::Unread, _) => {
+        match &held.validity {
+            Validity::Own => None,
+            Validity::Rejected(why) => Some(Err(Rejected::clone(why))),
+            Validity::Allowed(lease, _) => Some(self.check_conflicts(lease).map(|()| lease)),
+            Validity::Unread => {
                 let reason = held.malformed.as_ref().map(ToString::to_string).unwrap_or_default();
                 Some(Err(Rejected::Malformed(reason)))
             }
@@ -437,14 +431,14 @@ impl PeerRecord {
 }
 
 impl Validity {
-    fn by(rules: &Rules, id: &LeaseId, lease: Option<&Lease>) -> Self {
-        let trimmed = |(lease, bad)| Self::Trimmed(Box::new((Arc::new(lease), bad)));
+    fn by(rules: &Rules, id: &LeaseId, lease: Option<&Arc<Lease>>) -> Self {
         match lease {
             _ if rules.is_own(id) => Self::Own,
             None => Self::Unread,
-            Some(lease) => match rules.check(lease) {
-                Ok(()) => rules.without_bad_sources(lease).map_or(Self::Allowed, trimmed),
-                Err(why) => Self::Rejected(Box::new(why)),
+            Some(lease) => match (rules.check(lease), rules.without_bad_sources(lease)) {
+                (Err(why), _) => Self::Rejected(Box::new(why)),
+                (Ok(()), None) => Self::Allowed(Arc::clone(lease), None),
+                (Ok(()), Some((lease, bad))) => Self::Allowed(Arc::new(lease), Some(Box::new(bad))),
             },
         }
     }
