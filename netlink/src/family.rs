@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use ipnetwork::IpNetwork;
 use serde::{Deserialize, Serialize};
 
 /// An address family.
@@ -31,6 +32,14 @@ impl Family {
         }
     }
 
+    /// The name that its programs of iptables begin with.
+    pub const fn iptables(self) -> &'static str {
+        match self {
+            Self::V4 => "iptables",
+            Self::V6 => "ip6tables",
+        }
+    }
+
     /// The address whose number is `number`; the upper bits of a number too large are dropped.
     pub fn address(self, number: u128) -> IpAddr {
         match self {
@@ -40,6 +49,15 @@ impl Family {
             }
             Self::V6 => Ipv6Addr::from_bits(number).into(),
         }
+    }
+
+    /// The range of multicast addresses.
+    pub fn multicast(self) -> IpNetwork {
+        let (base, length) = match self {
+            Self::V4 => (IpAddr::from([224, 0, 0, 0]), 4),
+            Self::V6 => (IpAddr::from([0xff00, 0, 0, 0, 0, 0, 0, 0]), 8),
+        };
+        IpNetwork::new(base, length).unwrap_or(base.into())
     }
 
     pub const fn unspecified(self) -> IpAddr {

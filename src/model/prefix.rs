@@ -41,15 +41,6 @@ impl Prefix {
         IpNetwork::new(address, len).ok().map(Self::from)
     }
 
-    /// The range of multicast addresses.
-    pub fn multicast(family: Family) -> Self {
-        let (base, len) = match family {
-            Family::V4 => (IpAddr::from([224, 0, 0, 0]), 4),
-            Family::V6 => (IpAddr::from([0xff00, 0, 0, 0, 0, 0, 0, 0]), 8),
-        };
-        Self::holding(base, len).unwrap_or(Self::host(base))
-    }
-
     /// The prefix that holds `address` alone.
     pub fn host(address: IpAddr) -> Self {
         Self(address.into())
@@ -63,11 +54,8 @@ impl Prefix {
         self.0.prefix()
     }
 
-    pub const fn family(self) -> Family {
-        match self.0 {
-            IpNetwork::V4(_) => Family::V4,
-            IpNetwork::V6(_) => Family::V6,
-        }
+    pub fn family(self) -> Family {
+        Family::of(self.base())
     }
 
     /// Count of addresses; saturates for `::/0`.

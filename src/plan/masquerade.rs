@@ -160,7 +160,7 @@ impl FamilyRules<'_> {
         });
         let source_nat = || Verdict::Masquerade(masquerade.ports);
         let last = [
-            Rule::of([from(Is, network), to(IsNot, Prefix::multicast(family))], source_nat()),
+            Rule::of([from(Is, network), to(IsNot, family.multicast().into())], source_nat()),
             // Answers of pods on other nodes have to return through this node, which translates them
             // back.
             Rule::of([from(IsNot, network), to(Is, network)], source_nat()),

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use crate::excerpt;
 use crate::kernel::codec;
-use crate::model::entry::{Chain, ChainName, Iptables, iptables};
+use crate::model::entry::{Chain, ChainName, Iptables};
 use crate::model::prefix::Family;
 use crate::plan::diff::Op;
 
@@ -97,7 +97,7 @@ impl Programs {
 
     /// The program of this kind, under its own name or under the name of the host's default one.
     fn find(self, verb: &str) -> Result<(String, PathBuf), ProgramError> {
-        let word = iptables(self.family);
+        let word = self.family.iptables();
         let own = format!("{word}-{}-{verb}", self.iptables);
         let usual = Some(format!("{word}-{verb}")).filter(|_| usual() == self.iptables);
         let names = [Some(own.clone()), usual].into_iter().flatten();

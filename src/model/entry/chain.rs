@@ -117,15 +117,7 @@ impl ChainName {
 
     /// The program that lists and changes such chains.
     pub fn program(self) -> String {
-        format!("{}-{}", iptables(self.family), self.iptables)
-    }
-}
-
-/// The name that the programs of `family` begin with.
-pub(crate) const fn iptables(family: Family) -> &'static str {
-    match family {
-        Family::V4 => "iptables",
-        Family::V6 => "ip6tables",
+        format!("{}-{}", self.family.iptables(), self.iptables)
     }
 }
 

@@ -14,8 +14,8 @@ mod state;
 mod table;
 
 pub use address::Address;
+pub(crate) use chain::Specification;
 pub use chain::{Base, BasePolicy, Chain, ChainName, Iptables};
-pub(crate) use chain::{Specification, iptables};
 pub use fdb::Fdb;
 pub use link::{Link, LinkKind, LinkName, POD_BRIDGE, Vxlan};
 pub use neighbour::Neighbour;
@@ -142,8 +142,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// Whether it belongs to this node and not to a peer. Such entries come first in the
-            /// order of keys.
+            /// See `Kind::LOCAL`.
             pub const fn is_local(&self) -> bool {
                 match self {
                     $(Self::$kind(_) => $kind::LOCAL),*
@@ -162,8 +161,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// Whether `have` equals the desired entry, except for attributes that tweed does not
-            /// set.
+            /// See `Kind::is_met_by`.
             pub fn is_met_by(&self, have: &Self) -> bool {
                 match (self, have) {
                     // Desired and actual entries are mostly shared.

@@ -50,24 +50,17 @@ fn remove_chains(choose: impl Fn(&str) -> Vec<String>) -> Result<(), Error> {
     Ok(())
 }
 
-const fn program(family: Family) -> &'static str {
-    match family {
-        Family::V4 => "iptables",
-        Family::V6 => "ip6tables",
-    }
-}
-
 /// The rules of the table in which addresses are translated; none if they cannot be read.
 fn list(family: Family) -> Option<String> {
     let arguments = ["--wait", "--table", "nat", "--list-rules"];
-    let mut list = Command::new(program(family));
+    let mut list = Command::new(family.iptables());
     let output = list.args(arguments).stderr(Stdio::null()).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// Executes all lines of `script`, or none of them.
 fn restore(family: Family, script: &str) -> Result<(), Error> {
-    let program = program(family);
+    let program = family.iptables();
     let failure =
         |cause: &dyn Display| Error::failed(format!("masquerading by {program}: {cause}"));
     let output = feed(&format!("{program}-restore"), script).map_err(|error| failure(&error))?;
@@ -92,10 +85,8 @@ fn feed(program: &str, script: &str) -> io::Result<Output> {
 /// Rules for `addresses`, which are of one family.
 fn script_of(chain: &str, comment: &str, addresses: &[IpNetwork]) -> String {
     let comment = format!("-m comment --comment {}", quoted(comment));
-    let multicast = match addresses.first() {
-        Some(IpNetwork::V6(_)) => "ff00::/8",
-        _ => "224.0.0.0/4",
-    };
+    let family = addresses.first().map_or(Family::V4, |first| Family::of(first.ip()));
+    let multicast = family.multicast();
     // Naming the chain makes it, and empties one that is left from before.
     let mut script = format!("*nat\n:{chain} - [0:0]\n");
     for address in addresses {

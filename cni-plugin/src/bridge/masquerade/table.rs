@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use tweed_netlink::nftables::{
     Batch, Chain, Condition, Hook, ListedRule, Match, Ports, Rule, Table, TableFamily, Verdict,
 };
-use tweed_netlink::{Protocol, Socket};
+use tweed_netlink::{Family, Protocol, Socket};
 
 use super::names;
 use crate::bridge::identity::Identity;
@@ -78,16 +78,10 @@ fn frame(socket: &mut Socket) -> Result<Batch, Error> {
 }
 
 fn postrouting() -> Vec<Rule> {
-    let spared = multicast().into_iter();
+    let spared = Family::ALL.map(Family::multicast).into_iter();
     let spared =
         spared.map(|group| Rule::of([Condition::destination(Match::Is, group)], Verdict::Return));
     spared.chain([Rule::of([], Verdict::Goto(CHECKS.to_owned()))]).collect()
-}
-
-fn multicast() -> impl IntoIterator<Item = IpNetwork> {
-    let v4 = IpNetwork::new([224_u8, 0, 0, 0].into(), 4);
-    let v6 = IpNetwork::new([0xff00_u16, 0, 0, 0, 0, 0, 0, 0].into(), 8);
-    [v4, v6].into_iter().flatten()
 }
 
 fn rules_of(socket: &mut Socket, key: &str) -> Result<Vec<ListedRule>, Error> {
