@@ -45,10 +45,8 @@ impl AsyncSocket {
         Ok(Self { protocol, conversation })
     }
 
-    /// Has all of `messages` carried out in their order; the refused ones stop no others.
-    ///
-    /// # Errors
-    /// An answer was lost or late: which messages were carried out is unknown.
+    /// Has all of `messages` carried out in their order; the refused ones stop no others. Fails if an
+    /// answer was lost or late: which messages were carried out is unknown then.
     pub async fn execute(&mut self, messages: Vec<Message>) -> io::Result<Vec<Refusal>> {
         self.with(async |conversation| conversation.execute(messages).await).await
     }

@@ -46,14 +46,12 @@ const HEADER: usize = 4;
 /// Those of a protocol to one port, as far as the kernel knows such a question: older ones list all.
 pub fn list(family: Family, protocol: u8, port: u16) -> Message {
     const NUMBER_AND_PORT: u32 = 1 << 3 | 1 << 5;
-    request(GET, family).nest(FILTER, |filter| filter.u32(FILTER_ORIGINAL, NUMBER_AND_PORT)).nest(
-        TUPLE_ORIGINAL,
-        |tuple| {
-            tuple.nest(TUPLE_PROTOCOL, |all| {
-                all.u8(PROTOCOL_NUMBER, protocol).bytes(DESTINATION_PORT, &port.to_be_bytes())
-            })
-        },
-    )
+    let number_and_port = |all: Message| {
+        all.u8(PROTOCOL_NUMBER, protocol).bytes(DESTINATION_PORT, &port.to_be_bytes())
+    };
+    request(GET, family)
+        .nest(FILTER, |filter| filter.u32(FILTER_ORIGINAL, NUMBER_AND_PORT))
+        .nest(TUPLE_ORIGINAL, |tuple| tuple.nest(TUPLE_PROTOCOL, number_and_port))
 }
 
 /// All of a family.

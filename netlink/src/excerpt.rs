@@ -80,15 +80,11 @@ fn shortened(text: &str, longest: usize) -> String {
         let escaped = escaped(character);
         length += escaped.chars().count();
         if length > longest {
-            return with_mark(&shown, longest);
+            return shown.chars().take(longest.saturating_sub(1)).chain([CUT]).collect();
         }
         shown.push_str(&escaped);
     }
     shown
-}
-
-fn with_mark(shown: &str, longest: usize) -> String {
-    shown.chars().take(longest.saturating_sub(1)).chain([CUT]).collect()
 }
 
 fn escaped(character: char) -> String {

@@ -298,10 +298,7 @@ fn step(element: &[u8], family: Family) -> Option<Step<'_>> {
             verdict(data).map(Step::End).or_else(loaded)
         }
         "masq" => masqueraded(data).map(Verdict::Masquerade).map(Step::End),
-        "nat" if data.be32(nfta::NAT_TYPE) == Some(register(NFT_NAT_DNAT)) => {
-            is_by_map(data, family).then_some(Step::DestinationNat)
-        }
-        "nat" => translated(data, family).map(Step::SourceNat),
+        "nat" => translated(data, family),
         "ct" => data.be32(nfta::CT_KEY).map(Step::LoadTracking),
         "reject" => is_rejected(data, family).then_some(Step::End(Verdict::Reject)),
         _ => None,
@@ -402,34 +399,28 @@ fn masqueraded(data: Attributes<'_>) -> Option<Ports> {
     Ports::of(data.be32(nfta::MASQ_FLAGS).unwrap_or(0)).filter(|_| is_alone)
 }
 
-/// Likewise, of an expression that gives a packet the loaded address of `family` as its source.
-fn translated(data: Attributes<'_>, family: Family) -> Option<Ports> {
-    let loaded = register(NFT_REG_1);
+/// Likewise, of an expression that gives a packet of `family` the loaded address as its source, or
+/// the address and port that a map has as its destination.
+fn translated(data: Attributes<'_>, family: Family) -> Option<Step<'static>> {
+    let (address, port) = (register(NFT_REG_1), port_register(family));
+    let has = |kind| data.get(kind).is_some();
+    let has_port = has(nfta::NAT_REG_PROTO_MIN);
     let is_known = data.iter().all(|(kind, _)| match kind {
-        nfta::NAT_TYPE => data.be32(kind) == Some(register(NFT_NAT_SNAT)),
+        nfta::NAT_TYPE | nfta::NAT_FLAGS => true,
         nfta::NAT_FAMILY => data.be32(kind) == Some(family.protocol().into()),
-        nfta::NAT_REG_ADDR_MIN | nfta::NAT_REG_ADDR_MAX => data.be32(kind) == Some(loaded),
-        nfta::NAT_FLAGS => true,
+        nfta::NAT_REG_ADDR_MIN | nfta::NAT_REG_ADDR_MAX => data.be32(kind) == Some(address),
+        nfta::NAT_REG_PROTO_MIN | nfta::NAT_REG_PROTO_MAX => {
+            has_port && data.be32(kind) == Some(port)
+        }
         _ => false,
     });
     let flags = data.be32(nfta::NAT_FLAGS).unwrap_or(0) & !MAP_ADDRESSES;
-    let has_address = data.be32(nfta::NAT_REG_ADDR_MIN).is_some();
-    Ports::of(flags).filter(|_| is_known && has_address)
-}
-
-/// Whether an expression gives a packet of `family` the address and port that a map has.
-fn is_by_map(data: Attributes<'_>, family: Family) -> bool {
-    let (address, port) = (register(NFT_REG_1), port_register(family));
-    let is_known = data.iter().all(|(kind, _)| match kind {
-        nfta::NAT_TYPE => true,
-        nfta::NAT_FAMILY => data.be32(kind) == Some(family.protocol().into()),
-        nfta::NAT_REG_ADDR_MIN | nfta::NAT_REG_ADDR_MAX => data.be32(kind) == Some(address),
-        nfta::NAT_REG_PROTO_MIN | nfta::NAT_REG_PROTO_MAX => data.be32(kind) == Some(port),
-        nfta::NAT_FLAGS => data.be32(kind).unwrap_or(0) & !(MAP_ADDRESSES | MAP_PORTS) == 0,
-        _ => false,
-    });
-    let has = |kind| data.get(kind).is_some();
-    is_known && has(nfta::NAT_REG_ADDR_MIN) && has(nfta::NAT_REG_PROTO_MIN)
+    match (data.be32(nfta::NAT_TYPE)?.cast_signed(), has_port) {
+        _ if !is_known || !has(nfta::NAT_REG_ADDR_MIN) => None,
+        (NFT_NAT_SNAT, false) => Ports::of(flags).map(Step::SourceNat),
+        (NFT_NAT_DNAT, true) => (flags & !MAP_PORTS == 0).then_some(Step::DestinationNat),
+        _ => None,
+    }
 }
 
 /// The address that an `immediate` expression loads; none for a verdict.

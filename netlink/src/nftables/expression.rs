@@ -169,10 +169,7 @@ fn compare(loaded: Message, test: Match, network: IpNetwork) -> Message {
 }
 
 fn look_up(loaded: Message, test: Match, set: &str) -> Message {
-    let flags = match test {
-        Match::Is => None,
-        Match::IsNot => Some(register(NFT_LOOKUP_F_INV)),
-    };
+    let flags = (test == Match::IsNot).then_some(register(NFT_LOOKUP_F_INV));
     search(loaded, set, |data| data.with(flags, |data, flags| data.be32(nfta::LOOKUP_FLAGS, flags)))
 }
 
@@ -326,17 +323,14 @@ pub(super) fn port_unreachable(table: TableFamily) -> (u32, u8) {
 }
 
 fn end(rule: Message, code: i32, chain: Option<&str>) -> Message {
+    let verdict = |verdict: Message| {
+        verdict
+            .be32(nfta::VERDICT_CODE, code.cast_unsigned())
+            .with(chain, |verdict, chain| verdict.text(nfta::VERDICT_CHAIN, chain))
+    };
     expression(rule, "immediate", |data| {
-        data.be32(nfta::IMMEDIATE_DREG, register(NFT_REG_VERDICT)).nest(
-            nfta::IMMEDIATE_DATA,
-            |data| {
-                data.nest(nfta::DATA_VERDICT, |verdict| {
-                    verdict
-                        .be32(nfta::VERDICT_CODE, code.cast_unsigned())
-                        .with(chain, |verdict, chain| verdict.text(nfta::VERDICT_CHAIN, chain))
-                })
-            },
-        )
+        data.be32(nfta::IMMEDIATE_DREG, register(NFT_REG_VERDICT))
+            .nest(nfta::IMMEDIATE_DATA, |data| data.nest(nfta::DATA_VERDICT, verdict))
     })
 }
 
@@ -388,12 +382,9 @@ impl Ports {
         }
     }
 
-    pub(super) const fn of(flags: u32) -> Option<Self> {
-        match flags {
-            0 => Some(Self::Kept),
-            FULLY_RANDOM => Some(Self::FullyRandom),
-            _ => None,
-        }
+    pub(super) fn of(flags: u32) -> Option<Self> {
+        let mut all = [Self::Kept, Self::FullyRandom].into_iter();
+        all.find(|ports| ports.flags().unwrap_or(0) == flags)
     }
 }
 

@@ -31,6 +31,9 @@ pub enum Side {
 /// The length of a register, in bytes: each field begins in one of its own.
 pub(super) const REGISTER: u32 = 4;
 
+/// How `nft(8)` numbers the type of protocols above IP, and their length in bytes.
+pub(super) const PROTOCOL: (u32, u32) = (12, 1);
+
 /// How `nft(8)` numbers the expressions that a key consists of, and their attributes.
 const PAYLOAD: u32 = 7;
 const META: u32 = 9;
@@ -51,7 +54,7 @@ impl Key {
 
     /// Of each field, in bytes.
     pub(super) fn lengths(&self) -> impl Iterator<Item = u32> {
-        self.fields.iter().map(|field| field.length(self.family))
+        self.fields.iter().map(|field| field.data(self.family).1)
     }
 
     /// In bytes.
@@ -62,7 +65,7 @@ impl Key {
     /// How `nft(8)` numbers the type of it.
     pub(super) fn kind(&self) -> u32 {
         const BITS: u32 = 6;
-        self.fields.iter().fold(0, |kind, field| kind << BITS | field.kind(self.family))
+        self.fields.iter().fold(0, |kind, field| kind << BITS | field.data(self.family).0)
     }
 
     /// The expression that `nft(8)` shows behind `typeof`.
@@ -82,21 +85,13 @@ impl Field {
         }
     }
 
-    const fn length(self, family: Family) -> u32 {
+    /// How `nft(8)` numbers the type of it, and its length in bytes.
+    const fn data(self, family: Family) -> (u32, u32) {
         match self {
-            Self::Address(_) => family.key().1,
-            Self::Protocol => 1,
-            Self::DestinationPort => 2,
-            Self::Random(_) => 4,
-        }
-    }
-
-    const fn kind(self, family: Family) -> u32 {
-        match self {
-            Self::Address(_) => family.key().0,
-            Self::Protocol => 12,
-            Self::DestinationPort => 13,
-            Self::Random(_) => 4,
+            Self::Address(_) => family.key(),
+            Self::Protocol => PROTOCOL,
+            Self::DestinationPort => (13, 2),
+            Self::Random(_) => (4, 4),
         }
     }
 

@@ -12,7 +12,7 @@ use nix::libc::{
 use super::batch::{Batch, HEADER, request};
 use super::expression::UDP;
 use super::family::{Table, TableFamily};
-use super::key::{Key, user_data};
+use super::key::{Key, PROTOCOL, user_data};
 use super::nfta;
 use crate::Family;
 use crate::attributes::{Attributes, ip};
@@ -31,22 +31,17 @@ pub struct ElementTimeout {
 
 /// An element of a set, or of a map, as bytes in the order of its fields: each field begins at a
 /// multiple of four bytes.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Element {
-    pub key: Vec<u8>,
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Element<B = Vec<u8>> {
+    pub key: B,
     /// The last key of an interval that begins with `key`.
-    pub end: Option<Vec<u8>>,
+    pub end: Option<B>,
     /// None in a set.
-    pub value: Option<Vec<u8>>,
+    pub value: Option<B>,
 }
 
 /// The same, as listed.
-#[derive(Clone, Copy, Debug)]
-pub struct ListedElement<'a> {
-    pub key: &'a [u8],
-    pub end: Option<&'a [u8]>,
-    pub value: Option<&'a [u8]>,
-}
+pub type ListedElement<'a> = Element<&'a [u8]>;
 
 impl From<ListedElement<'_>> for Element {
     fn from(listed: ListedElement<'_>) -> Self {
@@ -82,9 +77,6 @@ const CONCATENATED: i32 = 1 << 7;
 
 /// The number of elements with values, of either family, that fit into one message.
 pub const MOST_ELEMENTS: usize = 600;
-
-/// How `nft(8)` numbers the type of protocols above IP, and their length in bytes.
-const PROTOCOL: (u32, u32) = (12, 1);
 
 const ADDED: i32 = NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_NEWSETELEM;
 const DELETED: i32 = NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_DELSETELEM;
@@ -146,7 +138,7 @@ impl Batch {
 
     fn new_set(&self, name: &str, (kind, length): (u32, u32), flags: u32) -> Message {
         self.request(NFT_MSG_NEWSET, NLM_F_CREATE)
-            .text(nfta::SET_TABLE, self.table_name())
+            .text(nfta::SET_TABLE, self.subject().name)
             .text(nfta::SET_NAME, name)
             .be32(nfta::SET_FLAGS, flags)
             .be32(nfta::SET_KEY_TYPE, kind)
@@ -189,20 +181,15 @@ impl Batch {
         name: &str,
         fill: impl FnOnce(Message) -> Message,
     ) -> Self {
-        let message = self
-            .request(message, flags)
-            .text(nfta::SET_ELEM_LIST_TABLE, self.table_name())
-            .text(nfta::SET_ELEM_LIST_SET, name)
-            .nest(nfta::SET_ELEM_LIST_ELEMENTS, fill);
-        self.and(message)
+        let message = self.subject().about_elements(message, flags, name);
+        self.and(message.nest(nfta::SET_ELEM_LIST_ELEMENTS, fill))
     }
 }
 
 impl Table<'_> {
     /// The addresses of a set that holds nothing else; none if there is no such set.
     pub fn addresses(self, socket: &mut Socket, set: &str) -> io::Result<Vec<IpAddr>> {
-        let read = |frame: &Frame<'_>| Some(keys(frame.attributes(HEADER)?).collect::<Vec<_>>());
-        Ok(socket.list(&self.listing(set), read)?.concat())
+        self.elements(socket, set, |element| ip(element.key))
     }
 
     /// The names of its sets and maps; none if there is no such table.
@@ -230,17 +217,19 @@ impl Table<'_> {
             });
             Some(found.collect::<Vec<_>>())
         };
-        Ok(socket.list(&self.listing(set), all)?.into_iter().flatten().collect())
+        let listed = socket.list(&self.about_elements(NFT_MSG_GETSETELEM, 0, set), all)?;
+        Ok(listed.into_iter().flatten().collect())
     }
 
     /// How long UDP stays in a set of protocols; none if it is not there, or stays for ever.
     pub fn udp_timeout(self, socket: &mut Socket, set: &str) -> io::Result<Option<ElementTimeout>> {
         let read = |frame: &Frame<'_>| timeout_of_udp(frame.attributes(HEADER)?);
-        Ok(socket.list(&self.listing(set), read)?.into_iter().next())
+        let listed = socket.list(&self.about_elements(NFT_MSG_GETSETELEM, 0, set), read)?;
+        Ok(listed.into_iter().next())
     }
 
-    fn listing(self, set: &str) -> Message {
-        request(self.family, NFT_MSG_GETSETELEM, 0)
+    fn about_elements(self, message: i32, flags: i32, set: &str) -> Message {
+        request(self.family, message, flags)
             .text(nfta::SET_ELEM_LIST_TABLE, self.name)
             .text(nfta::SET_ELEM_LIST_SET, set)
     }
@@ -258,7 +247,8 @@ pub fn changed_elements<'a>(frame: &Frame<'a>) -> Option<ChangedElements<'a>> {
     };
     let all = frame.attributes(HEADER)?;
     let (table, set) = (all.text(nfta::SET_ELEM_LIST_TABLE)?, all.text(nfta::SET_ELEM_LIST_SET)?);
-    let (addresses, stay) = (keys(all).collect(), timeout_of_udp(all));
+    let addresses = elements(all).filter_map(|(_, key)| ip(key)).collect();
+    let stay = timeout_of_udp(all);
     Some(ChangedElements { family, table, set, change, addresses, stay })
 }
 
@@ -268,10 +258,6 @@ fn elements(all: Attributes<'_>) -> impl Iterator<Item = (Attributes<'_>, &[u8])
         let element = Attributes::of(element);
         Some((element, element.nested(nfta::SET_ELEM_KEY)?.get(nfta::DATA_VALUE)?))
     })
-}
-
-fn keys(all: Attributes<'_>) -> impl Iterator<Item = IpAddr> {
-    elements(all).filter_map(|(_, key)| ip(key))
 }
 
 fn timeout_of_udp(all: Attributes<'_>) -> Option<ElementTimeout> {

@@ -4,9 +4,8 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 use nix::libc::{
-    AF_INET, AF_INET6, AF_UNSPEC, IFA_ADDRESS, IFA_BROADCAST, IFA_F_DADFAILED, IFA_F_NODAD,
-    IFA_F_TENTATIVE, IFA_FLAGS, IFA_LOCAL, NLM_F_CREATE, NLM_F_EXCL, RTM_DELADDR, RTM_GETADDR,
-    RTM_NEWADDR,
+    AF_INET, AF_INET6, IFA_ADDRESS, IFA_BROADCAST, IFA_F_DADFAILED, IFA_F_NODAD, IFA_F_TENTATIVE,
+    IFA_FLAGS, IFA_LOCAL, NLM_F_CREATE, NLM_F_EXCL, RTM_DELADDR, RTM_GETADDR, RTM_NEWADDR,
 };
 
 use crate::attributes::u32_at;
@@ -48,9 +47,7 @@ pub fn add_detecting(link: u32, address: IpNetwork) -> Message {
 }
 
 fn insert(link: u32, address: IpNetwork, flags: u32) -> Message {
-    let message =
-        Message::new(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, &ifaddr(link, Some(address)));
-    let message = named(message, address);
+    let message = message(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, link, address);
     match address {
         IpNetwork::V4(v4) if v4.prefix() < 31 => {
             message.bytes(IFA_BROADCAST, &v4.broadcast().octets())
@@ -61,12 +58,12 @@ fn insert(link: u32, address: IpNetwork, flags: u32) -> Message {
 }
 
 pub fn remove(link: u32, address: IpNetwork) -> Message {
-    named(Message::new(RTM_DELADDR, 0, &ifaddr(link, Some(address))), address)
+    message(RTM_DELADDR, 0, link, address)
 }
 
 /// Of all links: older kernels know no narrower question.
 pub fn list() -> Message {
-    Message::new(RTM_GETADDR, 0, &ifaddr(0, None))
+    Message::new(RTM_GETADDR, 0, &[0; IFADDR])
 }
 
 pub fn read(frame: &Frame<'_>) -> Option<Address> {
@@ -100,14 +97,10 @@ impl Detection {
     }
 }
 
-fn named(message: Message, address: IpNetwork) -> Message {
-    message.ip(IFA_LOCAL, address.ip()).ip(IFA_ADDRESS, address.ip())
-}
-
-fn ifaddr(link: u32, address: Option<IpNetwork>) -> Vec<u8> {
-    let family = address.map_or(byte(AF_UNSPEC), |address| family(address.ip()));
-    let length = address.map_or(0, |address| address.prefix());
-    [[family, length, 0, GLOBAL], link.to_ne_bytes()].concat()
+fn message(kind: u16, flags: i32, link: u32, address: IpNetwork) -> Message {
+    let (ip, length) = (address.ip(), address.prefix());
+    let fixed = [[family(ip), length, 0, GLOBAL], link.to_ne_bytes()].concat();
+    Message::new(kind, flags, &fixed).ip(IFA_LOCAL, ip).ip(IFA_ADDRESS, ip)
 }
 
 pub(super) fn family(address: IpAddr) -> u8 {
