@@ -28,7 +28,7 @@ pub(super) use chain::{
     HostChain, base_policy, chain, changed_chain, incompatible, script, table_of,
 };
 pub(super) use interface::{interface, interface_address};
-pub(super) use link::{ALL_LINKS, known as known_link, listed as listed_link, name as link_name};
+pub(super) use link::{ALL_LINKS, listed as listed_link, name as link_name};
 pub(super) use links::Links;
 pub(super) use nexthop::{list as nexthops, taken as taken_nexthop};
 pub(super) use peek::{may_be_default, may_concern};
@@ -151,25 +151,19 @@ fn flagged(message: &RouteNetlinkMessage, flags: u16) -> Message {
 /// unusable form (a neighbour without a MAC address) is reported as lost.
 pub(super) fn decode(body: &Body, links: &Links) -> Option<Observation> {
     use RouteNetlinkMessage as M;
-    let inner = match body {
-        Body::Rtnl(inner) => inner,
-        Body::NewNexthop(nexthop) => {
-            return nexthop::decode(nexthop, links).map(Observation::Holds);
+    match body {
+        Body::Rtnl(M::NewLink(link)) => {
+            Some(Observation::Holds(Entry::Link(link::decode(link, links)?)))
         }
-        Body::DelNexthop(nexthop) => {
-            return nexthop.id.map(|id| Observation::Lost(Key::Nexthop(id)));
-        }
-        Body::ChangedFilter(_) => return None,
-    };
-    match inner {
-        M::NewLink(link) => Some(Observation::Holds(Entry::Link(link::decode(link, links)?))),
-        M::NewAddress(address) => address::decode(address, links).map(Observation::Holds),
-        M::DelAddress(address) => address::decode(address, links).as_ref().map(lost),
-        M::NewNeighbour(neighbour) => neighbour::decode(neighbour, links),
-        M::DelNeighbour(neighbour) => neighbour::key(neighbour, links).map(Observation::Lost),
-        M::NewRoute(route) => route::decode(route, links).map(Observation::Holds),
-        M::DelRoute(route) => route::decode(route, links).as_ref().map(lost),
-        _ => None,
+        Body::Rtnl(M::NewAddress(new)) => address::decode(new, links).map(Observation::Holds),
+        Body::Rtnl(M::DelAddress(old)) => address::decode(old, links).as_ref().map(lost),
+        Body::Rtnl(M::NewNeighbour(new)) => neighbour::decode(new, links),
+        Body::Rtnl(M::DelNeighbour(old)) => neighbour::key(old, links).map(Observation::Lost),
+        Body::Rtnl(M::NewRoute(new)) => route::decode(new, links).map(Observation::Holds),
+        Body::Rtnl(M::DelRoute(old)) => route::decode(old, links).as_ref().map(lost),
+        Body::NewNexthop(new) => nexthop::decode(new, links).map(Observation::Holds),
+        Body::DelNexthop(old) => old.id.map(|id| Observation::Lost(Key::Nexthop(id))),
+        Body::Rtnl(_) | Body::ChangedFilter(_) => None,
     }
 }
 
@@ -188,12 +182,11 @@ pub(super) fn parse(frame: &Frame<'_>) -> Option<Body> {
         RTM_DELNEXTHOP => return nexthop::parse(frame).map(Body::DelNexthop),
         kind => RouteNetlinkMessage::parse_with_param(frame.payload, kind).ok()?,
     };
-    let is_behind = match &message {
-        // A multipath route is active even if appended.
-        RouteNetlinkMessage::NewRoute(route) => {
-            frame.flags & NLM_F_APPEND != 0 && !route::is_multipath(route)
-        }
-        _ => false,
-    };
+    let is_appended = frame.flags & NLM_F_APPEND != 0;
+    // A multipath route is active even if appended.
+    let is_behind = matches!(
+        &message,
+        RouteNetlinkMessage::NewRoute(route) if is_appended && !route::is_multipath(route)
+    );
     (!is_behind).then_some(Body::Rtnl(message))
 }

@@ -11,9 +11,9 @@ pub use processes::{other_daemons, stopped_listener};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use crate::kernel::service;
 use crate::model::node::Interface;
 use crate::model::prefix::Family;
 use crate::plan::preflight::addresses::neighbour_sysctls;
@@ -74,6 +74,11 @@ pub fn name() -> String {
     let file = fs::File::open("/proc/sys/kernel/hostname");
     let read = file.and_then(|file| file.take(64).read_to_string(&mut name));
     if read.is_ok() { name.trim().to_owned() } else { "unknown".to_owned() }
+}
+
+/// The service address of the API server, which the kubelet writes to each pod.
+pub(super) fn service() -> Option<IpAddr> {
+    std::env::var("KUBERNETES_SERVICE_HOST").ok()?.parse().ok()
 }
 
 /// Collects the host settings; `links` come from the kernel.

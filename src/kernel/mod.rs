@@ -10,7 +10,6 @@ mod settings;
 pub use netlink::NetlinkKernel;
 #[doc(hidden)]
 pub use netlink::read_datagram;
-pub(crate) use netlink::service;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -71,10 +70,8 @@ pub trait Kernel {
         known: &KernelState,
     ) -> impl Future<Output = io::Result<KernelState>>;
 
-    /// Applies `ops` in order; returns the refused ones. A refusal does not stop later ops.
-    ///
-    /// # Errors
-    /// The connection to the kernel failed: it is unknown which ops were applied.
+    /// Applies `ops` in order; returns the refused ones. A refusal does not stop later ops. Fails if
+    /// the connection to the kernel fails: then it is unknown which ops were applied.
     fn apply(&mut self, ops: &[Op]) -> impl Future<Output = io::Result<Vec<Refused>>>;
 
     /// Returns the next notification. Cancel safe: no notification is lost if the future is

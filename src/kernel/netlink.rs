@@ -2,7 +2,6 @@
 
 mod apply;
 mod dump;
-mod facts;
 mod observe;
 mod remedy;
 
@@ -25,8 +24,6 @@ use crate::model::entry::KernelState;
 use crate::model::node::{Facts, Interface, RouteLookup};
 use crate::plan::diff::Op;
 use crate::plan::scope::Scope;
-
-pub(crate) use facts::service;
 
 /// The size of the receive buffer, in bytes. Holds the changes of a few thousand peers.
 const BACKLOG: usize = 8 << 20;
@@ -103,8 +100,8 @@ impl Kernel for NetlinkKernel {
 
     async fn dump(&mut self, scope: &Scope, known: &KernelState) -> io::Result<KernelState> {
         self.scope = scope.clone();
-        let listing = self.list(scope, known).await?;
-        self.state_of(listing, scope, known).await
+        let (_, entries) = self.list(scope, known).await?;
+        self.state_of(entries, scope, known).await
     }
 
     async fn apply(&mut self, ops: &[Op]) -> io::Result<Vec<Refused>> {
@@ -119,8 +116,8 @@ impl Kernel for NetlinkKernel {
     }
 
     async fn facts(&mut self, reach: Option<IpAddr>) -> io::Result<Facts> {
-        let listing = self.list(&Scope::default(), &KernelState::default()).await?;
-        self.facts_of(&listing, reach).await
+        let (listed, _) = self.list(&Scope::default(), &KernelState::default()).await?;
+        self.facts_of(listed, reach).await
     }
 
     async fn read(
@@ -130,8 +127,8 @@ impl Kernel for NetlinkKernel {
         known: &KernelState,
     ) -> io::Result<(Facts, KernelState)> {
         self.scope = scope.clone();
-        let listing = self.list(scope, known).await?;
-        Ok((self.facts_of(&listing, reach).await?, self.state_of(listing, scope, known).await?))
+        let (listed, entries) = self.list(scope, known).await?;
+        Ok((self.facts_of(listed, reach).await?, self.state_of(entries, scope, known).await?))
     }
 
     async fn interfaces(&mut self) -> io::Result<Vec<Interface>> {

@@ -24,26 +24,31 @@ const SEND_BUFFER: usize = 16 << 20;
 #[derive(Default)]
 pub(super) struct Tables {
     socket: Option<Socket>,
-    lack_masquerading: bool,
+    /// Whether the kernel refused a masquerading table.
+    pub(super) lack_masquerading: bool,
 }
 
 impl Tables {
-    /// The table `name`; none if it does not exist or nftables is unavailable. The error is
-    /// reported when the table is written, and must not affect routes.
-    pub(super) fn read(&mut self, name: &TableName) -> Option<Table> {
+    /// The table `name` with its elements; none if it does not exist or nftables is unavailable. The
+    /// error is reported when the table is written, and must not affect routes.
+    pub(super) fn read(&mut self, name: &TableName) -> Vec<Entry> {
         let contents = self.ask(name, |socket| codec::named_table(name).read(socket));
-        contents.map(|contents| codec::table(name.clone(), contents))
+        let Some(contents) = contents else { return Vec::new() };
+        let table = codec::table(name.clone(), contents);
+        let renewal = self.renewal(&table);
+        let elements = self.elements(&table);
+        renewal.into_iter().chain(elements).chain([Entry::Table(table)]).collect()
     }
 
     /// The element that keeps `table` dropping packets.
-    pub(super) fn renewal(&mut self, table: &Table) -> Option<Entry> {
+    fn renewal(&mut self, table: &Table) -> Option<Entry> {
         let (name, set) = (&table.name, table.is_renewed().then_some(RENEWED)?);
         let stay = |socket: &mut _| codec::named_table(name).udp_timeout(socket, set);
         let stay = self.ask(name, stay)?;
         Some(Entry::Renewal(codec::renewal(Arc::clone(name), stay)))
     }
 
-    pub(super) fn elements(&mut self, table: &Table) -> Vec<Entry> {
+    fn elements(&mut self, table: &Table) -> Vec<Entry> {
         if !table.has_peers() {
             return Vec::new();
         }
@@ -51,11 +56,6 @@ impl Tables {
         let read = |socket: &mut _| codec::named_table(name).addresses(socket, PEERS);
         let element = |address| Entry::Element(Element { table: Arc::clone(name), address });
         self.ask(name, read).into_iter().map(element).collect()
-    }
-
-    /// Whether the kernel refused a masquerading table.
-    pub(super) const fn lack_masquerading(&self) -> bool {
-        self.lack_masquerading
     }
 
     /// None if nftables is unavailable.

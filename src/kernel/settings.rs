@@ -56,15 +56,10 @@ impl LinkSettings {
     }
 
     fn switch(&mut self, feature: &'static str, setting: &Setting) -> Result<(), SettingError> {
-        let link = &setting.link;
+        let link = setting.link.clone();
         let (switch, state) = if setting.on { (Switch::On, "on") } else { (Switch::Off, "off") };
         let switched = self.ask(|ethtool| ethtool.switch(link.as_str(), feature, switch));
-        switched.map_err(|source| SettingError::Feature {
-            link: link.clone(),
-            feature,
-            state,
-            source,
-        })
+        switched.map_err(|source| SettingError::Feature { link, feature, state, source })
     }
 
     /// After an error the socket is closed.

@@ -36,7 +36,7 @@ pub(crate) fn entry(text: &str) -> Entry {
             permanent: !words.has("not"),
         }),
         "nexthop" => Entry::Nexthop(Nexthop {
-            id: NexthopId::new(words.parsed("id").unwrap()),
+            id: NexthopId(words.parsed("id").unwrap()),
             gateway: words.parsed("via"),
             link: words.after("dev").map(LinkName::new),
             onlink: words.has("onlink"),
@@ -93,7 +93,7 @@ fn route(words: &Words<'_>) -> Route {
         gateway: words.parsed("via"),
         link: words.after("dev").map(LinkName::new),
         onlink: words.has("onlink"),
-        nexthop: words.parsed("nhid").map(NexthopId::new),
+        nexthop: words.parsed("nhid").map(NexthopId),
         protocol: words.parsed("proto").unwrap_or(PROTOCOL),
     }
 }

@@ -122,19 +122,17 @@ pub(super) fn decode(message: &LinkMessage, links: &Links) -> Option<Link> {
 
 fn kind(message: &LinkMessage, links: &Links) -> LinkKind {
     let info = attribute!(message, LinkAttribute::LinkInfo(info) => Some(info.as_slice()));
-    let info = info.unwrap_or_default();
-    let data = info.iter().find_map(|info| match info {
-        LinkInfo::Data(InfoData::Vxlan(data)) => Some(data),
-        _ => None,
-    });
-    let kind = info.iter().find_map(|info| match info {
-        LinkInfo::Kind(kind) => Some(kind.to_string()),
-        _ => None,
-    });
-    match data {
-        Some(data) => LinkKind::Vxlan(Box::new(decode_vxlan(data, links))),
-        None => LinkKind::Other(kind.unwrap_or_else(|| "none".to_owned())),
+    let mut kind = "none".to_owned();
+    for info in info.unwrap_or_default() {
+        match info {
+            LinkInfo::Data(InfoData::Vxlan(data)) => {
+                return LinkKind::Vxlan(Box::new(decode_vxlan(data, links)));
+            }
+            LinkInfo::Kind(name) => kind = name.to_string(),
+            _ => {}
+        }
     }
+    LinkKind::Other(kind)
 }
 
 fn decode_vxlan(attributes: &[InfoVxlan], links: &Links) -> Vxlan {
@@ -157,16 +155,9 @@ fn decode_vxlan(attributes: &[InfoVxlan], links: &Links) -> Vxlan {
     vxlan
 }
 
-/// The link that `body` lists.
+/// The link that `body` lists, as [`Links`] has it.
 pub(crate) fn listed(body: &Body) -> Option<(LinkName, KnownLink)> {
-    match body {
-        Body::Rtnl(RouteNetlinkMessage::NewLink(link)) => known(link),
-        _ => None,
-    }
-}
-
-/// Converts to the form stored in [`Links`].
-pub(crate) fn known(message: &LinkMessage) -> Option<(LinkName, KnownLink)> {
+    let Body::Rtnl(RouteNetlinkMessage::NewLink(message)) = body else { return None };
     let (index, is_up) = (message.header.index, message.header.flags.contains(LinkFlags::Up));
     let (mac, mtu, has_carrier) = (mac(message), mtu(message), !has_lost_carrier(message));
     Some((name(message)?, KnownLink { index, mac, is_up, has_carrier, mtu }))

@@ -19,36 +19,35 @@ pub(super) fn encode(
     neighbour: &Neighbour,
     links: &Links,
 ) -> Result<NeighbourMessage, Unencodable> {
-    let mut message = NeighbourMessage::default();
-    message.header = NeighbourHeader {
+    let header = NeighbourHeader {
         family: neighbour.address.into(),
         ifindex: links.index(&neighbour.link)?,
         state: if neighbour.permanent { NeighbourState::Permanent } else { NeighbourState::Stale },
         flags: NeighbourFlags::empty(),
         kind: RouteType::Unicast,
     };
-    message.attributes = pair(neighbour.address, neighbour.mac);
-    Ok(message)
+    Ok(message(header, neighbour.address, neighbour.mac))
 }
 
 pub(super) fn encode_fdb(fdb: &Fdb, links: &Links) -> Result<NeighbourMessage, Unencodable> {
-    let mut message = NeighbourMessage::default();
-    message.header = NeighbourHeader {
+    let header = NeighbourHeader {
         family: AddressFamily::Bridge,
         ifindex: links.index(&fdb.link)?,
         state: NeighbourState::Permanent,
         flags: NeighbourFlags::Own,
         kind: RouteType::Unspec,
     };
-    message.attributes = pair(fdb.destination, fdb.mac);
-    Ok(message)
+    Ok(message(header, fdb.destination, fdb.mac))
 }
 
-fn pair(address: IpAddr, mac: MacAddr) -> Vec<NeighbourAttribute> {
-    vec![
+fn message(header: NeighbourHeader, address: IpAddr, mac: MacAddr) -> NeighbourMessage {
+    let mut message = NeighbourMessage::default();
+    message.header = header;
+    message.attributes = vec![
         NeighbourAttribute::Destination(address.into()),
         NeighbourAttribute::LinkLayerAddress(mac.octets().to_vec()),
-    ]
+    ];
+    message
 }
 
 pub(super) fn decode(message: &NeighbourMessage, links: &Links) -> Option<Observation> {

@@ -39,7 +39,7 @@ pub(super) fn parse(frame: &Frame<'_>) -> Option<NexthopMessage> {
     let [_family, _scope, protocol, _, flags @ ..] = *frame.payload.first_chunk::<HEADER>()?;
     let all = frame.attributes(HEADER)?;
     Some(NexthopMessage {
-        id: all.u32(NHA_ID).map(NexthopId::new),
+        id: all.u32(NHA_ID).map(NexthopId),
         protocol,
         flags: u32::from_ne_bytes(flags),
         link: all.u32(NHA_OIF),
@@ -52,7 +52,7 @@ pub(crate) fn list() -> Message {
 }
 
 pub(super) fn remove(id: NexthopId) -> Message {
-    Message::new(RTM_DELNEXTHOP, 0, &[0; HEADER]).u32(NHA_ID, id.get())
+    Message::new(RTM_DELNEXTHOP, 0, &[0; HEADER]).u32(NHA_ID, id.0)
 }
 
 pub(super) fn put(nexthop: &Nexthop, links: &Links, flags: u16) -> Result<Message, Unencodable> {
@@ -61,7 +61,7 @@ pub(super) fn put(nexthop: &Nexthop, links: &Links, flags: u16) -> Result<Messag
     let link = nexthop.link.as_ref().map(|link| links.index(link)).transpose()?;
     let header = [family, 0, nexthop.protocol, 0, a, b, c, d];
     Ok(Message::new(RTM_NEWNEXTHOP, flags.into(), &header)
-        .u32(NHA_ID, nexthop.id.get())
+        .u32(NHA_ID, nexthop.id.0)
         .with(link, |message, link| message.u32(NHA_OIF, link))
         .with(nexthop.gateway, |message, gateway| message.ip(NHA_GATEWAY, gateway)))
 }

@@ -27,7 +27,7 @@ pub(super) fn encode(route: &Route, links: &Links) -> Result<RouteMessage, Unenc
         .priority(route.metric);
     if let Some(nexthop) = route.nexthop {
         // The nexthop object contains the rest; the kernel rejects other attributes with it.
-        return Ok(message.nhid(nexthop.get()).build());
+        return Ok(message.nhid(nexthop.0).build());
     }
     let mut message = if route.onlink { message.onlink() } else { message };
     if let Some(gateway) = route.gateway {
@@ -78,7 +78,7 @@ pub(super) fn decode(message: &RouteMessage, links: &Links) -> Option<Entry> {
         gateway: gateway(message).filter(|_| is_single),
         link: outgoing(message, links).filter(|_| is_single),
         onlink: is_single && header.flags.contains(RouteFlags::Onlink),
-        nexthop: attribute!(message, RouteAttribute::NhId(id) => Some(NexthopId::new(*id))),
+        nexthop: attribute!(message, RouteAttribute::NhId(id) => Some(NexthopId(*id))),
         protocol: header.protocol.into(),
     }))
 }

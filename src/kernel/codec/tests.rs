@@ -116,7 +116,7 @@ fn route() -> impl Strategy<Value = Entry> {
 fn route_by_nexthop() -> impl Strategy<Value = Entry> {
     (prefix(), any::<u32>(), any::<u32>(), any::<u8>()).prop_map(
         |(destination, metric, id, protocol)| {
-            let nexthop = Some(NexthopId::new(id));
+            let nexthop = Some(NexthopId(id));
             let route = Route {
                 kind: RouteKind::Unicast,
                 destination,
@@ -136,7 +136,7 @@ fn nexthop() -> impl Strategy<Value = Entry> {
     let way = (proptest::option::of(address()), proptest::option::of(link_name()));
     (any::<u32>(), way, any::<bool>(), any::<u8>()).prop_map(
         |(id, (gateway, link), onlink, protocol)| {
-            let id = NexthopId::new(id);
+            let id = NexthopId(id);
             Entry::Nexthop(Nexthop { id, gateway, link, onlink, protocol })
         },
     )

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use nix::libc::RT_TABLE_MAIN;
@@ -10,24 +11,24 @@ use tweed_netlink::rtnl::{address, neighbour, route};
 
 use super::NetlinkKernel;
 use crate::kernel::codec::{self, Body, Links};
-use crate::kernel::iptables::HostChains;
-use crate::kernel::{Chains, Observation};
+use crate::kernel::iptables::{self, HostChains};
+use crate::kernel::{Chains, Kernel, Observation, host, settings};
 use crate::model::entry::{Entry, KernelState, Key, LinkName};
-use crate::model::node::{Interface, InterfaceAddress, NexthopSupport};
+use crate::model::node::{Facts, Firewalls, Interface, InterfaceAddress, NexthopSupport, Release};
 use crate::model::prefix::Family;
 use crate::plan::scope::Scope;
 
-/// The links, addresses, nexthop objects and routes of this host.
-pub(super) struct Listing {
-    pub(super) interfaces: Vec<Interface>,
-    pub(super) default_routes: Vec<(Family, Option<LinkName>)>,
-    pub(super) nexthops: NexthopSupport,
-    /// The relevant entries. Of several with the same key, the first is active.
-    entries: Vec<Arc<Entry>>,
-}
+/// The release of the running kernel.
+const RELEASE: &str = "/proc/sys/kernel/osrelease";
 
 impl NetlinkKernel {
-    pub(super) async fn list(&mut self, scope: &Scope, known: &KernelState) -> io::Result<Listing> {
+    /// The facts that links, addresses, nexthop objects and routes show, and the relevant entries
+    /// among these. Of several entries with the same key, the first is active.
+    pub(super) async fn list(
+        &mut self,
+        scope: &Scope,
+        known: &KernelState,
+    ) -> io::Result<(Facts, Vec<Arc<Entry>>)> {
         let listed = self.read_links().await?;
         let (requests, links) = (&mut self.requests, &self.links);
         let held = |body: &Body| entry(body, links, scope).map(|entry| known.sharing(entry));
@@ -62,7 +63,30 @@ impl NetlinkKernel {
             }
         }
         let nexthops = usable.unwrap_or(NexthopSupport::Unsupported);
-        Ok(Listing { interfaces, default_routes, nexthops, entries })
+        Ok((Facts { interfaces, default_routes, nexthops, ..Facts::default() }, entries))
+    }
+
+    /// The facts of the host: those that were `listed`, and the others.
+    pub(super) async fn facts_of(
+        &mut self,
+        listed: Facts,
+        reach: Option<IpAddr>,
+    ) -> io::Result<Facts> {
+        let reach = match reach {
+            Some(address) => self.look_up(address).await?,
+            None => None,
+        };
+        let nftables = !self.tables.lack_masquerading;
+        let release = std::fs::read_to_string(RELEASE).unwrap_or_default();
+        Ok(Facts {
+            reach,
+            firewalls: Firewalls { nftables, iptables: iptables::usual(), ..Firewalls::default() },
+            sysctls: settings::writable(),
+            makes_strict: settings::makes_strict(),
+            kernel: Release::parse(release.trim()),
+            service: host::service(),
+            ..listed
+        })
     }
 
     /// Adds the addresses of these interfaces to them.
@@ -76,13 +100,15 @@ impl NetlinkKernel {
     /// Adds the entries on tunnel devices, settings, tables and chains.
     pub(super) async fn state_of(
         &mut self,
-        Listing { mut entries, .. }: Listing,
+        mut entries: Vec<Arc<Entry>>,
         scope: &Scope,
         known: &KernelState,
     ) -> io::Result<KernelState> {
-        let rules = self.settings.read_all(scope).into_iter().chain(self.read_tables(scope));
+        let settings = self.settings.read_all(scope);
+        let tables: Vec<_> = scope.tables.iter().flat_map(|name| self.tables.read(name)).collect();
         let chains = HostChains.read(scope.chains.clone(), None).await.found;
-        let rules = rules.chain(chains.into_iter().map(Entry::Chain));
+        let chains = chains.into_iter().map(Entry::Chain);
+        let rules = settings.into_iter().chain(tables).chain(chains);
         entries.extend(rules.map(|entry| known.sharing(entry)));
         let tunnels: Vec<u32> = self.indices(scope).collect();
         let (requests, links) = (&mut self.requests, &self.links);
@@ -112,19 +138,6 @@ impl NetlinkKernel {
             entries.extend(listed);
         }
         Ok(entries.into_iter().rev().collect())
-    }
-
-    /// The tables with their elements.
-    fn read_tables(&mut self, scope: &Scope) -> Vec<Entry> {
-        let mut entries = Vec::new();
-        let tables: Vec<_> =
-            scope.tables.iter().filter_map(|name| self.tables.read(name)).collect();
-        for table in tables {
-            entries.extend(self.tables.renewal(&table));
-            entries.extend(self.tables.elements(&table));
-            entries.push(Entry::Table(table));
-        }
-        entries
     }
 
     /// The indices of existing tunnel devices.

@@ -68,7 +68,7 @@ impl NetlinkKernel {
         match body {
             Body::ChangedFilter(index) => self.observed.extend(self.link_of_setting(*index)),
             Body::Rtnl(M::NewLink(link)) if is_link_message(link) => {
-                if let Some((name, known)) = codec::known_link(link) {
+                if let Some((name, known)) = codec::listed_link(body) {
                     let renamed = self.links.insert(&name, known);
                     let links = renamed.into_iter().chain([name]);
                     self.observed.extend(links.map(Observation::LinkChanged));

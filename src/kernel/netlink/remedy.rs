@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn a_nexthop_behind_another_device_gets_a_temporary_route() {
         let Route { gateway, link, onlink, protocol, .. } = route("fd00:2::/64");
-        let id = NexthopId::new(1);
+        let id = NexthopId(1);
         let op = Op::Create(Entry::Nexthop(Nexthop { id, gateway, link, onlink, protocol }).into());
         let host = "route fd00:2::/128 dev flannel-v6.1";
         assert_eq!(texts(&op, Errno::EINVAL), Some([format!("+ {host}"), format!("- {host}")]));

@@ -29,7 +29,7 @@ pub struct Nexthop {
 ///    4 |      1 |    1 |                   26   bits
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NexthopId(u32);
+pub struct NexthopId(pub u32);
 
 const OURS: u32 = 0b1111 << 28;
 const V6: u32 = 1 << 27;
@@ -37,14 +37,6 @@ const DIRECT: u32 = 1 << 26;
 const SUBNET_BITS: u8 = 26;
 
 impl NexthopId {
-    pub const fn new(id: u32) -> Self {
-        Self(id)
-    }
-
-    pub const fn get(self) -> u32 {
-        self.0
-    }
-
     /// The id for `path` to `subnet` of `network`. Each path has its own id, so a route moves from
     /// one object to the other. None if the network has more subnets of this length than there are
     /// ids.
@@ -202,7 +194,7 @@ mod tests {
     #[test]
     fn foreign_ids_are_not_ours() {
         for id in [1, 250_000_000, 1 << 28, 0b1110 << 28] {
-            assert!(!NexthopId::new(id).is_ours());
+            assert!(!NexthopId(id).is_ours());
         }
     }
 }
