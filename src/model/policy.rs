@@ -59,23 +59,13 @@ pub enum Preference {
     Iptables,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Guard {
     #[serde(rename = "connections")]
     pub conntrack: Conntrack,
     #[serde(rename = "strangers")]
     pub unknown_sources: UnknownSources,
     pub pods: Pods,
-}
-
-impl Default for Guard {
-    fn default() -> Self {
-        Self {
-            conntrack: Conntrack::Untracked,
-            unknown_sources: UnknownSources::Drop,
-            pods: Pods::Drop,
-        }
-    }
 }
 
 impl Guard {
@@ -87,18 +77,20 @@ impl Guard {
 }
 
 /// Whether conntrack tracks the outer packets of the tunnel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Conntrack {
     /// Tracking would add one connection per flow of pods, and nothing uses these connections.
+    #[default]
     Untracked,
     Tracked,
 }
 
 /// What to do with tunnel packets that do not come from accepted peers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum UnknownSources {
+    #[default]
     Drop,
     /// Any host that reaches this node can send to its pods.
     #[serde(rename = "let-in")]
@@ -106,10 +98,11 @@ pub enum UnknownSources {
 }
 
 /// What to do with tunnel packets that pods send to nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pods {
     /// Otherwise masquerading would make them look like packets of a peer.
+    #[default]
     Drop,
     #[serde(rename = "let-out")]
     Accept,

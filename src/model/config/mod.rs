@@ -199,12 +199,10 @@ impl NetworkConfig {
 }
 
 fn parse_backend(fields: &Fields) -> Result<BackendConfig, Invalid> {
-    let Some(backend) = fields.object("Backend")? else {
-        let tunnel = parse_tunnel(&Fields::default())?;
-        return Ok(BackendConfig { kind: BackendType::Vxlan, tunnel });
-    };
-    let kind = parse_kind(&backend, "Backend.Type")?;
-    Ok(BackendConfig { kind, tunnel: parse_tunnel(&backend)? })
+    let given = fields.object("Backend")?;
+    let kind = given.as_ref().map(|backend| parse_kind(backend, "Backend.Type")).transpose()?;
+    let tunnel = parse_tunnel(&given.unwrap_or_default())?;
+    Ok(BackendConfig { kind: kind.unwrap_or(BackendType::Vxlan), tunnel })
 }
 
 fn parse_kind(backend: &Fields, key: &'static str) -> Result<BackendType, Invalid> {

@@ -1,6 +1,7 @@
 //! The leases of all other nodes: accepted, rejected, and missing from the store.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -19,7 +20,10 @@ pub struct Peers {
     arrivals: BTreeMap<LeaseId, u64>,
     arrival: u64,
     complete: bool,
-    changed: Changed,
+    /// The leases that have changed since the last call of [`Peers::affected`].
+    changed: BTreeSet<LeaseId>,
+    /// The claims whose holder has changed since then, which affects other leases.
+    reassigned: BTreeSet<Claimed>,
 }
 
 /// The lease of a peer, or why it is rejected.
@@ -61,14 +65,6 @@ impl Absence {
     const fn is_doubtful(self) -> bool {
         matches!(self, Self::Unlisted | Self::Removed)
     }
-}
-
-/// The changes since the last call of [`Peers::affected`].
-#[derive(Clone, Debug, Default)]
-struct Changed {
-    leases: BTreeSet<LeaseId>,
-    /// Claims whose holder has changed, which affects other leases.
-    claimed: BTreeSet<Claimed>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,7 +109,7 @@ impl Peers {
                     held.validity = validity;
                 }
             });
-            self.changed.leases.insert(id);
+            self.changed.insert(id);
         }
     }
 
@@ -129,8 +125,9 @@ impl Peers {
     /// The leases that have to be planned again since the last call: those that changed, and those
     /// that depend on them. One call for many changes is cheaper than one call per change.
     pub fn affected(&mut self) -> BTreeSet<LeaseId> {
-        let Changed { mut leases, claimed } = std::mem::take(&mut self.changed);
-        leases.extend(claimed.into_iter().flat_map(|it| self.claims.dependents(it)).cloned());
+        let mut leases = mem::take(&mut self.changed);
+        let reassigned = mem::take(&mut self.reassigned).into_iter();
+        leases.extend(reassigned.flat_map(|claimed| self.claims.dependents(claimed)).cloned());
         leases
     }
 
@@ -285,7 +282,7 @@ impl Peers {
         }
         let update = (!is_known).then(|| self.read(&id, lease));
         if update.is_some() {
-            self.changed.leases.insert(id.clone());
+            self.changed.insert(id.clone());
         }
         self.change(&id, |peers| {
             peers.missing.remove(&id);
@@ -323,7 +320,7 @@ impl Peers {
                 peers.arrivals.remove(&id);
                 peers.records.remove(&id);
             });
-            self.changed.leases.insert(id);
+            self.changed.insert(id);
         }
     }
 
@@ -348,7 +345,7 @@ impl Peers {
         for (claimed, before) in before {
             let is_other = self.claims.holder(claimed) != before.as_ref();
             if is_other && self.claims.dependents(claimed).any(|other| other != id) {
-                self.changed.claimed.insert(claimed);
+                self.reassigned.insert(claimed);
             }
         }
     }

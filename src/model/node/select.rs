@@ -57,6 +57,15 @@ struct Candidate<'a> {
     fixed: Vec<IpAddr>,
 }
 
+/// What an interface is chosen from, and by what.
+struct Search<'a> {
+    facts: &'a Facts,
+    options: &'a InterfaceOptions,
+    families: &'a [Family],
+}
+
+type Chosen<'a> = Result<Candidate<'a>, String>;
+
 impl Node {
     /// Chooses an interface by `options`: one that has an address in each of `families`.
     pub fn select(
@@ -64,7 +73,8 @@ impl Node {
         options: &InterfaceOptions,
         families: &[Family],
     ) -> Result<Self, NoInterface> {
-        first_usable(choices(facts, options, families), facts, options, families)
+        let search = Search { facts, options, families };
+        search.first_usable(search.choices())
     }
 
     /// Keeps the interface and its addresses as long as they are usable, else chooses again: peers
@@ -75,46 +85,47 @@ impl Node {
         options: &InterfaceOptions,
         families: &[Family],
     ) -> Result<Self, NoInterface> {
-        let kept = self.kept(facts, options, families);
-        kept.map_or_else(|| Self::select(facts, options, families), Ok)
+        let search = Search { facts, options, families };
+        self.kept(&search).map_or_else(|| search.first_usable(search.choices()), Ok)
     }
 
     /// The same interface and addresses, if they are usable.
-    fn kept(&self, facts: &Facts, options: &InterfaceOptions, families: &[Family]) -> Option<Self> {
+    fn kept(&self, search: &Search<'_>) -> Option<Self> {
         let fixed: Vec<IpAddr> = self.uplinks.iter().map(|uplink| uplink.address).collect();
-        let is_same = self.uplinks.iter().map(Uplink::family).eq(families.iter().copied());
+        let is_same = self.uplinks.iter().map(Uplink::family).eq(search.families.iter().copied());
         let has_all = |interface: &&Interface| fixed.iter().all(|ip| interface.can_use(*ip));
-        let interface = self.own_interface(facts).filter(has_all).filter(|_| is_same)?;
-        build(facts, &Candidate { interface, fixed }, options, families).ok()
+        let interface = self.own_interface(search.facts).filter(has_all).filter(|_| is_same)?;
+        search.build(&Candidate { interface, fixed }).ok()
     }
 
     /// The choice of a daemon that starts, after one on this node: where the options leave a choice
     /// between addresses of the interface, peers know that of the former one. So they do where another
     /// default route is preferred now, of a VPN or a second interface, next to that of the interface.
-    pub fn select_after_restart<'a>(
+    pub fn select_after_restart(
         &self,
-        facts: &'a Facts,
+        facts: &Facts,
         options: &InterfaceOptions,
         families: &[Family],
     ) -> Result<Self, NoInterface> {
+        let search = Search { facts, options, families };
         let has_default_route = facts.default_routes.iter().any(|(family, link)| {
             families.contains(family) && link.as_ref() == Some(&self.interface)
         });
         if options.select_by_default_route()
             && has_default_route
-            && let Some(kept) = self.kept(facts, options, families)
+            && let Some(kept) = self.kept(&search)
         {
             return Ok(kept);
         }
-        let keep = |mut choice: Candidate<'a>| {
+        let choices = search.choices().into_iter().map(|choice| {
+            let mut choice = choice?;
             if choice.interface.name == self.interface {
                 let own = self.uplinks.iter().map(|uplink| uplink.address);
                 choice.fixed.extend(own.filter(|address| choice.interface.can_use(*address)));
             }
-            choice
-        };
-        let choices = choices(facts, options, families).into_iter().map(|it| it.map(keep));
-        first_usable(choices, facts, options, families)
+            Ok(choice)
+        });
+        search.first_usable(choices)
     }
 
     /// What can be followed while one of two families has no usable address: that of the other one,
@@ -160,35 +171,92 @@ impl Node {
     }
 }
 
-fn first_usable<'a>(
-    choices: impl IntoIterator<Item = Chosen<'a>>,
-    facts: &Facts,
-    options: &InterfaceOptions,
-    families: &[Family],
-) -> Result<Node, NoInterface> {
-    let mut reasons = Vec::new();
-    for choice in choices {
-        match choice.and_then(|choice| build(facts, &choice, options, families)) {
-            Ok(node) => return Ok(node),
-            Err(reason) => reasons.push(reason),
+impl<'a> Search<'a> {
+    fn first_usable(
+        &self,
+        choices: impl IntoIterator<Item = Chosen<'a>>,
+    ) -> Result<Node, NoInterface> {
+        let mut reasons = Vec::new();
+        for choice in choices {
+            match choice.and_then(|choice| self.build(&choice)) {
+                Ok(node) => return Ok(node),
+                Err(reason) => reasons.push(reason),
+            }
+        }
+        Err(NoInterface(reasons))
+    }
+
+    /// The choices that the operator configured, in order; without any, the defaults.
+    fn choices(&self) -> Vec<Chosen<'a>> {
+        let Self { facts, options, families } = *self;
+        let named = options.names.iter().map(|name| by_name(facts, name));
+        let matching = options.regexes.iter().map(|regex| by_regex(facts, regex, families));
+        let reaching = options.can_reach.map(|target| by_reach(facts, target));
+        let choices: Vec<_> = named.chain(matching).chain(reaching).collect();
+        if choices.is_empty() { vec![self.by_default()] } else { choices }
+    }
+
+    fn by_default(&self) -> Chosen<'a> {
+        let Self { facts, options, families } = *self;
+        if let Some(address) = options.public_ip {
+            return by_address(facts, address.into(), "without --iface, --public-ip");
+        }
+        if let Some(address) = options.public_ipv6 {
+            return by_address(facts, address.into(), "without --iface, --public-ipv6");
+        }
+        let links: Vec<&LinkName> =
+            families.iter().map(|family| default_link(facts, *family)).collect::<Result<_, _>>()?;
+        match links.as_slice() {
+            [first, rest @ ..] if rest.iter().all(|link| link == first) => {
+                Ok(unfixed(by_link(facts, first)?))
+            }
+            _ => Err(
+                "the default routes of IPv4 and IPv6 use different interfaces: select one with --iface"
+                    .into(),
+            ),
         }
     }
-    Err(NoInterface(reasons))
-}
 
-type Chosen<'a> = Result<Candidate<'a>, String>;
+    fn build(&self, choice: &Candidate<'_>) -> Result<Node, String> {
+        let (facts, interface) = (self.facts, choice.interface);
+        if interface.mtu == 0 {
+            return Err(format!("interface {} has no MTU", interface.name));
+        }
+        let uplinks = self.families.iter().map(|family| self.uplink(choice, *family));
+        let on_link =
+            interface.addresses.iter().filter_map(|a| Prefix::holding(a.address, a.prefix_len));
+        Ok(Node {
+            interface: interface.name.clone(),
+            mtu: interface.mtu,
+            layer2: interface.layer2,
+            nexthops: facts.nexthops == NexthopSupport::Usable && !self.options.plain_routes,
+            firewalls: facts.firewalls.clone(),
+            sysctls: facts.sysctls,
+            spoils_checksums: facts.kernel.spoils_checksums(),
+            on_link: on_link.collect(),
+            uplinks: uplinks.collect::<Result<_, _>>()?,
+        })
+    }
 
-/// The choices that the operator configured, in order; without any, the defaults.
-fn choices<'a>(
-    facts: &'a Facts,
-    options: &InterfaceOptions,
-    families: &[Family],
-) -> Vec<Chosen<'a>> {
-    let named = options.names.iter().map(|name| by_name(facts, name));
-    let matching = options.regexes.iter().map(|regex| by_regex(facts, regex, families));
-    let reaching = options.can_reach.map(|target| by_reach(facts, target));
-    let choices: Vec<_> = named.chain(matching).chain(reaching).collect();
-    if choices.is_empty() { vec![by_default(facts, options, families)] } else { choices }
+    fn uplink(&self, choice: &Candidate<'_>, family: Family) -> Result<Uplink, String> {
+        let fixed = choice.fixed.iter().copied().find(|address| Family::of(*address) == family);
+        let address =
+            fixed.or_else(|| choice.interface.preferred(family).next()).ok_or_else(|| {
+                format!("interface {} has no usable {family} address", choice.interface.name)
+            })?;
+        let given = match family {
+            Family::V4 => self.options.public_ip.map(IpAddr::from),
+            Family::V6 => self.options.public_ipv6.map(IpAddr::from),
+        };
+        let public_ip = given.unwrap_or(address);
+        // Behind NAT, no interface has the public IP, so outer packets cannot use it as their source.
+        let is_local = find(self.facts, |interface| interface.has(public_ip)).is_some();
+        let source = if is_local { public_ip } else { address };
+        let others = choice.interface.addresses.iter().map(|own| own.address);
+        let is_other = |own: &IpAddr| !is_local && Family::of(*own) == family && *own != address;
+        let others = others.filter(is_other).collect();
+        Ok(Uplink { address, public_ip, source, others })
+    }
 }
 
 fn by_name<'a>(facts: &'a Facts, name: &str) -> Chosen<'a> {
@@ -233,26 +301,6 @@ fn by_reach(facts: &Facts, target: IpAddr) -> Chosen<'_> {
     Ok(Candidate { interface, fixed: reach.source.into_iter().collect() })
 }
 
-fn by_default<'a>(facts: &'a Facts, options: &InterfaceOptions, families: &[Family]) -> Chosen<'a> {
-    if let Some(address) = options.public_ip {
-        return by_address(facts, address.into(), "without --iface, --public-ip");
-    }
-    if let Some(address) = options.public_ipv6 {
-        return by_address(facts, address.into(), "without --iface, --public-ipv6");
-    }
-    let links: Vec<&LinkName> =
-        families.iter().map(|family| default_link(facts, *family)).collect::<Result<_, _>>()?;
-    match links.as_slice() {
-        [first, rest @ ..] if rest.iter().all(|link| link == first) => {
-            Ok(unfixed(by_link(facts, first)?))
-        }
-        _ => Err(
-            "the default routes of IPv4 and IPv6 use different interfaces: select one with --iface"
-                .into(),
-        ),
-    }
-}
-
 fn default_link(facts: &Facts, family: Family) -> Result<&LinkName, String> {
     let route = facts.default_routes.iter().find(|(of, _)| *of == family);
     let (_, link) = route
@@ -262,58 +310,6 @@ fn default_link(facts: &Facts, family: Family) -> Result<&LinkName, String> {
             "the {family} default route has several next hops: select an interface with --iface"
         )
     })
-}
-
-fn build(
-    facts: &Facts,
-    choice: &Candidate<'_>,
-    options: &InterfaceOptions,
-    families: &[Family],
-) -> Result<Node, String> {
-    let interface = choice.interface;
-    if interface.mtu == 0 {
-        return Err(format!("interface {} has no MTU", interface.name));
-    }
-    let uplinks = families
-        .iter()
-        .map(|family| uplink(facts, choice, options, *family))
-        .collect::<Result<_, _>>()?;
-    let on_link =
-        interface.addresses.iter().filter_map(|a| Prefix::holding(a.address, a.prefix_len));
-    Ok(Node {
-        interface: interface.name.clone(),
-        mtu: interface.mtu,
-        layer2: interface.layer2,
-        nexthops: facts.nexthops == NexthopSupport::Usable && !options.plain_routes,
-        firewalls: facts.firewalls.clone(),
-        sysctls: facts.sysctls,
-        spoils_checksums: facts.kernel.spoils_checksums(),
-        on_link: on_link.collect(),
-        uplinks,
-    })
-}
-
-fn uplink(
-    facts: &Facts,
-    choice: &Candidate<'_>,
-    options: &InterfaceOptions,
-    family: Family,
-) -> Result<Uplink, String> {
-    let fixed = choice.fixed.iter().copied().find(|address| Family::of(*address) == family);
-    let address = fixed.or_else(|| choice.interface.preferred(family).next()).ok_or_else(|| {
-        format!("interface {} has no usable {family} address", choice.interface.name)
-    })?;
-    let given = match family {
-        Family::V4 => options.public_ip.map(IpAddr::from),
-        Family::V6 => options.public_ipv6.map(IpAddr::from),
-    };
-    let public_ip = given.unwrap_or(address);
-    // Behind NAT, no interface has the public IP, so outer packets cannot use it as their source.
-    let is_local = find(facts, |interface| interface.has(public_ip)).is_some();
-    let source = if is_local { public_ip } else { address };
-    let others = choice.interface.addresses.iter().map(|own| own.address);
-    let others = others.filter(|own| !is_local && Family::of(*own) == family && *own != address);
-    Ok(Uplink { address, public_ip, source, others: others.collect() })
 }
 
 impl Interface {
