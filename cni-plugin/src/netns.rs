@@ -91,9 +91,7 @@ impl Netns {
     }
 
     /// Does `work` inside; this process has one thread, and comes back with it. Sockets stay inside.
-    ///
-    /// # Errors
-    /// It cannot enter or leave: then nothing may use paths below /proc/sys any more.
+    /// Fails if it cannot enter or leave: then nothing may use paths below /proc/sys any more.
     pub fn within<T>(&self, work: impl FnOnce() -> T) -> Result<T, Error> {
         let home = Self::own()?;
         self.enter()?;

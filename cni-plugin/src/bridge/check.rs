@@ -18,10 +18,8 @@ use crate::protocol::result::{AddResult, Interface};
 use crate::subnet_env::masked;
 
 impl Bridge {
-    /// Plugins later in the chain may have added to the result and to the container.
-    ///
-    /// # Errors
-    /// Something is not as in `previous`.
+    /// Fails if something is not as in `previous`. Plugins later in the chain may have added to the
+    /// result and to the container.
     pub(crate) fn check(
         &self,
         sandbox: &Sandbox,

@@ -58,8 +58,7 @@ pub(crate) fn is_native(config: &Object) -> bool {
 }
 
 impl Bridge {
-    /// # Errors
-    /// The config is wrong.
+    /// Fails if the config is wrong.
     pub(crate) fn parse(request: &Request, config: &Object) -> Result<Self, Error> {
         Ok(Self {
             settings: Settings::parse(config, request)?,
@@ -92,8 +91,7 @@ impl Bridge {
         rendered
     }
 
-    /// # Errors
-    /// No address can be reserved: none is left, or nothing can be written.
+    /// Fails if no address can be reserved: none is left, or nothing can be written.
     pub(crate) fn status(&self) -> Result<(), Error> {
         disk::check_room(&self.pool.location.directory())?;
         host_local::status(&self.pool)

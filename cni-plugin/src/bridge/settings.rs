@@ -63,8 +63,7 @@ pub(super) fn is_beyond_us(config: &Object) -> bool {
 }
 
 impl Settings {
-    /// # Errors
-    /// A value has another type, or two exclude each other.
+    /// Fails if a value has another type, or two exclude each other.
     pub(super) fn parse(config: &Object, request: &Request) -> Result<Self, Error> {
         Self::read(config, request).map_err(|error| error.context("failed to load netconf"))
     }

@@ -13,7 +13,7 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::stat::{major, minor};
 
-use super::plain_file;
+use super::plain_file::{self, Symlink};
 use crate::protocol::error::Error;
 
 /// Shorter than the time after which any runtime gives up on a command.
@@ -72,9 +72,9 @@ pub(crate) fn lockable(directory: &Path, name: &str, mode: u32) -> io::Result<(F
     let path = directory.join(name);
     let create = |_| {
         let mut options = File::options();
-        plain_file::open(&path, options.create(true).append(true).mode(mode))
+        plain_file::open(&path, options.create(true).append(true).mode(mode), Symlink::Refused)
     };
-    match plain_file::open(&path, File::options().read(true)).or_else(create) {
+    match plain_file::open(&path, File::options().read(true), Symlink::Refused).or_else(create) {
         Ok(file) => Ok((file, path)),
         Err(cause) => Ok((File::open(directory).map_err(|_| cause)?, directory.to_owned())),
     }

@@ -16,14 +16,19 @@ pub(crate) enum Symlink {
     Followed,
 }
 
-/// Opens `path`; a link or no regular file is [`ErrorKind::InvalidData`], and no pipe is waited for.
-pub(crate) fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
-    open_by(path, options, Symlink::Refused)
+/// Opens `path`; a refused link or no regular file is [`ErrorKind::InvalidData`], and no pipe is waited for.
+pub(crate) fn open(path: &Path, options: &mut OpenOptions, symlink: Symlink) -> io::Result<File> {
+    let flags = match symlink {
+        Symlink::Refused => OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW,
+        Symlink::Followed => OFlag::O_NONBLOCK,
+    };
+    let file = options.custom_flags(flags.bits()).open(path).map_err(plainly)?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(invalid("not a regular file")) }
 }
 
 /// The content of a regular file; more than `longest` bytes are [`ErrorKind::InvalidData`].
 pub(crate) fn read(path: &Path, longest: u64, symlink: Symlink) -> io::Result<Vec<u8>> {
-    let file = open_by(path, File::options().read(true), symlink)?;
+    let file = open(path, File::options().read(true), symlink)?;
     let mut content = Vec::new();
     file.take(longest + 1).read_to_end(&mut content)?;
     let is_longer = content.len() as u64 > longest;
@@ -35,15 +40,6 @@ pub(crate) fn changed(metadata: &Metadata) -> SystemTime {
     let seconds = u64::try_from(metadata.ctime()).unwrap_or_default();
     let nanoseconds = u32::try_from(metadata.ctime_nsec()).unwrap_or_default();
     SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds)
-}
-
-fn open_by(path: &Path, options: &mut OpenOptions, symlink: Symlink) -> io::Result<File> {
-    let flags = match symlink {
-        Symlink::Refused => OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW,
-        Symlink::Followed => OFlag::O_NONBLOCK,
-    };
-    let file = options.custom_flags(flags.bits()).open(path).map_err(plainly)?;
-    if file.metadata()?.is_file() { Ok(file) } else { Err(invalid("not a regular file")) }
 }
 
 /// The errors of the kernel for a link, for a pipe without a reader, and for a directory.
@@ -100,7 +96,9 @@ mod tests {
         symlink(place("precious"), place("link")).unwrap();
         mkfifo(&place("pipe"), Mode::S_IRWXU).unwrap();
         for name in ["link", "pipe"] {
-            let opened = open(&place(name), File::options().write(true).create(true));
+            let mut options = File::options();
+            let options = options.write(true).create(true);
+            let opened = open(&place(name), options, Symlink::Refused);
             assert_eq!(opened.unwrap_err().kind(), ErrorKind::InvalidData, "{name}");
         }
         assert_eq!(fs::read(place("precious")).unwrap(), b"precious");

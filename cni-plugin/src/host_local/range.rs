@@ -87,10 +87,6 @@ impl RangeSet {
         Ok(Self(ranges))
     }
 
-    pub fn ranges(&self) -> &[Range] {
-        &self.0
-    }
-
     pub fn is_ipv4(&self) -> bool {
         self.0.iter().any(|range| range.first.is_ipv4())
     }

@@ -185,7 +185,7 @@ impl Store {
     pub(super) fn set_last_reserved(&self, set: usize, address: IpAddr) -> io::Result<()> {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false).mode(FILE_MODE);
-        let file = plain_file::open(&self.last_reserved_path(set), &mut options)?;
+        let file = plain_file::open(&self.last_reserved_path(set), &mut options, Symlink::Refused)?;
         let text = address.to_string();
         // Never empty in between: after a crash there, the order would begin at the first address.
         file.write_all_at(text.as_bytes(), 0)?;
@@ -216,7 +216,7 @@ fn lacks_nameless_files(error: &io::Error) -> bool {
 /// An empty file is damaged only if this plugin created it; else a person may block the address with it.
 fn read(path: &Path) -> io::Result<Record> {
     let mut content = [0; LONGEST_RECORD];
-    let mut file = plain_file::open(path, File::options().read(true))?;
+    let mut file = plain_file::open(path, File::options().read(true), Symlink::Refused)?;
     // A file of a disk comes in one piece: to ask for its end would cost as much again.
     let length = file.read(&mut content)?;
     let content = content.get(..length).unwrap_or_default();

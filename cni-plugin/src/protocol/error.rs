@@ -8,7 +8,8 @@ use nix::errno::Errno;
 use crate::protocol::json::WrongType;
 
 /// What goes to standard output instead of a result.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("{msg}{}{details}", if .details.is_empty() { "" } else { "; " })]
 pub struct Error {
     /// See the constructors, which name the codes by meaning.
     pub code: u32,
@@ -70,15 +71,6 @@ impl Error {
         Self { msg: format!("{doing}: {}", self.msg), ..self }
     }
 }
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.msg)?;
-        if self.details.is_empty() { Ok(()) } else { write!(f, "; {}", self.details) }
-    }
-}
-
-impl std::error::Error for Error {}
 
 /// The caller adds what was being done.
 impl From<io::Error> for Error {

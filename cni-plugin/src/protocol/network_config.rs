@@ -38,8 +38,7 @@ pub struct NetworkConfig {
 }
 
 impl NetworkConfig {
-    /// # Errors
-    /// No JSON, no valid name, a version that is unknown or lacks `command`, or a wrong type.
+    /// Fails for no JSON, no valid name, a version that is unknown or lacks `command`, or a wrong type.
     pub fn parse(json: &[u8], command: Command) -> Result<Self, Error> {
         let config: Object = serde_json::from_slice(json).map_err(|error| {
             let flaw = excerpt::sentence(&error.to_string());

@@ -51,7 +51,7 @@ fn all_ranges_of_a_set_are_used_alternately() {
 
 /// Go's order: one step at a time, until the first address is reached again.
 fn gos_order(set: &RangeSet, last: Option<IpAddr>) -> Vec<IpAddr> {
-    let ranges = set.ranges();
+    let ranges = &set.0;
     let begin = last.and_then(|last| {
         ranges.iter().position(|range| range.contains(last)).map(|index| (index, last))
     });
