@@ -25,12 +25,9 @@ use self::flags::{
 };
 use crate::control::Settings;
 use crate::daemon::log::LogFormat;
-use crate::model::entry::Ports;
 use crate::model::node::InterfaceOptions;
-use crate::model::policy::{
-    Conntrack, Forward, Guard, Masquerade, Pods, Policy, Preference, UnknownSources,
-};
-use crate::plan::config_change::{FormerPods, Reload};
+use crate::model::policy::{Guard, Masquerade, Policy};
+use crate::plan::config_change::FormerPods;
 use crate::random::random;
 use crate::store::etcd::EtcdOptions;
 use crate::store::kube::{AnnotationPrefix, ApiOptions, KubeOptions};
@@ -106,7 +103,7 @@ impl Options {
         settings.add_environment(&environment, &flags);
         let (daemon, etcd) = (DaemonFlags::read(&settings)?, EtcdFlags::read(&settings)?);
         let (kube, interface) = (KubeFlags::read(&settings)?, InterfaceFlags::read(&settings)?);
-        let (policy, guard) = (PolicyFlags::read(&settings)?, GuardFlags::read(&settings)?);
+        let (rules, tunnel) = (PolicyFlags::read(&settings)?, GuardFlags::read(&settings)?);
         let store = if kube.subnet_manager {
             StoreOptions::Kube(kube::options(&kube, &settings, environment)?)
         } else {
@@ -120,7 +117,7 @@ impl Options {
             settings.warnings.push(format!("{name} has no effect: Kubernetes assigns the subnets"));
         }
         settings.warn_of_bounds("healthz-port", daemon.healthz_port.into());
-        settings.warn_of_bounds("iptables-resync", policy.resync.as_secs());
+        settings.warn_of_bounds("iptables-resync", rules.resync.as_secs());
         let interface = interface_options(interface, daemon.nexthop_objects, &mut settings)?;
         let next_to = |extension: &str| daemon.subnet_file.with_extension(extension);
         let former_pods = match store {
@@ -134,10 +131,10 @@ impl Options {
             control: Settings {
                 interface,
                 max_withdraw: daemon.max_withdraw,
-                reload: if daemon.config_reload { Reload::Live } else { Reload::AtStart },
+                reload: daemon.reload,
                 former_pods,
-                resync: policy.resync,
-                policy: Policy { checksums: guard.checksums, guard: guard.into(), ..policy.into() },
+                resync: rules.resync,
+                policy: policy(rules, tunnel),
                 jitter: random::<f64>,
             },
             subnet_file: daemon.subnet_file,
@@ -233,35 +230,20 @@ pub fn kube_options(
     kube::api(&KubeFlags::read(&settings)?, &settings)
 }
 
-impl From<PolicyFlags> for Policy {
-    fn from(flags: PolicyFlags) -> Self {
-        let masquerade = Masquerade {
-            ports: if flags.keep_ports { Ports::Kept } else { Ports::FullyRandom },
-            mark: 1 << flags.masquerade_bit,
-        };
-        Self {
-            masquerade: flags.ip_masq.then(|| masquerade.clone()),
-            marked: masquerade,
-            forward: if flags.forward_rules { Forward::Accept } else { Forward::Leave },
-            firewall: if flags.iptables { Preference::Iptables } else { Preference::Any },
-            refuse_unused: flags.blackhole_route,
-            ..Self::default()
-        }
-    }
-}
-
-impl From<GuardFlags> for Option<Guard> {
-    fn from(flags: GuardFlags) -> Self {
-        let GuardFlags { notrack, drop_strangers, drop_pods, .. } = flags;
-        let guard = Guard {
-            conntrack: if notrack { Conntrack::Untracked } else { Conntrack::Tracked },
-            unknown_sources: if drop_strangers {
-                UnknownSources::Drop
-            } else {
-                UnknownSources::Accept
-            },
-            pods: if drop_pods { Pods::Drop } else { Pods::Accept },
-        };
-        Some(guard).filter(Guard::does_something)
+/// The policy of these flags.
+fn policy(flags: PolicyFlags, tunnel: GuardFlags) -> Policy {
+    let PolicyFlags { ip_masq, ports, forward, refuse_unused, firewall, masquerade_bit, .. } =
+        flags;
+    let GuardFlags { conntrack, unknown_sources, pods, checksums } = tunnel;
+    let guard = Guard { conntrack, unknown_sources, pods };
+    let marked = Masquerade { ports, mark: 1 << masquerade_bit };
+    Policy {
+        masquerade: ip_masq.then(|| marked.clone()),
+        marked,
+        forward,
+        firewall,
+        refuse_unused,
+        guard: Some(guard).filter(Guard::does_something),
+        checksums,
     }
 }

@@ -1,6 +1,7 @@
 //! Reads the command line in the syntax of Go's `flag` package, and then the environment.
 
 use std::ffi::OsString;
+use std::fmt::Display;
 
 use clap::{Arg, Command};
 
@@ -169,7 +170,7 @@ impl GivenFlags {
     }
 
     /// Adds a warning of a mistake that flanneld ignores.
-    pub(super) fn ignore(&mut self, reason: &Stop) {
+    pub(super) fn ignore(&mut self, reason: &impl Display) {
         self.warnings.push(format!("{reason}; it is ignored, as in flanneld"));
     }
 

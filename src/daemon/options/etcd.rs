@@ -76,8 +76,8 @@ fn both<A, B>(
     let (given, missing) =
         if first.is_some() { (first_flag, second_flag) } else { (second_flag, first_flag) };
     if first.is_some() != second.is_some() {
-        let (given, missing) = (settings.name(given), format!("--{missing}"));
-        settings.ignore(&Stop::Incomplete { given, missing });
+        let given = settings.name(given);
+        settings.ignore(&format!("{given} has no effect without --{missing}"));
     }
     first.zip(second)
 }
@@ -100,7 +100,7 @@ fn endpoints(
     let is_plain = |endpoint: &String| endpoint.starts_with("http://");
     if let Some(flag) = tls_flag.filter(|_| endpoints.iter().all(is_plain)) {
         let (file, endpoints) = (settings.name(flag), settings.name(ENDPOINTS));
-        settings.ignore(&Stop::PlainEndpoints { file, endpoints });
+        settings.ignore(&format!("{file} has no effect: {endpoints} has no https:// server"));
     }
     Ok(endpoints)
 }
@@ -109,7 +109,8 @@ fn endpoint(text: &str, scheme: &str, settings: &mut GivenFlags) -> Result<Strin
     let url = if text.contains("://") { text.to_owned() } else { format!("{scheme}://{text}") };
     let shown = etcd::shown(&url);
     if shown != url {
-        settings.ignore(&Stop::SecretInEndpoint { name: settings.name(ENDPOINTS) });
+        let (name, allowed) = (settings.name(ENDPOINTS), "--etcd-username and --etcd-password");
+        settings.ignore(&format!("{name} holds a user or a password; allowed: {allowed}"));
     }
     match shown.parse::<Uri>() {
         Ok(uri) if is_web(&uri) => Ok(format!("{uri}").trim_end_matches('/').to_owned()),

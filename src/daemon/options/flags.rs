@@ -9,12 +9,15 @@ use tracing::Level;
 use super::argv::{Flag, GivenFlags, list, one, optional};
 use super::stop::Stop;
 use super::values::{
-    bit, boolean, checksums, file, lease_ttl, level, log_format, parsed, percent, port,
+    bit, boolean, checksums, either, file, lease_ttl, level, log_format, parsed, percent, port,
     renew_margin, resync,
 };
 use crate::daemon::log::LogFormat;
-use crate::model::policy::Checksums;
+use crate::model::entry::Ports;
+use crate::model::policy::{Checksums, Conntrack, Forward, Pods, Preference, UnknownSources};
+use crate::plan::config_change::Reload;
 use crate::store::etcd::LeaseTtl;
+use crate::store::kube::NetworkCondition;
 
 /// Declares groups of flags under their headings. Each group is a struct of the typed values.
 macro_rules! flags {
@@ -62,7 +65,7 @@ flags! {
         /// Use nexthop objects for routes if the kernel supports them; flannel cannot remove such routes
         nexthop_objects: bool = one("nexthop-objects", "BOOL", "true", boolean);
         /// Apply edits of the network config at once; if false, at the next start
-        config_reload: bool = one("config-reload", "BOOL", "true", boolean);
+        reload: Reload = one("config-reload", "BOOL", "true", either(Reload::Live, Reload::AtStart));
         /// Address of /healthz, /readyz and /metrics; 0.0.0.0 means all addresses of both families
         healthz_ip: String = one("healthz-ip", "IP", "0.0.0.0", parsed("a text"));
         /// Port of /healthz, /readyz and /metrics; 0 disables them
@@ -113,7 +116,7 @@ flags! {
         /// The network config, mounted from a ConfigMap
         net_config: String = one("net-config-path", "FILE", "/etc/kube-flannel/net-conf.json", parsed("a text"));
         /// Clear the condition NetworkUnavailable of this node once it is ready
-        set_network_unavailable: bool = one("set-node-network-unavailable", "BOOL", "true", boolean);
+        condition: NetworkCondition = one("set-node-network-unavailable", "BOOL", "true", either(NetworkCondition::Cleared, NetworkCondition::Untouched));
     }
 
     "Interface" InterfaceFlags {
@@ -133,13 +136,13 @@ flags! {
         /// Masquerade packets from pods to destinations outside the pod network; see docs/masquerade.md
         ip_masq: bool = one("ip-masq", "BOOL", "false", boolean);
         /// Keep the source port of masqueraded packets if it is free, instead of a random one
-        keep_ports: bool = one("ip-masq-fully-random-disable", "BOOL", "false", boolean);
+        ports: Ports = one("ip-masq-fully-random-disable", "BOOL", "false", either(Ports::Kept, Ports::FullyRandom));
         /// Accept forwarded packets from and to pods where FORWARD drops packets by default
-        forward_rules: bool = one("iptables-forward-rules", "BOOL", "true", boolean);
+        forward: Forward = one("iptables-forward-rules", "BOOL", "true", either(Forward::Accept, Forward::Leave));
         /// Reject packets to unused addresses of this node's subnet
-        blackhole_route: bool = one("ip-blackhole-route", "BOOL", "false", boolean);
+        refuse_unused: bool = one("ip-blackhole-route", "BOOL", "false", boolean);
         /// Use iptables rules, as flanneld does; if false, only if the kernel lacks nftables
-        iptables: bool = one("iptables", "BOOL", "false", boolean);
+        firewall: Preference = one("iptables", "BOOL", "false", either(Preference::Iptables, Preference::Any));
         /// Interval between reads of iptables rules; nftables sends change notifications
         resync: Duration = one("iptables-resync", "SECONDS", "5", resync);
         /// Bit of the mark on packets that kube-proxy masquerades; the same as kube-proxy's flag
@@ -148,11 +151,11 @@ flags! {
 
     "Tunnel" GuardFlags {
         /// Exclude tunnel packets from connection tracking (conntrack); see docs/tunnel.md
-        notrack: bool = one("tunnel-notrack", "BOOL", "true", boolean);
+        conntrack: Conntrack = one("tunnel-notrack", "BOOL", "true", either(Conntrack::Untracked, Conntrack::Tracked));
         /// Drop tunnel packets of hosts that hold no lease
-        drop_strangers: bool = one("tunnel-drop-strangers", "BOOL", "true", boolean);
+        unknown_sources: UnknownSources = one("tunnel-drop-strangers", "BOOL", "true", either(UnknownSources::Drop, UnknownSources::Accept));
         /// Drop tunnel packets that pods send to nodes
-        drop_pods: bool = one("tunnel-drop-pods", "BOOL", "true", boolean);
+        pods: Pods = one("tunnel-drop-pods", "BOOL", "true", either(Pods::Drop, Pods::Accept));
         /// Checksums of the tunnel device: computed; auto, computed only where kernel offload corrupts
         /// them; keep, the device setting is not changed
         checksums: Checksums = one("tunnel-checksums", "auto|computed|keep", "auto", checksums);

@@ -5,9 +5,7 @@ use super::etcd::is_web;
 use super::flags::KubeFlags;
 use super::stop::Stop;
 use super::values::file;
-use crate::store::kube::{
-    AnnotationPrefix, ApiOptions, InvalidPrefix, KubeOptions, NetworkCondition, NodeRef, PodRef,
-};
+use crate::store::kube::{AnnotationPrefix, ApiOptions, KubeOptions, NodeRef, PodRef};
 
 /// The options of the store. Stops at values with which no connection is possible.
 pub(super) fn options(
@@ -23,11 +21,6 @@ pub(super) fn options(
         (None, Some(name), Some(namespace)) => NodeRef::OfPod { namespace, name },
         (None, Some(_) | None, _) => return Err(Stop::NoNodeName),
     };
-    let condition = if flags.set_network_unavailable {
-        NetworkCondition::Cleared
-    } else {
-        NetworkCondition::Untouched
-    };
     let (api, annotation_prefix) = api(flags, settings)?;
     Ok(KubeOptions {
         api,
@@ -37,7 +30,7 @@ pub(super) fn options(
         namespace,
         net_config: file(&flags.net_config)
             .map_err(|allowed| settings.bad_value("net-config-path", &flags.net_config, allowed))?,
-        condition,
+        condition: flags.condition,
     })
 }
 
@@ -51,9 +44,7 @@ pub(super) fn api(
     let urls = urls.filter(|url| !url.is_empty()).map(|url| api_url(url, settings));
     let (urls, kubeconfig) = (urls.collect::<Result<_, _>>()?, kubeconfig.clone());
     let api = ApiOptions { urls, kubeconfig, ..ApiOptions::default() };
-    let wrong = |allowed: InvalidPrefix| {
-        settings.bad_value("kube-annotation-prefix", prefix, allowed.to_string())
-    };
+    let wrong = |allowed| settings.bad_value("kube-annotation-prefix", prefix, allowed);
     Ok((api, prefix.parse().map_err(wrong)?))
 }
 

@@ -25,12 +25,6 @@ pub enum Stop {
     NoValue { flag: String },
     #[error("{name} is {value:?}; allowed: {allowed}")]
     BadValue { name: String, value: String, allowed: String },
-    #[error("{given} has no effect without {missing}")]
-    Incomplete { given: String, missing: String },
-    #[error("{file} has no effect: {endpoints} has no https:// server")]
-    PlainEndpoints { file: String, endpoints: String },
-    #[error("{name} holds a user or a password; allowed: --etcd-username and --etcd-password")]
-    SecretInEndpoint { name: String },
     #[error("--kube-subnet-mgr needs NODE_NAME, or POD_NAME and POD_NAMESPACE, in the environment")]
     NoNodeName,
 }

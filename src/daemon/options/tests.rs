@@ -9,11 +9,10 @@ use std::time::Duration;
 
 use tracing::Level;
 
-use super::{
-    Conntrack, Forward, Guard, LogFormat, Masquerade, Options, Pods, Ports, Preference, Reload,
-    Stop, StoreOptions, UnknownSources,
-};
-use crate::model::policy::Checksums;
+use super::{Guard, LogFormat, Masquerade, Options, Stop, StoreOptions};
+use crate::model::entry::Ports;
+use crate::model::policy::{Checksums, Conntrack, Forward, Pods, Preference, UnknownSources};
+use crate::plan::config_change::Reload;
 use crate::store::etcd::EtcdOptions;
 
 const NO_VARIABLES: &[(&str, &str)] = &[];

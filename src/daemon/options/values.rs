@@ -24,6 +24,11 @@ pub(super) fn boolean(text: &str) -> Result<bool, Allowed> {
     }
 }
 
+/// What a boolean stands for.
+pub(super) fn either<T: Copy>(yes: T, no: T) -> impl Fn(&str) -> Result<T, Allowed> {
+    move |text| Ok(if boolean(text)? { yes } else { no })
+}
+
 /// Go's notation: `0x`, `0o` or just `0`, and `0b` change the base.
 pub(super) fn integer(text: &str) -> Option<i64> {
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);

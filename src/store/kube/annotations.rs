@@ -153,15 +153,14 @@ impl Default for AnnotationPrefix {
     }
 }
 
-/// A domain with a dot, optionally followed by a slash and a name: `k8s.example.org/blue`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a domain like flannel.alpha.coreos.com, optionally followed by a slash and a name")]
-pub struct InvalidPrefix;
+/// What [`AnnotationPrefix`] is parsed from: `k8s.example.org/blue`.
+const ALLOWED: &str =
+    "a domain like flannel.alpha.coreos.com, optionally followed by a slash and a name";
 
 impl FromStr for AnnotationPrefix {
-    type Err = InvalidPrefix;
+    type Err = &'static str;
 
-    fn from_str(text: &str) -> Result<Self, InvalidPrefix> {
+    fn from_str(text: &str) -> Result<Self, &'static str> {
         let (domain, word) = text.split_once('/').unwrap_or((text, ""));
         let mut labels = domain.split('.');
         let is_plain = |text: &str| {
@@ -170,7 +169,7 @@ impl FromStr for AnnotationPrefix {
         let has_dot = domain.contains('.');
         if !has_dot || !labels.all(|label| !label.is_empty() && is_plain(label)) || !is_plain(word)
         {
-            return Err(InvalidPrefix);
+            return Err(ALLOWED);
         }
         let dash = if word.is_empty() || word.ends_with('-') { "" } else { "-" };
         Ok(Self(format!("{domain}/{word}{dash}")))
@@ -414,7 +413,7 @@ mod tests {
             "a.b/C",
             "a b.c",
         ] {
-            assert_eq!(key(text), Err(InvalidPrefix), "{text}");
+            assert_eq!(key(text), Err(ALLOWED), "{text}");
         }
     }
 

@@ -9,7 +9,7 @@ mod own;
 mod request;
 mod watch;
 
-pub use annotations::{AnnotationPrefix, InvalidPrefix};
+pub use annotations::AnnotationPrefix;
 #[doc(hidden)]
 pub use node::read_node;
 pub use operator::{KubeClusterOptions, KubeClusterStore};
