@@ -7,7 +7,7 @@ use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, sleep};
 use tweed_client::backoff::Backoff;
 
-use super::Lost;
+use super::{LeaseTerm, Lost, Report};
 use crate::random::random;
 
 /// Recent losses of the lease.
@@ -73,11 +73,11 @@ pub(super) async fn change<T>(known: &mut watch::Receiver<T>) {
 }
 
 /// Pauses before a lost lease is acquired again.
-pub(super) async fn pause_after(lost: Option<Lost>, losses: &Mutex<Losses>) {
-    if let Some(lost) = lost {
-        let pause = losses.lock().await.pause(&lost, random());
-        sleep(pause).await;
-    }
+pub(super) async fn pause_after(lost: Option<Lost>, losses: &Mutex<Losses>, report: &Report) {
+    let Some(lost) = lost else { return };
+    report.leased(LeaseTerm::None);
+    let pause = losses.lock().await.pause(&lost, random());
+    sleep(pause).await;
 }
 
 #[cfg(test)]

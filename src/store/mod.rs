@@ -9,6 +9,8 @@ pub mod kube;
 pub mod operator;
 mod report;
 
+pub use report::Report;
+
 use std::fmt;
 use std::future::{Future, pending, ready};
 use std::net::IpAddr;
@@ -18,7 +20,6 @@ use futures::stream::{self, BoxStream};
 use tokio::sync::watch as channel;
 use tokio::time::Instant;
 use tweed_client::watch::Listed;
-use tweed_http::page::Histogram;
 
 use self::operator::{StoreContents, Swap, Unavailable};
 use crate::mac::MacAddr;
@@ -132,14 +133,13 @@ pub trait Documents {
         pending()
     }
 
+    /// What becomes of the requests to the store, and of our lease.
+    fn report(&self) -> &Report;
+
     /// Whether the store can be used.
-    fn state(&self) -> channel::Receiver<StoreState>;
-
-    /// The times of all requests to the store until their answers or timeouts, in seconds.
-    fn requests(&self) -> channel::Receiver<Histogram>;
-
-    /// How long this node holds its lease without another renewal.
-    fn term(&self) -> channel::Receiver<LeaseTerm>;
+    fn state(&self) -> channel::Receiver<StoreState> {
+        self.report().state()
+    }
 }
 
 /// Why the report of this node was not written, as a sentence.

@@ -36,7 +36,7 @@ struct Problems {
 }
 
 #[derive(Debug)]
-pub(super) struct Report {
+pub struct Report {
     /// The name of the store in the log.
     pub(super) store: &'static str,
     /// What leases are in the store: "leases", or "nodes".
@@ -64,11 +64,13 @@ impl Report {
         self.state.subscribe()
     }
 
-    pub(super) fn requests(&self) -> watch::Receiver<Histogram> {
+    /// The times of all requests to the store until their answers or timeouts, in seconds.
+    pub fn requests(&self) -> watch::Receiver<Histogram> {
         self.requests.subscribe()
     }
 
-    pub(super) fn term(&self) -> watch::Receiver<LeaseTerm> {
+    /// How long this node holds its lease without another renewal.
+    pub fn term(&self) -> watch::Receiver<LeaseTerm> {
         self.term.subscribe()
     }
 

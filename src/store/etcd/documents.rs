@@ -10,7 +10,6 @@ use tokio::time::{sleep, timeout};
 use tweed_client::backoff::Backoff;
 use tweed_client::failover::{Failure, retry};
 use tweed_client::watch::distinct;
-use tweed_http::page::Histogram;
 
 use super::client::{Connection, revision};
 use super::connect::unless_denied;
@@ -21,7 +20,7 @@ use crate::model::probe_secret::Secret;
 use crate::model::report::NodeReport;
 use crate::model::status::StoreState;
 use crate::random::random;
-use crate::store::{Documents, LeaseTerm, Unpublished};
+use crate::store::{Documents, Report, Unpublished};
 
 /// After about this time without an event, the key is read again.
 const READ_AGAIN: Duration = Duration::from_secs(300);
@@ -84,16 +83,8 @@ impl Documents for EtcdSubnetManager {
         .await
     }
 
-    fn state(&self) -> channel::Receiver<StoreState> {
-        self.shared.store.client.report.state()
-    }
-
-    fn requests(&self) -> channel::Receiver<Histogram> {
-        self.shared.store.client.report.requests()
-    }
-
-    fn term(&self) -> channel::Receiver<LeaseTerm> {
-        self.shared.store.client.report.term()
+    fn report(&self) -> &Report {
+        &self.shared.store.client.report
     }
 }
 
@@ -157,22 +148,17 @@ impl ConfigFollower {
         let key = self.shared.store.layout.config.as_str();
         let options = WatchOptions::new().with_start_revision(revision);
         let client = &self.shared.store.client;
-        let opened = client.once(|connection| async move {
-            let stream = connection.watches().watch(key, Some(options)).await?;
-            Ok((connection, Watch::over(stream)))
-        });
-        let (connection, mut watch) = opened.await?;
+        let name = "watch of the network config";
+        let mut watch = client.once(|it| Watch::open(name, it, key, options)).await?;
         loop {
-            let ended = match watch.message().await {
-                Some(Ok(Some(message))) if !message.events().is_empty() => return Ok(()),
-                // The history was compacted, so that the key must be read.
-                Some(Ok(Some(message))) if message.compact_revision() != 0 => return Ok(()),
-                Some(Ok(Some(message))) if !message.canceled() => continue,
-                Some(Ok(_)) => "watch of the network config ended",
-                None => "watch of the network config received no message",
-                Some(Err(error)) => return Err(client.failed(&connection, &error).await),
-            };
-            return Err(client.drop_connection(&connection, ended).await);
+            let message = watch.next(client).await?;
+            // If the history was compacted, the key must be read.
+            if !message.events().is_empty() || message.compact_revision() != 0 {
+                return Ok(());
+            }
+            if message.canceled() {
+                return Err(watch.end(client, "ended").await);
+            }
         }
     }
 

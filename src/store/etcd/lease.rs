@@ -14,7 +14,7 @@ use tweed_client::watch::updates;
 
 use super::client::Connection;
 use super::ours::{Dispute, Ours, Own};
-use super::startup::{Proof, Reserved, Since, is_confirmed};
+use super::startup::{Proof, Since, is_confirmed};
 use super::store::{Listing, MAX_OBSOLETE, Precondition, Stored, Write};
 use super::watch::EtcdSource;
 use super::{EtcdSubnetManager, Shared, key, value};
@@ -25,7 +25,7 @@ use crate::random::{random, random_range};
 use crate::store::allocate::SubnetRequest;
 use crate::store::claim::{Allocation, Claimant, HeldLease};
 use crate::store::hold::{pause_after, until_lost};
-use crate::store::{Error, LeaseTerm, Leases, Lost};
+use crate::store::{Documents, Error, LeaseTerm, Leases, Lost};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Grant {
@@ -57,10 +57,7 @@ impl Leases for EtcdSubnetManager {
         let (pools, previous) = (&config.pools, &shared.previous);
         let claimant = Claimant { pools, public_ips, previous, occupied: &occupied };
         let lost = shared.ours.borrow().loss();
-        if lost.is_some() {
-            shared.store.client.report.leased(LeaseTerm::None);
-        }
-        pause_after(lost, &shared.losses).await;
+        pause_after(lost, &shared.losses, self.report()).await;
         let held = shared.ours.borrow().own.clone();
         let own = match held {
             Some(own) => shared.republish(&claimant, own, value::encode(attributes)).await?,
@@ -77,7 +74,7 @@ impl Leases for EtcdSubnetManager {
             Some(_) => shared.grant.lock().await.map_or(LeaseTerm::None, Grant::term),
             None => LeaseTerm::Unlimited,
         };
-        shared.store.client.report.leased(term);
+        self.report().leased(term);
         Ok(lease)
     }
 
@@ -114,7 +111,7 @@ impl Shared {
         for subnet in claimant.previous_outside_pools() {
             warn!(%subnet, "previous subnet is outside the network");
         }
-        if let Some(Reserved { own, since }) = self.reserve(claimant, &value).await {
+        if let Some((own, since)) = self.reserve(claimant, &value).await {
             let proof = Proof { own: &own, known: own.mod_revision };
             let listing = self.store.list_queued(Some(proof)).await;
             if is_confirmed(claimant, &own, &listing) {
@@ -136,18 +133,16 @@ impl Shared {
     }
 
     async fn attempt(&self, claimant: &Claimant<'_>, listing: &Listing, value: &[u8]) -> Attempt {
-        let holdings: Vec<HeldLease> = listing.stored.iter().filter_map(Stored::holding).collect();
+        let holdings: Vec<HeldLease> = listing.holdings().collect();
         let claim = claimant.claim(&holdings)?;
-        let stored = |id: &LeaseId| listing.stored.iter().find(|stored| stored.record.id == *id);
-        let obsolete = claim.obsolete.iter().filter_map(stored);
-        let obsolete: Vec<_> =
-            obsolete.map(|stored| (stored.record.id.clone(), stored.mod_revision)).collect();
+        let read = |id: LeaseId| listing.get(&id).map(|stored| (id, stored.mod_revision));
+        let obsolete: Vec<_> = claim.obsolete.into_iter().filter_map(read).collect();
         if let Some((first, _)) = obsolete.first() {
             let (count, of) = (obsolete.len().min(MAX_OBSOLETE), obsolete.len());
             info!(%first, count, of, "deleting our leases of other subnets");
         }
         match claim.allocation {
-            Allocation::Existing(id) => match stored(&id) {
+            Allocation::Existing(id) => match listing.get(&id) {
                 Some(stored) => self.take(claimant, stored, value, obsolete).await,
                 None => Ok(None),
             },
@@ -172,8 +167,8 @@ impl Shared {
             grant: self.grant_for(stored).await,
             created: stored.origin.created,
             mod_revision: stored.mod_revision,
-            is_restored: false,
             disputed: Dispute::over(stored, claimant),
+            ..Own::default()
         };
         // To write the same value at each restart would notify all nodes without a change.
         let is_published = obsolete.is_empty() && own.has_written(stored);
@@ -284,24 +279,16 @@ impl Shared {
             }
         };
         own.grant = write.grant;
-        let since = match written {
-            Ok(revision) => {
-                own.mod_revision = revision;
-                own.is_restored = false;
-                own.created = if is_new { revision.unsigned_abs() } else { own.created };
-                Since::Now
-            }
+        let (mod_revision, created, since) = match written {
+            Ok(revision) if is_new => (revision, revision.unsigned_abs(), Since::Now),
+            Ok(revision) => (revision, own.created, Since::Now),
             // The transaction was retried after a lost answer, but had been executed.
             Err(found) => match found.iter().find(|stored| own.has_written(stored)) {
-                Some(stored) => {
-                    own.mod_revision = stored.mod_revision;
-                    own.is_restored = false;
-                    own.created = stored.origin.created;
-                    Since::Before
-                }
+                Some(stored) => (stored.mod_revision, stored.origin.created, Since::Before),
                 None => return Err(found),
             },
         };
+        (own.mod_revision, own.created, own.is_restored) = (mod_revision, created, false);
         own.value.clone_from(&own.intended);
         Ok(since)
     }
@@ -335,10 +322,7 @@ impl Shared {
             value: value.to_vec(),
             intended: value.to_vec(),
             grant: Some(self.grant().await.id),
-            created: 0,
-            mod_revision: 0,
-            is_restored: false,
-            disputed: None,
+            ..Own::default()
         }
     }
 

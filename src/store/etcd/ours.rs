@@ -19,7 +19,7 @@ pub(super) struct Ours {
     seen: Option<Seen>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Own {
     pub(super) id: LeaseId,
     pub(super) subnets: Vec<Prefix>,
@@ -71,7 +71,7 @@ impl Ours {
     pub(super) fn see_all(&mut self, listing: &Listing, known: i64) -> bool {
         let Some(own) = &mut self.own else { return false };
         let id = own.id.clone();
-        let stored = listing.stored.iter().find(|stored| stored.record.id == id);
+        let stored = listing.get(&id);
         let shows_our_write = own.is_shown_by(listing);
         let is_older = stored.is_some_and(|stored| stored.mod_revision < own.mod_revision);
         // Changes before our write are ignored, unless revisions have restarted: then they are
@@ -112,11 +112,8 @@ impl Own {
     }
 
     fn is_shown_by(&self, listing: &Listing) -> bool {
-        let is_ours = |stored: &Stored| {
-            let is_same = stored.record.id == self.id && stored.mod_revision == self.mod_revision;
-            is_same && self.wrote(stored)
-        };
-        listing.stored.iter().any(is_ours)
+        let is_ours = |it: &Stored| it.mod_revision == self.mod_revision && self.wrote(it);
+        listing.get(&self.id).is_some_and(is_ours)
     }
 
     /// Whether a backup restored `stored`, and we wrote the same key after that backup.

@@ -65,6 +65,20 @@ pub(super) struct Listing {
     pub(super) revision: i64,
 }
 
+impl Listing {
+    pub(super) fn get(&self, id: &LeaseId) -> Option<&Stored> {
+        self.stored.iter().find(|stored| stored.record.id == *id)
+    }
+
+    pub(super) fn newest(&self) -> Option<&Stored> {
+        self.stored.iter().max_by_key(|stored| stored.mod_revision)
+    }
+
+    pub(super) fn holdings(&self) -> impl Iterator<Item = HeldLease> + '_ {
+        self.stored.iter().filter_map(Stored::holding)
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(super) struct Write {
     pub(super) id: LeaseId,

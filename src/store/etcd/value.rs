@@ -1,5 +1,6 @@
 //! Encodes and decodes the values of leases in etcd, byte for byte as flannel writes them.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use serde::Serialize;
@@ -39,24 +40,24 @@ struct Value {
     backend_v6_data: Option<BackendData>,
 }
 
-/// What a reservation contains until a node takes it. An unspecified address is no node's.
-#[derive(Serialize)]
-struct Reserved {
-    #[serde(rename = "PublicIP", skip_serializing_if = "Option::is_none")]
-    v4: Option<IpAddr>,
-    #[serde(rename = "PublicIPv6", skip_serializing_if = "Option::is_none")]
-    v6: Option<IpAddr>,
+/// The fields of one family: the public IP, and the data of the backend.
+const fn field_names(family: Family) -> (&'static str, &'static str) {
+    match family {
+        Family::V4 => ("PublicIP", "BackendData"),
+        Family::V6 => ("PublicIPv6", "BackendV6Data"),
+    }
 }
 
-/// The value that reserves `subnets` for the node with one of `public_ips`.
+/// The value that reserves `subnets` for the node with one of `public_ips`, until a node takes it. An
+/// unspecified address is no node's.
 pub fn reserve(subnets: &[Prefix], public_ips: &[IpAddr]) -> Vec<u8> {
-    let address = |family| {
-        subnets.iter().find(|subnet| subnet.family() == family)?;
-        let mut given = public_ips.iter().copied();
-        Some(given.find(|ip| Family::of(*ip) == family).unwrap_or_else(|| family.unspecified()))
+    let public_ip = |subnet: &Prefix| {
+        let family = subnet.family();
+        let given = public_ips.iter().copied().find(|ip| Family::of(*ip) == family);
+        (field_names(family).0, given.unwrap_or_else(|| family.unspecified()))
     };
-    let reserved = Reserved { v4: address(Family::V4), v6: address(Family::V6) };
-    serde_json::to_vec(&reserved).unwrap_or_default()
+    let fields: BTreeMap<_, _> = subnets.iter().map(public_ip).collect();
+    serde_json::to_vec(&fields).unwrap_or_default()
 }
 
 /// The value that publishes `attributes`.
@@ -106,10 +107,7 @@ fn endpoints(subnets: &[Prefix], value: &[u8], origin: Origin) -> Result<Vec<End
     let is_vacant = origin.grant.is_none() && backend.as_str().is_empty();
     let endpoint = |subnet: &Prefix| {
         let family = subnet.family();
-        let (ip_field, data_field) = match family {
-            Family::V4 => ("PublicIP", "BackendData"),
-            Family::V6 => ("PublicIPv6", "BackendV6Data"),
-        };
+        let (ip_field, data_field) = field_names(family);
         let public_ip = public_ip(&fields, ip_field, family)?;
         if public_ip.is_unspecified() {
             return if is_vacant { Ok(None) } else { Err(missing(ip_field, family)) };

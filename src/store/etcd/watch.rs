@@ -53,7 +53,7 @@ pub(super) struct EtcdSource {
     newest: Option<Change>,
     /// The cluster and the raft term in which that revision was read.
     era: Option<Era>,
-    open: Option<Open>,
+    open: Option<Watch>,
     /// Whether a watch was open before: history may have been lost since.
     reopened: bool,
     /// The keys whose values are too long for a lease.
@@ -113,13 +113,11 @@ impl Era {
     }
 }
 
-struct Open {
-    connection: Connection,
-    watch: Watch,
-}
-
 /// A watch of etcd that ends if its server is silent, since a proxy may keep it open without one.
 pub(super) struct Watch {
+    /// In sentences.
+    name: &'static str,
+    connection: Connection,
     stream: WatchStream,
     /// Whether the server has not answered the last ping yet.
     is_pinged: bool,
@@ -153,8 +151,8 @@ impl Source for EtcdSource {
             None => self.list_again().await?,
         };
         self.revision = listing.revision;
-        let newest = listing.stored.iter().max_by_key(|stored| stored.mod_revision);
-        self.newest = newest.and_then(|it| Change::of(&it.record.id, it.mod_revision, Some(it)));
+        let change = |it: &Stored| Change::of(&it.record.id, it.mod_revision, Some(it));
+        self.newest = listing.newest().and_then(change);
         let oversized = listing.stored.iter().filter(|stored| stored.is_oversized);
         self.oversized = oversized.map(|stored| stored.record.id.clone()).collect();
         self.report_oversized();
@@ -218,21 +216,20 @@ impl EtcdSource {
         self.client().report.interrupted(failure)
     }
 
-    async fn reopen(&mut self) -> Result<Open, Interrupted> {
+    async fn reopen(&mut self) -> Result<Watch, Interrupted> {
         let reopened = mem::replace(&mut self.reopened, true);
-        let key = self.shared.store.layout.subnets.clone();
+        let key = self.shared.store.layout.subnets.as_str();
         let options = WatchOptions::new()
             .with_prefix()
             .with_progress_notify()
             .with_start_revision(self.revision + 1);
         let opened = self.client().once(|connection| async move {
-            let mut stream = connection.watches().watch(key, Some(options)).await?;
-            let created = stream.message().await?;
-            Ok((connection, Watch::over(stream), created))
+            let mut watch = Watch::open("watch", connection, key, options).await?;
+            let created = watch.stream.message().await?;
+            Ok((watch, created))
         });
-        let (connection, watch, created) = opened.await.map_err(|it| self.interrupted(it))?;
+        let (open, created) = opened.await.map_err(|it| self.interrupted(it))?;
         let Some(created) = created else { return Err(Interrupted::Unreachable) };
-        let open = Open { connection, watch };
         self.check_canceled(&open, &created).await?;
         if revision(created.header()) < self.revision {
             return Err(Interrupted::Gap);
@@ -300,7 +297,7 @@ impl EtcdSource {
     /// A watch that the server cancelled stays open without messages.
     async fn check_canceled(
         &self,
-        open: &Open,
+        open: &Watch,
         response: &WatchResponse,
     ) -> Result<(), Interrupted> {
         if response.compact_revision() != 0 {
@@ -308,22 +305,14 @@ impl EtcdSource {
         }
         if response.canceled() {
             // An expired token is reported here, not as an error; a new connection gets a new one.
-            let reason = format!("watch refused: {}", response.cancel_reason());
-            self.client().drop_connection(&open.connection, &reason).await;
+            open.end(self.client(), &format!("refused: {}", response.cancel_reason())).await;
             return Err(Interrupted::Unreachable);
         }
         Ok(())
     }
 
-    async fn next(&self, open: &mut Open) -> Result<WatchResponse, Interrupted> {
-        let client = self.client();
-        let failure = match open.watch.message().await {
-            Some(Ok(Some(response))) => return Ok(response),
-            Some(Ok(None)) => client.drop_connection(&open.connection, "watch ended").await,
-            Some(Err(error)) => client.failed(&open.connection, &error).await,
-            None => client.drop_connection(&open.connection, "watch received no message").await,
-        };
-        Err(match failure {
+    async fn next(&self, open: &mut Watch) -> Result<WatchResponse, Interrupted> {
+        open.next(self.client()).await.map_err(|failure| match failure {
             // A listing requests smaller pages.
             Failure::Refused(Refusal::TooLarge(_)) => Interrupted::Gap,
             failure => self.interrupted(failure),
@@ -332,7 +321,7 @@ impl EtcdSource {
 
     async fn absorb(
         &mut self,
-        open: &Open,
+        open: &Watch,
         response: &WatchResponse,
     ) -> Result<Vec<LeaseUpdate>, Interrupted> {
         self.check_canceled(open, response).await?;
@@ -382,12 +371,34 @@ impl EtcdSource {
 }
 
 impl Watch {
-    pub(super) fn over(stream: WatchStream) -> Self {
-        Self { stream, is_pinged: false }
+    pub(super) async fn open(
+        name: &'static str,
+        connection: Connection,
+        key: &str,
+        options: WatchOptions,
+    ) -> Result<Self, Error> {
+        let stream = connection.watches().watch(key, Some(options)).await?;
+        Ok(Self { name, connection, stream, is_pinged: false })
+    }
+
+    /// The next message of the server that `client` uses.
+    pub(super) async fn next(&mut self, client: &Client) -> Result<WatchResponse, Failure> {
+        Err(match self.message().await {
+            Some(Ok(Some(message))) => return Ok(message),
+            Some(Ok(None)) => self.end(client, "ended").await,
+            Some(Err(error)) => client.failed(&self.connection, &error).await,
+            None => self.end(client, "received no message").await,
+        })
+    }
+
+    /// Uses another server, for what has become of this watch.
+    pub(super) async fn end(&self, client: &Client, outcome: &str) -> Failure {
+        let reason = format!("{} {outcome}", self.name);
+        client.drop_connection(&self.connection, &reason).await
     }
 
     /// The next message; none if there is none, even after a ping.
-    pub(super) async fn message(&mut self) -> Option<Result<Option<WatchResponse>, Error>> {
+    async fn message(&mut self) -> Option<Result<Option<WatchResponse>, Error>> {
         loop {
             let longest = if self.is_pinged { PING_TIMEOUT } else { SILENCE };
             match timeout(longest, self.stream.message()).await {

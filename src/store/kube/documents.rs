@@ -12,14 +12,12 @@ use futures::stream::{self, BoxStream};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret as SecretObject;
 use serde_json::Value;
-use tokio::sync::watch as channel;
 use tokio::time::sleep;
 use tracing::warn;
 use tweed_client::api::{Dropped, own_namespace};
 use tweed_client::backoff::Backoff;
 use tweed_client::failover::{Failure, Refusal, retry};
 use tweed_client::watch::distinct;
-use tweed_http::page::Histogram;
 
 use super::request;
 use super::{KubeSubnetManager, NetworkCondition, NodeRef, PodRef, Shared};
@@ -28,10 +26,9 @@ use crate::model::config::{ConfigUpdate, NetworkConfig, Unusable};
 use crate::model::event::EventDigest;
 use crate::model::probe_secret::Secret;
 use crate::model::report::NodeReport;
-use crate::model::status::StoreState;
 use crate::random::random;
 use crate::store::hold::change;
-use crate::store::{Documents, Identity, LeaseTerm, Unpublished};
+use crate::store::{Documents, Identity, Report, Unpublished};
 
 /// The interval at which the config is read: Kubernetes replaces a symbolic link in the folder of a
 /// mounted ConfigMap, which a watch on the file would miss.
@@ -155,16 +152,8 @@ impl Documents for KubeSubnetManager {
         }
     }
 
-    fn state(&self) -> channel::Receiver<StoreState> {
-        self.shared.client.report.state()
-    }
-
-    fn requests(&self) -> channel::Receiver<Histogram> {
-        self.shared.client.report.requests()
-    }
-
-    fn term(&self) -> channel::Receiver<LeaseTerm> {
-        self.shared.client.report.term()
+    fn report(&self) -> &Report {
+        &self.shared.client.report
     }
 }
 

@@ -18,7 +18,7 @@ use crate::model::lease::{Lease, LeaseAttributes, LeaseId, LeaseUpdate};
 use crate::model::prefix::{Family, Prefix};
 use crate::random::random;
 use crate::store::hold::{pause_after, until_lost};
-use crate::store::{Error, LeaseTerm, Leases, Lost};
+use crate::store::{Documents, Error, LeaseTerm, Leases, Lost};
 
 /// The interval, roughly, at which a node without a subnet is read again.
 const RETRY: Duration = Duration::from_secs(3);
@@ -31,10 +31,7 @@ impl Leases for KubeSubnetManager {
     ) -> Result<Lease, Error> {
         let shared = &self.shared;
         let lost = shared.ours.borrow().loss();
-        if lost.is_some() {
-            shared.client.report.leased(LeaseTerm::None);
-        }
-        pause_after(lost, &shared.losses).await;
+        pause_after(lost, &shared.losses, self.report()).await;
         let name = shared.node_name().await;
         loop {
             let node = shared.own_node(&name).await;

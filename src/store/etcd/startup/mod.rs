@@ -14,12 +14,6 @@ use crate::store::etcd::Shared;
 use crate::store::etcd::ours::Own;
 use crate::store::etcd::store::{Listing, Precondition, Stored};
 
-/// A subnet that must be confirmed before it is used.
-pub(super) struct Reserved {
-    pub(super) own: Own,
-    pub(super) since: Since,
-}
-
 /// Whether this request has created the lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Since {
@@ -31,8 +25,12 @@ pub(super) enum Since {
 
 impl Shared {
     /// The subnet that this node would allocate in an empty network, if etcd is busy and no other
-    /// node holds it.
-    pub(super) async fn reserve(&self, claimant: &Claimant<'_>, value: &[u8]) -> Option<Reserved> {
+    /// node holds it. It must be confirmed before it is used.
+    pub(super) async fn reserve(
+        &self,
+        claimant: &Claimant<'_>,
+        value: &[u8],
+    ) -> Option<(Own, Since)> {
         if !self.store.client.is_busy().await {
             return None;
         }
@@ -44,19 +42,16 @@ impl Shared {
         let mut own = self.new_own(claimant, subnets, value).await;
         let absent = Precondition::Absent(own.subnets.clone());
         let since = self.write(&mut own, absent, Vec::new()).await.ok()?;
-        Some(Reserved { own, since })
+        Some((own, since))
     }
 }
 
 /// Whether `listing` contains `own` as written and permits it: this node has no other lease, and no
 /// other key holds its subnets.
 pub(super) fn is_confirmed(claimant: &Claimant<'_>, own: &Own, listing: &Listing) -> bool {
-    let holdings = listing.stored.iter().filter_map(Stored::holding);
-    let others: Vec<HeldLease> = holdings.filter(|held| held.id != own.id).collect();
-    let is_there = listing
-        .stored
-        .iter()
-        .any(|stored| own.has_written(stored) && stored.mod_revision == own.mod_revision);
+    let others: Vec<HeldLease> = listing.holdings().filter(|held| held.id != own.id).collect();
+    let has_written = |it: &Stored| own.has_written(it) && it.mod_revision == own.mod_revision;
+    let is_there = listing.get(&own.id).is_some_and(has_written);
     let is_free = !others.iter().any(|held| own.subnets.iter().any(|own| held.overlaps(*own)));
     let is_chosen = |claim: &Claim<'_>| match &claim.allocation {
         Allocation::New(request) => claim.obsolete.is_empty() && !request.avoids(&own.subnets),

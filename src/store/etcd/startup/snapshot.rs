@@ -8,7 +8,7 @@ use super::codec::{self, Unreadable};
 use crate::store::etcd::client::{Connection, revision};
 use crate::store::etcd::connect::{is_unwelcome, unless_denied};
 use crate::store::etcd::ours::Own;
-use crate::store::etcd::store::{Listing, Store};
+use crate::store::etcd::store::{Listing, Store, Stored, unchanged};
 
 /// What a snapshot must be consistent with to be accepted.
 #[derive(Clone, Copy, Debug)]
@@ -88,14 +88,11 @@ impl Store {
     /// The condition: no other node has written a snapshot, and the store still has the newest
     /// lease. Thus a store that was wiped meanwhile gets no snapshot of the former one.
     fn replacing(&self, listing: &Listing, looked: i64) -> Txn {
-        let newest = listing.stored.iter().max_by_key(|stored| stored.mod_revision);
-        let unchanged = newest.map(|stored| {
-            let key = self.layout.lease_key(&stored.record.id);
-            Compare::mod_revision(key, CompareOp::Equal, stored.mod_revision)
-        });
+        let key = |stored: &Stored| self.layout.lease_key(&stored.record.id);
+        let newest = listing.newest().map(|it| unchanged(key(it), it.mod_revision));
         let unseen = CompareOp::Less;
         let first = Compare::mod_revision(self.layout.snapshot.clone(), unseen, looked + 1);
-        Txn::new().when(unchanged.into_iter().chain([first]).collect::<Vec<_>>())
+        Txn::new().when(newest.into_iter().chain([first]).collect::<Vec<_>>())
     }
 }
 
@@ -137,10 +134,7 @@ fn listing(snapshot: &[u8], written: i64, now: i64, proof: Proof<'_>) -> Result<
         return Err(Unfit::Behind(behind));
     }
     let own = proof.own;
-    let shows = listing
-        .stored
-        .iter()
-        .any(|stored| stored.record.id == own.id && stored.mod_revision == own.mod_revision);
+    let shows = listing.get(&own.id).is_some_and(|it| it.mod_revision == own.mod_revision);
     if shows && read >= proof.known { Ok(listing) } else { Err(Unfit::Strange) }
 }
 
