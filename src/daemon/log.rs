@@ -18,7 +18,6 @@ pub enum LogFormat {
 /// silenced: it logs each error that it also returns.
 pub fn log_to_stderr(verbosity: Level, format: LogFormat) {
     let filter = EnvFilter::new(format!("warn,kube_client=off,tweed={verbosity}"));
-    let events = tracing_subscriber::fmt().with_env_filter(filter).with_target(false);
     let colours = io::stderr().is_terminal();
     let form = match format {
         LogFormat::Json => Form::Json,
@@ -26,11 +25,13 @@ pub fn log_to_stderr(verbosity: Level, format: LogFormat) {
         LogFormat::Text => Form::Plain,
     };
     let lines = move || Lines { out: io::stderr(), form };
+    let events = tracing_subscriber::fmt().with_env_filter(filter).with_target(false);
+    let events = events.with_writer(lines);
     match format {
-        LogFormat::Text => events.with_ansi(colours).with_writer(lines).init(),
+        LogFormat::Text => events.with_ansi(colours).init(),
         LogFormat::Json => {
             let events = events.json().flatten_event(true);
-            events.with_current_span(false).with_span_list(false).with_writer(lines).init();
+            events.with_current_span(false).with_span_list(false).init();
         }
     }
 }

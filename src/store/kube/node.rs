@@ -58,12 +58,6 @@ pub(super) struct Reader {
     pub(super) families: Vec<Family>,
 }
 
-impl Metadata<'_> {
-    pub(super) fn annotations(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.annotations.iter().map(|(key, value)| (key.0.as_ref(), value.0.as_ref()))
-    }
-}
-
 impl NodeObject<'_> {
     /// The podCIDRs, as `kubectl` shows them; none as long as the node waits for its subnets.
     pub(super) fn pod_cidrs(&self) -> Result<Vec<Prefix>, Malformed> {
@@ -120,7 +114,9 @@ impl Reader {
     }
 
     fn ours<'a>(&self, node: &'a NodeObject<'_>) -> impl Iterator<Item = (&'a str, &'a str)> {
-        node.metadata.annotations().filter(|(key, _)| self.prefix.covers(key))
+        let pairs = node.metadata.annotations.iter();
+        let texts = pairs.map(|(Text(key), Text(value))| (key.as_ref(), value.as_ref()));
+        texts.filter(|(key, _): &(&str, _)| self.prefix.covers(key))
     }
 
     /// The node's record; none if neither flannel nor tweed manages its lease.
