@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::pin::pin;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -37,7 +37,7 @@ pub(super) enum OwnLease {
 /// # Errors
 /// A lease cannot be acquired, and waiting would not change that.
 pub(super) async fn keep_lease<S: Leases + Documents>(
-    manager: Rc<S>,
+    manager: Arc<S>,
     shared: Shared,
     remembered: Option<LeaseId>,
     own: watch::Sender<OwnLease>,
@@ -95,7 +95,7 @@ async fn hold<S: Leases>(manager: &S, shared: &Shared, lease: &Lease) -> Result<
     Ok(held.await)
 }
 
-pub(super) async fn forward_config<S: Documents>(manager: Rc<S>, shared: Shared) -> Result<()> {
+pub(super) async fn forward_config<S: Documents>(manager: Arc<S>, shared: Shared) -> Result<()> {
     let mut config = manager.watch_config();
     loop {
         let update = config.next().await.context("the watch on the network config ended")?;
@@ -106,7 +106,7 @@ pub(super) async fn forward_config<S: Documents>(manager: Rc<S>, shared: Shared)
 /// Forwards each change to any lease, once ours is recognized; restarts with a snapshot when the loop
 /// requests one.
 pub(super) async fn forward_leases<S: Leases>(
-    manager: Rc<S>,
+    manager: Arc<S>,
     shared: Shared,
     mut own: watch::Receiver<OwnLease>,
     mut read_again: watch::Receiver<u64>,
@@ -128,7 +128,7 @@ pub(super) async fn forward_leases<S: Leases>(
     }
 }
 
-pub(super) async fn forward_state<S: Documents>(manager: Rc<S>, shared: Shared) -> Result<()> {
+pub(super) async fn forward_state<S: Documents>(manager: Arc<S>, shared: Shared) -> Result<()> {
     let mut state = manager.state();
     if timeout(FIRST_ANSWER, state.wait_for(|state| *state != StoreState::Unknown)).await.is_err() {
         let reason = format!("no answer within {} s", FIRST_ANSWER.as_secs());
@@ -145,7 +145,7 @@ pub(super) async fn forward_state<S: Documents>(manager: Rc<S>, shared: Shared) 
 
 /// Reports to the store that this node works, once it is ready and the subnet file is written.
 pub(super) async fn announce_when_ready<S: Documents>(
-    manager: Rc<S>,
+    manager: Arc<S>,
     shared: Shared,
 ) -> Result<()> {
     let until_ready = async || {

@@ -22,6 +22,7 @@ use tweed_http::page::Histogram;
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
@@ -140,7 +141,7 @@ pub async fn run(options: Options) -> Result<()> {
 /// Runs all tasks of a daemon on this host.
 async fn run_tasks<S: Leases + Documents + 'static>(
     (options, host): (Options, HostId),
-    manager: S,
+    manager: Arc<S>,
     remembered: Option<Checkpoint>,
 ) -> Result<()> {
     let kernel = NetlinkKernel::open().context("opening a netlink socket")?;
@@ -160,7 +161,7 @@ async fn run_tasks<S: Leases + Documents + 'static>(
 pub struct Parts<S, K> {
     pub options: Options,
     pub host: HostId,
-    pub manager: S,
+    pub manager: Arc<S>,
     pub kernel: K,
     /// The checkpoint of the last run.
     pub remembered: Option<Checkpoint>,
@@ -171,7 +172,7 @@ pub struct Parts<S, K> {
 pub struct Daemon<S> {
     tasks: JoinSet<Result<()>>,
     shared: Shared,
-    manager: Rc<S>,
+    manager: Arc<S>,
 }
 
 impl<S: Leases + Documents + 'static> Daemon<S> {
@@ -201,7 +202,6 @@ impl<S: Leases + Documents + 'static> Daemon<S> {
             begun: Instant::now(),
             blocking,
         };
-        let manager = Rc::new(manager);
         let reconciler = Reconciler::new(kernel, shared.options.control.clone(), inbox, outputs);
         let own = watch::Sender::new(OwnLease::Unknown);
         let lease =
@@ -237,7 +237,7 @@ impl<S: Leases + Documents + 'static> Daemon<S> {
         self.shared.events.clone()
     }
 
-    pub fn manager(&self) -> Rc<S> {
+    pub fn manager(&self) -> Arc<S> {
         self.manager.clone()
     }
 

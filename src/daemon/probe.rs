@@ -1,7 +1,7 @@
 //! The task that probes paths and reports to the loop.
 
 use std::pin::pin;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -20,7 +20,7 @@ use crate::store::Documents;
 const RETRY: Duration = Duration::from_secs(30);
 
 /// Probes the paths to all peers while the loop requests it.
-pub(super) async fn probe_paths<S: Documents>(manager: Rc<S>, shared: Shared) -> Result<()> {
+pub(super) async fn probe_paths<S: Documents>(manager: Arc<S>, shared: Shared) -> Result<()> {
     let (channels, mut orders) = probe::channels();
     report(&shared.events, ProbeEvent::Channels(channels)).await?;
     loop {

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::Path;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -54,7 +54,7 @@ struct Published {
 /// Publishes the report soon after the loop notifies of a change, and next to each lease that was
 /// acquired.
 pub(super) async fn keep_report<S: Documents>(
-    manager: Rc<S>,
+    manager: Arc<S>,
     shared: Shared,
     (mut reported, mut own): (watch::Receiver<()>, watch::Receiver<OwnLease>),
 ) -> Result<()> {
@@ -144,7 +144,7 @@ impl Retries {
 /// Adds the changes of this node to the events of the store, at a limited rate: a change that must
 /// wait is reported together with later ones of its kind.
 pub(super) async fn forward_events<S: Documents>(
-    manager: Rc<S>,
+    manager: Arc<S>,
     shared: Shared,
     mut noted: watch::Receiver<()>,
 ) -> Result<()> {

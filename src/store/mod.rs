@@ -14,6 +14,7 @@ pub use report::Report;
 use std::fmt;
 use std::future::{Future, pending, ready};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
@@ -62,7 +63,7 @@ pub trait Leases {
 
     /// All changes to all leases, including our own. Never ends, and reconnects by itself. Sends a
     /// snapshot first, and again after each gap in the history.
-    fn watch(&self) -> BoxStream<'static, LeaseUpdate>;
+    fn watch(self: &Arc<Self>) -> BoxStream<'static, LeaseUpdate>;
 
     /// Gives the lease back, if this node holds one with a term. Returns whether it is given back.
     fn release(&self) -> impl Future<Output = bool> {
@@ -91,10 +92,10 @@ pub trait ClusterStore {
 pub trait Documents {
     /// The network config and its changes. Never ends, and reconnects by itself. Sends the present
     /// config first, or the reason why it cannot be used.
-    fn watch_config(&self) -> BoxStream<'static, ConfigUpdate>;
+    fn watch_config(self: &Arc<Self>) -> BoxStream<'static, ConfigUpdate>;
 
     /// The identity of this node in the store, and its changes. Never ends.
-    fn watch_identity(&self) -> BoxStream<'static, Identity> {
+    fn watch_identity(self: &Arc<Self>) -> BoxStream<'static, Identity> {
         stream::once(ready(Identity::default())).chain(stream::pending()).boxed()
     }
 

@@ -1,5 +1,6 @@
 //! Leases that are kept, lost and claimed again.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -16,7 +17,7 @@ use crate::node::{
 
 /// A node that holds a lease and follows the watch.
 struct Holder {
-    manager: KubeSubnetManager,
+    manager: Arc<KubeSubnetManager>,
     lease: Lease,
     updates: Updates,
 }

@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::sync::Arc;
 
 use futures::StreamExt;
 use tempfile::TempDir;
@@ -40,12 +41,12 @@ impl Mount {
         self.folder.path().join(name)
     }
 
-    fn manager(&self) -> KubeSubnetManager {
+    fn manager(&self) -> Arc<KubeSubnetManager> {
         manager(&self.path("net-conf.json"))
     }
 }
 
-fn manager(net_config: &Path) -> KubeSubnetManager {
+fn manager(net_config: &Path) -> Arc<KubeSubnetManager> {
     let mut options = options(&[]);
     net_config.clone_into(&mut options.net_config);
     KubeSubnetManager::new(options)

@@ -1,6 +1,7 @@
 //! Nodes of the tests, in a short notation.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -45,7 +46,7 @@ pub(crate) fn options(urls: &[String]) -> KubeOptions {
     }
 }
 
-pub(crate) fn manager(server: &ApiServer) -> KubeSubnetManager {
+pub(crate) fn manager(server: &ApiServer) -> Arc<KubeSubnetManager> {
     KubeSubnetManager::new(options(&[server.url()]))
 }
 

@@ -1,5 +1,6 @@
 //! The secret by which daemons authenticate each other's probes.
 
+use std::sync::Arc;
 use tokio::time::timeout;
 use tweed::store::Documents;
 use tweed::store::kube::KubeSubnetManager;
@@ -14,8 +15,8 @@ const SECRETS: &str = "/api/v1/namespaces/kube-flannel/secrets";
 #[tokio::test]
 async fn the_first_daemon_creates_the_secret_and_all_read_it() {
     let server = server();
-    let nodes: [KubeSubnetManager; 4] = std::array::from_fn(|_| manager(&server));
-    let secrets = futures::future::join_all(nodes.iter().map(Documents::probe_secret));
+    let nodes: [Arc<KubeSubnetManager>; 4] = std::array::from_fn(|_| manager(&server));
+    let secrets = futures::future::join_all(nodes.iter().map(|manager| manager.probe_secret()));
     for secret in timeout(TIMEOUT, secrets).await.unwrap() {
         secret.unwrap();
     }

@@ -11,10 +11,10 @@ use tweed_client::backoff::Backoff;
 use tweed_client::failover::{Failure, retry};
 use tweed_client::watch::distinct;
 
+use super::EtcdSubnetManager;
 use super::client::{Connection, revision};
 use super::connect::unless_denied;
 use super::watch::Watch;
-use super::{EtcdSubnetManager, Shared};
 use crate::model::config::{ConfigUpdate, NetworkConfig, Unusable};
 use crate::model::probe_secret::Secret;
 use crate::model::report::NodeReport;
@@ -28,9 +28,9 @@ const READ_AGAIN: Duration = Duration::from_secs(300);
 const SPREAD: Duration = Duration::from_secs(1);
 
 impl Documents for EtcdSubnetManager {
-    fn watch_config(&self) -> BoxStream<'static, ConfigUpdate> {
-        let shared = Arc::clone(&self.shared);
-        let start = ConfigFollower { shared, known: None, backoff: Backoff::default() };
+    fn watch_config(self: &Arc<Self>) -> BoxStream<'static, ConfigUpdate> {
+        let manager = Arc::clone(self);
+        let start = ConfigFollower { manager, known: None, backoff: Backoff::default() };
         distinct(stream::unfold(start, |mut follower| async {
             let update = follower.step().await;
             Some((update, follower))
@@ -38,16 +38,14 @@ impl Documents for EtcdSubnetManager {
     }
 
     async fn publish_report(&self, report: &NodeReport) -> Result<(), Unpublished> {
-        let store = &self.shared.store;
+        let store = &self.store;
         let key = store.layout.report_key(&report.lease);
         let value = report.encode().into_bytes();
-        let grant = self.shared.grant().await.id;
-        let own = self.shared.ours.borrow().own.clone();
+        let grant = self.grant().await.id;
+        let own = self.ours.borrow().own.clone();
         // With a reservation, no other code renews the etcd lease.
-        if own.is_some_and(|own| own.grant.is_none())
-            && self.shared.keep_alive(grant).await.is_err()
-        {
-            self.shared.forget_grant().await;
+        if own.is_some_and(|own| own.grant.is_none()) && self.keep_alive(grant).await.is_err() {
+            self.forget_grant().await;
             return Err(gone());
         }
         // Nothing is written if the store has the same value already, for example after a restart.
@@ -65,12 +63,12 @@ impl Documents for EtcdSubnetManager {
     /// Renews the etcd lease of the report: its remaining time shows when that was. Unlike a write,
     /// this creates no revision, and etcd stores nothing.
     async fn refresh_report(&self, _: &NodeReport) -> Result<(), Unpublished> {
-        let grant = self.shared.grant().await.id;
-        self.shared.keep_alive(grant).await.map_err(|_| gone())
+        let grant = self.grant().await.id;
+        self.keep_alive(grant).await.map_err(|_| gone())
     }
 
     async fn probe_secret(&self) -> Result<Secret, String> {
-        let store = &self.shared.store;
+        let store = &self.store;
         let key = store.layout.probe_secret.as_str();
         retry(Backoff::LONGEST, || async {
             let candidate = Secret::text(&random());
@@ -84,12 +82,12 @@ impl Documents for EtcdSubnetManager {
     }
 
     fn report(&self) -> &Report {
-        &self.shared.store.client.report
+        &self.store.client.report
     }
 }
 
 struct ConfigFollower {
-    shared: Arc<Shared>,
+    manager: Arc<EtcdSubnetManager>,
     /// The store's revision at the last read.
     known: Option<i64>,
     backoff: Backoff,
@@ -104,12 +102,12 @@ impl ConfigFollower {
         loop {
             match self.read().await {
                 Ok((update, revision)) => {
-                    self.shared.store.client.report.withholds_config(None);
+                    self.manager.report().withholds_config(None);
                     self.known = Some(revision);
                     return update;
                 }
                 Err(Failure::Refused(refusal)) => {
-                    let report = &self.shared.store.client.report;
+                    let report = self.manager.report();
                     let reason = format!("the network config cannot be read from etcd: {refusal}");
                     report.withholds_config(Some(&reason));
                 }
@@ -122,7 +120,7 @@ impl ConfigFollower {
     /// Waits after a failed attempt: when another request is answered after an outage, only for a moment
     /// more. Nodes that read an edit at very different times send by different paths.
     async fn pause(&mut self) {
-        let mut state = self.shared.store.client.report.state();
+        let mut state = self.manager.report().state();
         let longest = self.backoff.delay(random());
         let is_away = |state: &StoreState| matches!(state, StoreState::Waiting(_));
         let answers_again = async {
@@ -145,9 +143,9 @@ impl ConfigFollower {
     }
 
     async fn change(&self, revision: i64) -> Result<(), Failure> {
-        let key = self.shared.store.layout.config.as_str();
+        let key = self.manager.store.layout.config.as_str();
         let options = WatchOptions::new().with_start_revision(revision);
-        let client = &self.shared.store.client;
+        let client = &self.manager.store.client;
         let name = "watch of the network config";
         let mut watch = client.once(|it| Watch::open(name, it, key, options)).await?;
         loop {
@@ -164,7 +162,7 @@ impl ConfigFollower {
 
     /// The value of the key, and the store's revision.
     async fn read(&self) -> Result<(ConfigUpdate, i64), Failure> {
-        let store = &self.shared.store;
+        let store = &self.manager.store;
         let key = store.layout.config.as_str();
         let read = |connection: Connection| async move { connection.kv().get(key, None).await };
         let answer = store.client.once(read).await?;

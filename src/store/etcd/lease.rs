@@ -17,7 +17,7 @@ use super::ours::{Dispute, Ours, Own};
 use super::startup::{Proof, Since, is_confirmed};
 use super::store::{Listing, MAX_OBSOLETE, Precondition, Stored, Write};
 use super::watch::EtcdSource;
-use super::{EtcdSubnetManager, Shared, key, value};
+use super::{EtcdSubnetManager, key, value};
 use crate::model::config::NetworkConfig;
 use crate::model::lease::{Lease, LeaseAttributes, LeaseId, LeaseUpdate};
 use crate::model::prefix::Prefix;
@@ -43,7 +43,7 @@ impl Grant {
 
 impl Leases for EtcdSubnetManager {
     fn avoid(&self, occupied: Vec<Prefix>) {
-        self.shared.occupied.send_replace(occupied);
+        self.occupied.send_replace(occupied);
     }
 
     async fn acquire(
@@ -51,17 +51,16 @@ impl Leases for EtcdSubnetManager {
         config: &NetworkConfig,
         attributes: &LeaseAttributes,
     ) -> Result<Lease, Error> {
-        let shared = &self.shared;
         let public_ips = attributes.endpoints.iter().map(|endpoint| endpoint.public_ip).collect();
-        let occupied = shared.occupied.borrow().clone();
-        let (pools, previous) = (&config.pools, &shared.previous);
+        let occupied = self.occupied.borrow().clone();
+        let (pools, previous) = (&config.pools, &self.previous);
         let claimant = Claimant { pools, public_ips, previous, occupied: &occupied };
-        let lost = shared.ours.borrow().loss();
-        pause_after(lost, &shared.losses, self.report()).await;
-        let held = shared.ours.borrow().own.clone();
+        let lost = self.ours.borrow().loss();
+        pause_after(lost, &self.losses, self.report()).await;
+        let held = self.ours.borrow().own.clone();
         let own = match held {
-            Some(own) => shared.republish(&claimant, own, value::encode(attributes)).await?,
-            None => shared.claim(&claimant, value::encode(attributes)).await?,
+            Some(own) => self.republish(&claimant, own, value::encode(attributes)).await?,
+            None => self.claim(&claimant, value::encode(attributes)).await?,
         };
         let lease = Lease {
             id: own.id.clone(),
@@ -69,9 +68,9 @@ impl Leases for EtcdSubnetManager {
             created: own.created,
             grant: own.grant,
         };
-        shared.ours.send_modify(|ours| ours.own = Some(own));
+        self.ours.send_modify(|ours| ours.own = Some(own));
         let term = match lease.grant {
-            Some(_) => shared.grant.lock().await.map_or(LeaseTerm::None, Grant::term),
+            Some(_) => self.grant.lock().await.map_or(LeaseTerm::None, Grant::term),
             None => LeaseTerm::Unlimited,
         };
         self.report().leased(term);
@@ -82,30 +81,30 @@ impl Leases for EtcdSubnetManager {
         tokio::select! {
             biased;
             // The watch on all leases detects the loss.
-            lost = until_lost(&self.shared.ours, Ours::loss) => lost,
-            lost = self.shared.renew(lease) => lost,
+            lost = until_lost(&self.ours, Ours::loss) => lost,
+            lost = self.renew(lease) => lost,
         }
     }
 
-    fn watch(&self) -> BoxStream<'static, LeaseUpdate> {
-        updates(EtcdSource::new(Arc::clone(&self.shared)))
+    fn watch(self: &Arc<Self>) -> BoxStream<'static, LeaseUpdate> {
+        updates(EtcdSource::new(Arc::clone(self)))
     }
 
     async fn release(&self) -> bool {
-        let held = self.shared.ours.borrow().own.as_ref().and_then(|own| own.grant);
+        let held = self.ours.borrow().own.as_ref().and_then(|own| own.grant);
         let Some(id) = held else { return false };
         // With the etcd lease, all keys under it are deleted: those that another client has
         // overwritten are not under it.
         let ask =
             |connection: Connection| async move { connection.leases().revoke(id).await.map(drop) };
-        matches!(self.shared.store.client.request(ask).await, Ok(()) | Err(Refusal::Absent))
+        matches!(self.store.client.request(ask).await, Ok(()) | Err(Refusal::Absent))
     }
 }
 
 /// None if the write must be retried, because leases have changed since they were listed.
 type Attempt = Result<Option<Own>, Error>;
 
-impl Shared {
+impl EtcdSubnetManager {
     /// Acquires a lease. Lists all leases, normally once; the watch starts with the same listing.
     async fn claim(&self, claimant: &Claimant<'_>, value: Vec<u8>) -> Result<Own, Error> {
         for subnet in claimant.previous_outside_pools() {

@@ -36,10 +36,6 @@ use crate::random::random_range;
 
 /// The leases of one network in etcd. To hold a lease, also poll `watch`, which detects its loss.
 pub struct EtcdSubnetManager {
-    shared: Arc<Shared>,
-}
-
-struct Shared {
     store: Store,
     previous: Previous,
     occupied: channel::Sender<Vec<Prefix>>,
@@ -54,10 +50,10 @@ struct Shared {
 
 impl EtcdSubnetManager {
     /// Does not connect yet.
-    pub fn new(options: EtcdOptions, previous: Previous, renew_margin: Duration) -> Self {
+    pub fn new(options: EtcdOptions, previous: Previous, renew_margin: Duration) -> Arc<Self> {
         let (layout, lease_ttl) = (Layout::below(&options.prefix), options.lease_ttl);
         let client = Client::new(options, random_range(0..usize::MAX));
-        let shared = Shared {
+        Arc::new(Self {
             store: Store { client, layout },
             previous,
             occupied: channel::Sender::default(),
@@ -67,7 +63,6 @@ impl EtcdSubnetManager {
             ours: channel::Sender::new(Ours::default()),
             losses: Mutex::new(Losses::default()),
             first: Mutex::new(FirstListing::default()),
-        };
-        Self { shared: Arc::new(shared) }
+        })
     }
 }

@@ -16,7 +16,7 @@ use super::client::{Client, Connection, revision};
 use super::ours::Ours;
 use super::startup::Proof;
 use super::store::{Listing, Stored};
-use super::{Shared, key};
+use super::{EtcdSubnetManager, key};
 use crate::model::lease::{LeaseId, LeaseUpdate};
 use crate::store::snapshot;
 
@@ -46,7 +46,7 @@ impl FirstListing {
 }
 
 pub(super) struct EtcdSource {
-    shared: Arc<Shared>,
+    manager: Arc<EtcdSubnetManager>,
     /// The revision up to which all changes are known.
     revision: i64,
     /// The newest change of a lease that is known.
@@ -142,9 +142,9 @@ impl Source for EtcdSource {
 
     async fn list(&mut self) -> Result<Listed<LeaseUpdate>, Interrupted> {
         (self.open, self.era) = (None, None);
-        let first = self.shared.first.lock().await.take();
+        let first = self.manager.first.lock().await.take();
         // What was listed before our lease was written may be of another history than our lease.
-        let is_shown = |listing: &Listing| self.shared.ours.borrow().is_shown_by(listing);
+        let is_shown = |listing: &Listing| self.manager.ours.borrow().is_shown_by(listing);
         self.reopened = first.as_ref().is_some_and(|listing| !is_shown(listing));
         let listing = match first {
             Some(listing) => listing,
@@ -176,9 +176,9 @@ impl Source for EtcdSource {
 }
 
 impl EtcdSource {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
+    pub(super) fn new(manager: Arc<EtcdSubnetManager>) -> Self {
         Self {
-            shared,
+            manager,
             revision: 0,
             newest: None,
             era: None,
@@ -189,11 +189,11 @@ impl EtcdSource {
     }
 
     fn client(&self) -> &Client {
-        &self.shared.store.client
+        &self.manager.store.client
     }
 
     async fn list_again(&self) -> Result<Listing, Interrupted> {
-        let Shared { store, ours, .. } = &*self.shared;
+        let EtcdSubnetManager { store, ours, .. } = &*self.manager;
         let mut may_wait = store.client.is_busy().await;
         loop {
             let own = ours.borrow().own.clone();
@@ -218,7 +218,7 @@ impl EtcdSource {
 
     async fn reopen(&mut self) -> Result<Watch, Interrupted> {
         let reopened = mem::replace(&mut self.reopened, true);
-        let key = self.shared.store.layout.subnets.as_str();
+        let key = self.manager.store.layout.subnets.as_str();
         let options = WatchOptions::new()
             .with_prefix()
             .with_progress_notify()
@@ -261,7 +261,7 @@ impl EtcdSource {
     /// Checks that our own lease was created at the same revision, and has what we wrote last. This
     /// detects a store that was wiped or restored, even if its revisions have reached ours.
     async fn check_own(&self) -> Result<(), Interrupted> {
-        let Shared { store, ours, .. } = &*self.shared;
+        let EtcdSubnetManager { store, ours, .. } = &*self.manager;
         loop {
             let own = ours.borrow().own.clone();
             let Some(known) = &own else { return Ok(()) };
@@ -279,7 +279,7 @@ impl EtcdSource {
     /// Checks that the newest change is in the history: our own lease may be the same in a backup. After
     /// an election all leases are listed anyway.
     async fn check_newest(&self) -> Result<(), Interrupted> {
-        let store = &self.shared.store;
+        let store = &self.manager.store;
         let Some(newest) = &self.newest else { return Ok(()) };
         let continues = match store.read_once(&newest.id, newest.revision).await {
             Ok((stored, _)) => newest.is_in_history_of(stored.as_ref()),
@@ -338,9 +338,9 @@ impl EtcdSource {
 
     fn update(&mut self, event: &Event) -> Option<LeaseUpdate> {
         let kv = event.kv()?;
-        let id = self.shared.store.layout.lease_id(kv.key())?;
+        let id = self.manager.store.layout.lease_id(kv.key())?;
         let stored = match event.event_type() {
-            EventType::Put => self.shared.store.stored(kv),
+            EventType::Put => self.manager.store.stored(kv),
             EventType::Delete => None,
         };
         let is_news = match &stored {
@@ -351,7 +351,7 @@ impl EtcdSource {
             self.report_oversized();
         }
         let see = |ours: &mut Ours| ours.see(&id, stored.as_ref(), kv.mod_revision());
-        self.shared.ours.send_if_modified(see);
+        self.manager.ours.send_if_modified(see);
         if let Some(change) = Change::of(&id, kv.mod_revision(), stored.as_ref()) {
             self.newest = Some(change);
         }
@@ -359,7 +359,7 @@ impl EtcdSource {
     }
 
     fn report_oversized(&self) {
-        let layout = &self.shared.store.layout;
+        let layout = &self.manager.store.layout;
         let keys = self.oversized.iter().take(NAMED).map(|id| layout.lease_key(id));
         let keys = keys.collect::<Vec<_>>().join(", ");
         let more = self.oversized.len().saturating_sub(NAMED);

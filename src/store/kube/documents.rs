@@ -19,8 +19,7 @@ use tweed_client::backoff::Backoff;
 use tweed_client::failover::{Failure, Refusal, retry};
 use tweed_client::watch::distinct;
 
-use super::request;
-use super::{KubeSubnetManager, NetworkCondition, NodeRef, PodRef, Shared};
+use super::{KubeSubnetManager, NetworkCondition, NodeRef, PodRef, request};
 use crate::excerpt;
 use crate::model::config::{ConfigUpdate, NetworkConfig, Unusable};
 use crate::model::event::EventDigest;
@@ -38,20 +37,20 @@ const READ_AGAIN: Duration = Duration::from_secs(1);
 const CLEAR_AGAIN: Duration = Duration::from_secs(1);
 
 impl Documents for KubeSubnetManager {
-    fn watch_config(&self) -> BoxStream<'static, ConfigUpdate> {
-        let start = (Arc::clone(&self.shared), Duration::ZERO);
-        distinct(stream::unfold(start, |(shared, pause)| async move {
+    fn watch_config(self: &Arc<Self>) -> BoxStream<'static, ConfigUpdate> {
+        let start = (Arc::clone(self), Duration::ZERO);
+        distinct(stream::unfold(start, |(manager, pause)| async move {
             sleep(pause).await;
-            let update = read_config(&shared.options.net_config);
-            Some((update, (shared, READ_AGAIN)))
+            let update = read_config(&manager.options.net_config);
+            Some((update, (manager, READ_AGAIN)))
         }))
     }
 
-    fn watch_identity(&self) -> BoxStream<'static, Identity> {
-        let start = (Arc::clone(&self.shared), None::<Identity>);
-        let steps = stream::unfold(start, |(shared, known)| async move {
-            let identity = shared.identity_other_than(known).await;
-            Some((identity.clone(), (shared, Some(identity))))
+    fn watch_identity(self: &Arc<Self>) -> BoxStream<'static, Identity> {
+        let start = (Arc::clone(self), None::<Identity>);
+        let steps = stream::unfold(start, |(manager, known)| async move {
+            let identity = manager.identity_other_than(known).await;
+            Some((identity.clone(), (manager, Some(identity))))
         });
         steps.boxed()
     }
@@ -59,20 +58,19 @@ impl Documents for KubeSubnetManager {
     /// Writes an object that Kubernetes removes with the pod of the daemon, since flanneld may
     /// follow on the node. If the pod is not known, the object is removed with the node.
     async fn publish_report(&self, report: &NodeReport) -> Result<(), Unpublished> {
-        let shared = &self.shared;
         let homeless = || Unpublished::Failed(NO_NAMESPACE.to_owned());
-        let namespace = shared.namespace().ok_or_else(homeless)?;
+        let namespace = self.namespace().ok_or_else(homeless)?;
         let text = report.encode();
-        let name = shared.node_name().await;
-        let owner = if let Some(PodRef { name, uid }) = &shared.options.pod {
+        let name = self.node_name().await;
+        let owner = if let Some(PodRef { name, uid }) = &self.options.pod {
             ("Pod", name.as_str(), uid.clone())
         } else {
-            let uid = shared.ours.borrow().node().map(|node| node.uid.clone());
+            let uid = self.ours.borrow().node().map(|node| node.uid.clone());
             ("Node", name.as_str(), uid.unwrap_or_default())
         };
         let content = (text.as_str(), Timestamp::now());
         let ask = request::publish_report(&namespace, &name, owner, content);
-        shared.client.report.published(match shared.client.send_unnoticed(&ask).await {
+        self.client.report.published(match self.client.send_unnoticed(&ask).await {
             Err(Dropped::Failed(reason)) => return Err(Unpublished::Failed(reason)),
             Err(Dropped::Refused(refusal)) => Err(Failure::Refused(refusal)),
             Ok(()) => Ok(()),
@@ -85,28 +83,26 @@ impl Documents for KubeSubnetManager {
     }
 
     async fn publish_event(&self, event: &EventDigest) -> Result<(), String> {
-        let shared = &self.shared;
-        let ours = shared.ours.borrow().clone();
+        let ours = self.ours.borrow().clone();
         let node = ours.name.as_deref().ok_or("the Node of this host is not known yet")?;
         // A kubelet uses the name if it does not know the uid, and kubectl searches for both.
         let uid = ours.node().map_or(node, |known| known.uid.as_str());
         let ask = request::create_event((node, uid), event, random());
-        shared.client.send_unnoticed(&ask).await.map_err(|dropped| match dropped {
+        self.client.send_unnoticed(&ask).await.map_err(|dropped| match dropped {
             Dropped::Failed(reason) => reason,
-            Dropped::Refused(refusal) => shared.client.report.refused(refusal),
+            Dropped::Refused(refusal) => self.client.report.refused(refusal),
         })
     }
 
     async fn probe_secret(&self) -> Result<Secret, String> {
-        let shared = &self.shared;
-        let namespace = shared.namespace().ok_or(NO_NAMESPACE)?;
+        let namespace = self.namespace().ok_or(NO_NAMESPACE)?;
         retry(Backoff::LONGEST, || async {
-            match shared.client.once(&request::probe_secret(&namespace)).await {
+            match self.client.once(&request::probe_secret(&namespace)).await {
                 Ok(body) => Some(read_secret(&body, &namespace)),
                 Err(Failure::Refused(Refusal::Absent)) => {
-                    shared.create_secret(&namespace).await.err().map(Err)
+                    self.create_secret(&namespace).await.err().map(Err)
                 }
-                Err(Failure::Refused(refusal)) => Some(Err(shared.client.report.refused(refusal))),
+                Err(Failure::Refused(refusal)) => Some(Err(self.client.report.refused(refusal))),
                 Err(Failure::Unreachable) => None,
             }
         })
@@ -116,12 +112,11 @@ impl Documents for KubeSubnetManager {
     /// Clears the condition that keeps pods off our node, and again after the node was recreated: then
     /// the subnet may be another, and the daemon must use it first.
     async fn announce(&self, until_ready: impl AsyncFn()) {
-        let shared = &self.shared;
-        if shared.options.condition == NetworkCondition::Untouched {
+        if self.options.condition == NetworkCondition::Untouched {
             return pending().await;
         }
-        let name = shared.node_name().await;
-        let mut ours = shared.ours.subscribe();
+        let name = self.node_name().await;
+        let mut ours = self.ours.subscribe();
         let (mut cleared, mut refused, mut backoff) = (None, None, Backoff::default());
         loop {
             let uid = ours.borrow_and_update().held().map(|node| node.uid.clone());
@@ -134,7 +129,7 @@ impl Documents for KubeSubnetManager {
                 continue;
             }
             let now = Timestamp::now().strftime(request::SECONDS).to_string();
-            match shared.client.send_unnoticed(&request::clear_condition(&name, &now)).await {
+            match self.client.send_unnoticed(&request::clear_condition(&name, &now)).await {
                 Ok(()) => {
                     backoff.reset();
                     (cleared, refused) = (uid, None);
@@ -153,7 +148,7 @@ impl Documents for KubeSubnetManager {
     }
 
     fn report(&self) -> &Report {
-        &self.shared.client.report
+        &self.client.report
     }
 }
 
@@ -174,7 +169,7 @@ fn read_config(path: &Path) -> ConfigUpdate {
     ConfigUpdate { config, revision }
 }
 
-impl Shared {
+impl KubeSubnetManager {
     pub(super) async fn node_name(&self) -> String {
         if let Some(name) = self.ours.borrow().name.clone() {
             return name;

@@ -12,7 +12,7 @@ use tweed_client::watch::updates;
 use super::node::{NODE_GRANT, NodeObject, Reader};
 use super::own::{Ours, OwnNode, Published};
 use super::watch::KubeSource;
-use super::{KubeSubnetManager, Shared, request};
+use super::{KubeSubnetManager, request};
 use crate::model::config::NetworkConfig;
 use crate::model::lease::{Lease, LeaseAttributes, LeaseId, LeaseUpdate};
 use crate::model::prefix::{Family, Prefix};
@@ -29,21 +29,20 @@ impl Leases for KubeSubnetManager {
         config: &NetworkConfig,
         attributes: &LeaseAttributes,
     ) -> Result<Lease, Error> {
-        let shared = &self.shared;
-        let lost = shared.ours.borrow().loss();
-        pause_after(lost, &shared.losses, self.report()).await;
-        let name = shared.node_name().await;
+        let lost = self.ours.borrow().loss();
+        pause_after(lost, &self.losses, self.report()).await;
+        let name = self.node_name().await;
         loop {
-            let node = shared.own_node(&name).await;
+            let node = self.own_node(&name).await;
             let subnets = match node.subnets(&name, config)? {
                 Ok(subnets) => subnets,
                 Err(why) => {
-                    shared.wait_for_subnet(&format!("node {name}: {why}")).await;
+                    self.wait_for_subnet(&format!("node {name}: {why}")).await;
                     continue;
                 }
             };
-            let Some(node) = shared.write(&name, node, attributes).await else { continue };
-            shared.client.report.has_subnet();
+            let Some(node) = self.write(&name, node, attributes).await else { continue };
+            self.client.report.has_subnet();
             let seen = node.annotations.published(attributes);
             let lease = Lease {
                 id: LeaseId::new(name.as_str()),
@@ -52,34 +51,34 @@ impl Leases for KubeSubnetManager {
                 grant: NODE_GRANT,
             };
             let published = Published { attributes: attributes.clone(), subnets };
-            shared.ours.send_modify(|ours| {
+            self.ours.send_modify(|ours| {
                 ours.families = Some(families(config));
                 ours.published = Some(published);
             });
-            shared.client.report.leased(LeaseTerm::Unlimited);
+            self.client.report.leased(LeaseTerm::Unlimited);
             return Ok(lease);
         }
     }
 
     /// The watch on all nodes detects a loss.
     async fn hold(&self, _lease: &Lease) -> Lost {
-        until_lost(&self.shared.ours, Ours::loss).await
+        until_lost(&self.ours, Ours::loss).await
     }
 
     fn prepare_watch(&self, config: &NetworkConfig) -> bool {
-        self.shared.ours.send_if_modified(|ours| {
+        self.ours.send_if_modified(|ours| {
             ours.families = Some(families(config));
             false
         });
         true
     }
 
-    fn watch(&self) -> BoxStream<'static, LeaseUpdate> {
-        updates(KubeSource::new(Arc::clone(&self.shared)))
+    fn watch(self: &Arc<Self>) -> BoxStream<'static, LeaseUpdate> {
+        updates(KubeSource::new(Arc::clone(self)))
     }
 }
 
-impl Shared {
+impl KubeSubnetManager {
     /// The present version of our node; waits until it exists.
     pub(super) async fn own_node(&self, name: &str) -> OwnNode {
         loop {

@@ -67,10 +67,6 @@ pub enum NetworkCondition {
 /// The leases of a cluster in its Node objects. To hold a lease, also poll `watch`, which detects
 /// its loss.
 pub struct KubeSubnetManager {
-    shared: Arc<Shared>,
-}
-
-struct Shared {
     options: KubeOptions,
     client: Arc<Client>,
     ours: channel::Sender<Ours>,
@@ -79,14 +75,13 @@ struct Shared {
 
 impl KubeSubnetManager {
     /// Does not connect yet.
-    pub fn new(options: KubeOptions) -> Self {
-        let shared = Shared {
+    pub fn new(options: KubeOptions) -> Arc<Self> {
+        Arc::new(Self {
             client: Arc::new(client(options.api.clone())),
             options,
             ours: channel::Sender::new(Ours::default()),
             losses: Mutex::new(Losses::default()),
-        };
-        Self { shared: Arc::new(shared) }
+        })
     }
 }
 

@@ -9,7 +9,7 @@ use tweed_client::watch::{Interrupted, Listed, Source};
 
 use super::node::{NodeObject, Reader};
 use super::own::{Ours, OwnNode};
-use super::{Shared, request};
+use super::{KubeSubnetManager, request};
 use crate::model::lease::{LeaseId, LeaseUpdate, Record};
 use crate::store::report::Report;
 use crate::store::snapshot;
@@ -23,7 +23,7 @@ pub(super) struct Nodes;
 
 /// What is known of all nodes.
 struct KnownNodes {
-    shared: Arc<Shared>,
+    manager: Arc<KubeSubnetManager>,
     reader: Reader,
     known: HashMap<Arc<str>, Known>,
 }
@@ -50,36 +50,36 @@ impl Source for KubeSource {
     type Update = LeaseUpdate;
 
     async fn list(&mut self) -> Result<Listed<LeaseUpdate>, Interrupted> {
-        let shared = Arc::clone(&self.nodes.shared);
-        self.nodes.reader = shared.reader();
-        shared.ours.send_if_modified(Ours::forget_version);
+        let manager = Arc::clone(&self.nodes.manager);
+        self.nodes.reader = manager.reader();
+        manager.ours.send_if_modified(Ours::forget_version);
         let mut records = BTreeMap::new();
         let listed = self.history.list(|event| self.nodes.list(&mut records, event)).await;
-        listed.map_err(|failure| shared.client.report.interrupted(failure))?;
+        listed.map_err(|failure| manager.client.report.interrupted(failure))?;
         self.nodes.note_missing_own(self.history.listed());
-        shared.client.report.withholds_leases(None);
+        manager.client.report.withholds_leases(None);
         Ok(snapshot(records.into_values().collect()))
     }
 
     async fn follow(&mut self) -> Result<Vec<LeaseUpdate>, Interrupted> {
         let update = self.next().await;
-        let report = &self.nodes.shared.client.report;
+        let report = &self.nodes.manager.client.report;
         update.map(|it| vec![it]).map_err(|failure| report.interrupted(failure))
     }
 }
 
 impl KubeSource {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
+    pub(super) fn new(manager: Arc<KubeSubnetManager>) -> Self {
         Self {
-            history: History::new(Arc::clone(&shared.client), request::NODES),
-            nodes: KnownNodes { reader: shared.reader(), shared, known: HashMap::new() },
+            history: History::new(Arc::clone(&manager.client), request::NODES),
+            nodes: KnownNodes { reader: manager.reader(), manager, known: HashMap::new() },
         }
     }
 
     async fn next(&mut self) -> Result<LeaseUpdate, Failure> {
         if self.history.is_broken() {
             let continuity = self.history.check().await?;
-            self.nodes.shared.check_own(continuity).await?;
+            self.nodes.manager.check_own(continuity).await?;
             self.history.confirmed();
         }
         self.history.next(|event| self.nodes.follow(event)).await
@@ -108,7 +108,7 @@ impl KnownNodes {
                 None
             }
             Event::Resumed => {
-                self.shared.client.report.withholds_leases(None);
+                self.manager.client.report.withholds_leases(None);
                 None
             }
             Event::Put(node) => self.put(&node),
@@ -126,7 +126,7 @@ impl KnownNodes {
         }
         if self.is_own(name) {
             let own = OwnNode::of(node, &self.reader);
-            self.shared.ours.send_if_modified(|ours| ours.see(own));
+            self.manager.ours.send_if_modified(|ours| ours.see(own));
         }
         let name: Arc<str> = name.into();
         let record = self.reader.record(node, LeaseId::new(Arc::clone(&name)));
@@ -141,7 +141,7 @@ impl KnownNodes {
         let name = node.metadata.name.as_ref();
         if self.is_own(name) {
             let own = OwnNode::of(node, &self.reader);
-            self.shared.ours.send_if_modified(|ours| ours.see_deleted(&own));
+            self.manager.ours.send_if_modified(|ours| ours.see_deleted(&own));
         }
         let known = self.known.remove(name)?;
         known.is_managed.then(|| LeaseUpdate::DeleteNode(LeaseId::new(name)))
@@ -150,19 +150,19 @@ impl KnownNodes {
     /// Notes that our node does not exist, if a listing of all nodes of this version lacks it, and no
     /// request has returned it since then.
     fn note_missing_own(&self, version: u64) {
-        let name = self.shared.ours.borrow().name.clone();
+        let name = self.manager.ours.borrow().name.clone();
         if name.is_some_and(|name| !self.known.contains_key(name.as_str())) {
             let see = |ours: &mut Ours| !ours.is_after(version) && ours.set_seen(None);
-            self.shared.ours.send_if_modified(see);
+            self.manager.ours.send_if_modified(see);
         }
     }
 
     fn is_own(&self, name: &str) -> bool {
-        self.shared.ours.borrow().name.as_deref() == Some(name)
+        self.manager.ours.borrow().name.as_deref() == Some(name)
     }
 }
 
-impl Shared {
+impl KubeSubnetManager {
     /// Checks, after an interruption, that our own node is not older than known. `continuity`: whether
     /// the cluster has what the watch has read.
     async fn check_own(&self, continuity: Continuity) -> Result<(), Failure> {
@@ -211,7 +211,7 @@ mod tests {
             net_config: "/nowhere/net-conf.json".into(),
             condition: NetworkCondition::Untouched,
         };
-        KubeSource::new(Arc::clone(&KubeSubnetManager::new(options).shared))
+        KubeSource::new(KubeSubnetManager::new(options))
     }
 
     /// Node n3, which flannel manages if it has this public IP.

@@ -1,5 +1,6 @@
 //! User and password, expired tokens, and secrets that are never shown.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{Client, ConnectOptions, Permission, RoleRevokePermissionOptions};
@@ -36,7 +37,7 @@ async fn root(server: &EtcdServer) -> Client {
     }
 }
 
-fn manager(server: &EtcdServer) -> EtcdSubnetManager {
+fn manager(server: &EtcdServer) -> Arc<EtcdSubnetManager> {
     manager_of(with_password(server, PASSWORD), Previous::default())
 }
 

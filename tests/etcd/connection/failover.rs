@@ -1,6 +1,7 @@
 //! Some servers are dead, some hang, some leave: the others are used.
 
 use std::net::TcpListener;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::LocalSet;
@@ -15,7 +16,7 @@ use crate::fixture::node::{SUBNETS, V4, config, manager_of, next, options, value
 use crate::fixture::refusal::{Calls, LEARNER, refuse_all};
 use crate::fixture::server::{EtcdServer, TIMEOUT, port};
 
-fn manager(endpoints: &[String]) -> EtcdSubnetManager {
+fn manager(endpoints: &[String]) -> Arc<EtcdSubnetManager> {
     manager_of(options(endpoints), Previous::default())
 }
 

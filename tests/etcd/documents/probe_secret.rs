@@ -26,7 +26,7 @@ async fn nodes_that_start_at_once_share_one_secret() {
     let server = EtcdServer::start().await;
     let managers: Vec<_> =
         (0..20).map(|_| manager_of(options(&[server.endpoint()]), Previous::default())).collect();
-    let secrets = join_all(managers.iter().map(Documents::probe_secret)).await;
+    let secrets = join_all(managers.iter().map(|manager| manager.probe_secret())).await;
     let secrets: Vec<Secret> = secrets.into_iter().map(Result::unwrap).collect();
     assert!(secrets.iter().all(|secret| agree(secret, &secrets[0])));
     let kept = server.client().await.get(KEY, None).await.unwrap();

@@ -1,5 +1,6 @@
 //! Leases that are kept, lost and claimed again.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{DeleteOptions, PutOptions};
@@ -24,13 +25,13 @@ const KEY: &str = "/coreos.com/network/subnets/10.5.115.0-24";
 
 /// A node that holds a lease and follows the watch.
 struct Holder {
-    manager: EtcdSubnetManager,
+    manager: Arc<EtcdSubnetManager>,
     lease: Lease,
     updates: Updates,
 }
 
 impl Holder {
-    async fn new(manager: EtcdSubnetManager) -> Self {
+    async fn new(manager: Arc<EtcdSubnetManager>) -> Self {
         let lease = manager.acquire(&config(V4), &vxlan(&["192.168.0.9"])).await.unwrap();
         let mut updates = manager.watch();
         next(&mut updates).await;
@@ -315,7 +316,7 @@ async fn an_update_respects_concurrent_writes_of_others() {
 }
 
 /// A manager that knows the previous lease `before`, with this public IP.
-fn that_remembers(server: &EtcdServer, before: &Lease) -> EtcdSubnetManager {
+fn that_remembers(server: &EtcdServer, before: &Lease) -> Arc<EtcdSubnetManager> {
     let known = previous(&["10.5.115.0/24"], before.grant);
     let public_ips = before.endpoints.iter().map(|endpoint| endpoint.public_ip).collect();
     manager_of(options(&[server.endpoint()]), Previous { public_ips, ..known })

@@ -1,5 +1,6 @@
 //! With a busy etcd, the listing of one node is reused by the next, if it can be trusted.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{KeyValue, Permission, Txn, TxnOp};
@@ -46,7 +47,7 @@ async fn populated() -> EtcdServer {
 async fn busily<T>(
     server: &EtcdServer,
     previous: Previous,
-    start: impl AsyncFnOnce(EtcdSubnetManager) -> T,
+    start: impl AsyncFnOnce(Arc<EtcdSubnetManager>) -> T,
 ) -> T {
     busily_as(None, server, previous, start).await
 }
@@ -55,7 +56,7 @@ async fn busily_as<T>(
     credentials: Option<Credentials>,
     server: &EtcdServer,
     previous: Previous,
-    start: impl AsyncFnOnce(EtcdSubnetManager) -> T,
+    start: impl AsyncFnOnce(Arc<EtcdSubnetManager>) -> T,
 ) -> T {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
@@ -71,13 +72,13 @@ async fn busily_as<T>(
     LocalSet::new().run_until(both).await
 }
 
-async fn acquire(manager: &EtcdSubnetManager, public_ip: &str) -> Lease {
+async fn acquire(manager: &Arc<EtcdSubnetManager>, public_ip: &str) -> Lease {
     network_config(manager).await;
     manager.acquire(&config(V4), &vxlan(&[public_ip])).await.unwrap()
 }
 
 /// The first update of a node once it has its lease, 10.5.115.0/24, and those that follow.
-async fn first_seen(manager: EtcdSubnetManager) -> (String, Updates) {
+async fn first_seen(manager: Arc<EtcdSubnetManager>) -> (String, Updates) {
     let lease = acquire(&manager, OLD).await;
     assert_eq!(subnets(&lease), ["10.5.115.0/24"]);
     let mut updates = manager.watch();

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
@@ -51,7 +52,7 @@ struct Open {
 pub async fn probe_paths<S: Documents>(
     network: Rc<Network>,
     index: usize,
-    manager: Rc<S>,
+    manager: Arc<S>,
     events: mpsc::Sender<Event>,
 ) -> Option<()> {
     let (channels, mut orders) = probe::channels();

@@ -10,7 +10,7 @@ pub(super) use snapshot::Proof;
 
 use crate::random::random;
 use crate::store::claim::{Allocation, Claim, Claimant, HeldLease};
-use crate::store::etcd::Shared;
+use crate::store::etcd::EtcdSubnetManager;
 use crate::store::etcd::ours::Own;
 use crate::store::etcd::store::{Listing, Precondition, Stored};
 
@@ -23,7 +23,7 @@ pub(super) enum Since {
     Before,
 }
 
-impl Shared {
+impl EtcdSubnetManager {
     /// The subnet that this node would allocate in an empty network, if etcd is busy and no other
     /// node holds it. It must be confirmed before it is used.
     pub(super) async fn reserve(

@@ -43,7 +43,7 @@ pub(super) struct Orders {
 }
 
 pub(super) struct Node {
-    manager: EtcdSubnetManager,
+    manager: Arc<EtcdSubnetManager>,
     orders: Orders,
     seen: Arc<Mutex<Seen>>,
 }
