@@ -134,7 +134,7 @@ impl Options {
                 reload: daemon.reload,
                 former_pods,
                 resync: rules.resync,
-                policy: policy(rules, tunnel),
+                policy: policy(&rules, &tunnel),
                 jitter: random::<f64>,
             },
             subnet_file: daemon.subnet_file,
@@ -231,10 +231,10 @@ pub fn kube_options(
 }
 
 /// The policy of these flags.
-fn policy(flags: PolicyFlags, tunnel: GuardFlags) -> Policy {
+fn policy(flags: &PolicyFlags, tunnel: &GuardFlags) -> Policy {
     let PolicyFlags { ip_masq, ports, forward, refuse_unused, firewall, masquerade_bit, .. } =
-        flags;
-    let GuardFlags { conntrack, unknown_sources, pods, checksums } = tunnel;
+        *flags;
+    let GuardFlags { conntrack, unknown_sources, pods, checksums } = *tunnel;
     let guard = Guard { conntrack, unknown_sources, pods };
     let marked = Masquerade { ports, mark: 1 << masquerade_bit };
     Policy {

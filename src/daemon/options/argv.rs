@@ -209,7 +209,7 @@ fn split(word: &str) -> Result<Option<(&str, Option<&str>)>, Stop> {
 
 fn find<'a>(name: &str, flags: &'a [Flag]) -> Result<&'a Flag, Stop> {
     if name == "help" || name == "h" {
-        return Err(Stop::Help(help(flags)));
+        return Err(Stop::Help(command(flags).render_help().to_string()));
     }
     let flag = format!("--{name}");
     flags.iter().find(|known| known.name == name).ok_or_else(|| match removed_flag(name) {
@@ -230,10 +230,6 @@ fn removed_flag(flag: &str) -> Option<&'static str> {
         "use-multi-cluster-cidr" => Some("each node has one subnet per address family"),
         _ => None,
     }
-}
-
-fn help(flags: &[Flag]) -> String {
-    command(flags).render_help().to_string()
 }
 
 /// The flags as clap describes them.

@@ -189,21 +189,17 @@ fn is_of_server(message: &str) -> bool {
     message.starts_with("etcdserver: ")
 }
 
-fn is_denied(error: &Error) -> bool {
-    matches!(error, Error::GRpcStatus(status) if status.code() == Code::PermissionDenied)
-}
-
 /// None if this etcd user lacks the permission.
 pub(super) fn unless_denied<T>(answer: Result<T, Error>) -> Result<Option<T>, Error> {
     match answer {
-        Err(error) if is_denied(&error) => Ok(None),
+        Err(error) if matches!(fault(&error), Fault::Answer(Refusal::Denied(_))) => Ok(None),
         answer => answer.map(Some),
     }
 }
 
 /// Whether etcd rejects such a request, from this user or from any.
 pub(super) fn is_unwelcome(error: &Error) -> bool {
-    is_denied(error) || matches!(fault(error), Fault::Answer(Refusal::Invalid(_)))
+    matches!(fault(error), Fault::Answer(Refusal::Denied(_) | Refusal::Invalid(_)))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::future::Future;
 
 use etcd_client::{
     Compare, CompareOp, DeleteOptions, Error, GetOptions, GetResponse, KeyValue, PutOptions, Txn,
-    TxnOp, TxnOpResponse,
+    TxnOp, TxnOpResponse, TxnResponse,
 };
 use tweed_client::backoff::Backoff;
 use tweed_client::failover::{Failure, Refusal, retry};
@@ -131,14 +131,19 @@ impl Store {
     /// Deletes our lease, unless it was changed after `seen`.
     pub(super) async fn withdraw(&self, id: &LeaseId, seen: i64) {
         let key = self.layout.lease_key(id);
+        let is_ours = unchanged(key.clone(), seen);
+        let transaction = Txn::new().when([is_ours]).and_then([TxnOp::delete(key, None)]);
+        // A changed lease is not this node's any more.
+        let _ = self.commit(&transaction).await;
+    }
+
+    /// Retries until there is an answer.
+    async fn commit(&self, transaction: &Txn) -> Result<TxnResponse, Refusal> {
         let ask = |connection: Connection| {
-            let transaction = Txn::new()
-                .when([unchanged(key.clone(), seen)])
-                .and_then([TxnOp::delete(key.clone(), None)]);
+            let transaction = transaction.clone();
             async move { connection.kv().txn(transaction).await }
         };
-        // A changed lease is not this node's any more.
-        let _ = self.client.request(ask).await;
+        self.client.request(ask).await
     }
 
     /// For each key, the revision that created it and the subnets that it reserves. Values are not
@@ -172,12 +177,7 @@ impl Store {
 
     /// Returns the revision of the write, or the leases that violate the condition.
     pub(super) async fn write(&self, write: &Write) -> Result<Result<i64, Vec<Stored>>, Refusal> {
-        let transaction = self.transaction(write);
-        let ask = |connection: Connection| {
-            let transaction = transaction.clone();
-            async move { connection.kv().txn(transaction).await }
-        };
-        let answer = self.client.request(ask).await?;
+        let answer = self.commit(&self.transaction(write)).await?;
         if answer.succeeded() {
             return Ok(Ok(revision(answer.header())));
         }

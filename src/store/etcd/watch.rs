@@ -239,12 +239,10 @@ impl EtcdSource {
             self.check_own().await?;
         }
         self.client().report.withholds_leases(None);
-        let entered = self.enter(created.header());
-        if entered == Err(Interrupted::PossibleGap) {
-            self.open = Some(open);
-            return Err(Interrupted::PossibleGap);
+        if let Err(interrupted) = self.enter(created.header()) {
+            self.open = (interrupted == Interrupted::PossibleGap).then_some(open);
+            return Err(interrupted);
         }
-        entered?;
         if reopened {
             self.check_newest().await?;
         }

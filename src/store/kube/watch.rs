@@ -166,14 +166,11 @@ impl KubeSubnetManager {
     /// Checks, after an interruption, that our own node is not older than known. `continuity`: whether
     /// the cluster has what the watch has read.
     async fn check_own(&self, continuity: Continuity) -> Result<(), Failure> {
-        if let Continuity::UpTo(version) = continuity {
-            // The watch has not read what this node wrote last: a backup may lack only that.
-            let is_ahead = self.ours.borrow().is_after(version);
-            if !is_ahead {
-                return Ok(());
-            }
-        }
         let known = self.ours.borrow().clone();
+        // The watch may not have read what this node wrote last: a backup may lack only that.
+        if matches!(continuity, Continuity::UpTo(version) if !known.is_after(version)) {
+            return Ok(());
+        }
         let Some((name, known)) = known.name.as_deref().zip(known.node()) else { return Ok(()) };
         match self.client.once(&request::node(name)).await {
             Ok(body) => match self.decode(&body) {
