@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use tweed::model::status::StoreState;
-use tweed::store::kube::{KubeSubnetManager, NetworkCondition};
+use tweed::store::kube::KubeSubnetManager;
 use tweed::store::{Documents, Leases};
 use tweed_lab::ApiServer;
 
@@ -90,7 +90,7 @@ async fn with_the_option_untouched_no_condition_is_changed() {
     let server = server();
     mark(&server);
     let mut options = options(&[server.url()]);
-    options.condition = NetworkCondition::Untouched;
+    options.clears_condition = false;
     let manager = KubeSubnetManager::new(options);
     acquire(&manager).await;
     while_running(manager.announce(async || {}), tokio::time::sleep(A_WHILE)).await;

@@ -9,9 +9,7 @@ use futures::stream::BoxStream;
 use tokio::time::{sleep, timeout};
 use tweed::model::lease::{Lease, LeaseAttributes, LeaseUpdate};
 use tweed::model::status::StoreState;
-use tweed::store::kube::{
-    AnnotationPrefix, ApiOptions, KubeOptions, KubeSubnetManager, NetworkCondition, NodeRef,
-};
+use tweed::store::kube::{AnnotationPrefix, ApiOptions, KubeOptions, KubeSubnetManager, NodeRef};
 use tweed::store::{Documents, Leases};
 use tweed_lab::ApiServer;
 
@@ -42,7 +40,7 @@ pub(crate) fn options(urls: &[String]) -> KubeOptions {
         pod: None,
         namespace: Some("kube-flannel".to_owned()),
         net_config: "/nowhere/net-conf.json".into(),
-        condition: NetworkCondition::Cleared,
+        clears_condition: true,
     }
 }
 

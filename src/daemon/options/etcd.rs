@@ -8,7 +8,7 @@ use tweed_client::transport::{Transport, is_protected};
 use super::argv::GivenFlags;
 use super::flags::EtcdFlags;
 use super::stop::Stop;
-use crate::store::etcd::{self, Credentials, EtcdOptions, LeaseTtl};
+use crate::store::etcd::{self, Credentials, EtcdOptions};
 
 const ENDPOINTS: &str = "etcd-endpoints";
 const PASSWORD: &str = "etcd-password";
@@ -35,7 +35,7 @@ pub(super) fn options(flags: EtcdFlags, settings: &mut GivenFlags) -> Result<Etc
 
 /// Renewals must come before the end of the lease.
 pub(super) fn check_term(
-    LeaseTtl(ttl): LeaseTtl,
+    ttl: Duration,
     margin: Duration,
     settings: &GivenFlags,
 ) -> Result<(), Stop> {

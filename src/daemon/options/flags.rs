@@ -16,8 +16,6 @@ use crate::daemon::log::LogFormat;
 use crate::model::entry::Ports;
 use crate::model::policy::{Checksums, Conntrack, Forward, Pods, Preference, UnknownSources};
 use crate::plan::config_change::Reload;
-use crate::store::etcd::LeaseTtl;
-use crate::store::kube::NetworkCondition;
 
 /// Declares groups of flags under their headings. Each group is a struct of the typed values.
 macro_rules! flags {
@@ -91,7 +89,7 @@ flags! {
         /// Key prefix of the config and the leases
         prefix: String = one("etcd-prefix", "KEY", "/coreos.com/network", parsed("a text"));
         /// Term of the lease: a node that is off for longer loses its subnet
-        lease_ttl: LeaseTtl = one("subnet-lease-ttl", "MINUTES", "1440", lease_ttl);
+        lease_ttl: Duration = one("subnet-lease-ttl", "MINUTES", "1440", lease_ttl);
         /// CA certificates to verify servers with
         ca_file: Option<PathBuf> = optional("etcd-cafile", "FILE", parsed("a path"));
         /// Client certificate
@@ -116,7 +114,7 @@ flags! {
         /// The network config, mounted from a ConfigMap
         net_config: String = one("net-config-path", "FILE", "/etc/kube-flannel/net-conf.json", parsed("a text"));
         /// Clear the condition NetworkUnavailable of this node once it is ready
-        condition: NetworkCondition = one("set-node-network-unavailable", "BOOL", "true", either(NetworkCondition::Cleared, NetworkCondition::Untouched));
+        clears_condition: bool = one("set-node-network-unavailable", "BOOL", "true", boolean);
     }
 
     "Interface" InterfaceFlags {

@@ -30,7 +30,7 @@ pub(super) fn options(
         namespace,
         net_config: file(&flags.net_config)
             .map_err(|allowed| settings.bad_value("net-config-path", &flags.net_config, allowed))?,
-        condition: flags.condition,
+        clears_condition: flags.clears_condition,
     })
 }
 

@@ -10,7 +10,6 @@ use tracing::Level;
 
 use crate::daemon::log::LogFormat;
 use crate::model::policy::Checksums;
-use crate::store::etcd::LeaseTtl;
 
 /// Describes in an error which values a flag allows.
 pub(super) type Allowed = &'static str;
@@ -54,9 +53,9 @@ pub(super) fn renew_margin(text: &str) -> Result<Duration, Allowed> {
     Ok(Duration::from_secs(minutes * 60))
 }
 
-pub(super) fn lease_ttl(text: &str) -> Result<LeaseTtl, Allowed> {
+pub(super) fn lease_ttl(text: &str) -> Result<Duration, Allowed> {
     let minutes = within::<u64>(text, 2..=525_600).ok_or("2 to 525600 minutes")?;
-    Ok(LeaseTtl(Duration::from_secs(minutes * 60)))
+    Ok(Duration::from_secs(minutes * 60))
 }
 
 /// flanneld accepts any number; the nearest one within the bounds is used.

@@ -25,19 +25,9 @@ pub struct EtcdOptions {
     pub cert_file: Option<PathBuf>,
     pub key_file: Option<PathBuf>,
     pub credentials: Option<Credentials>,
-    pub lease_ttl: LeaseTtl,
+    /// After this time, a node that is off loses its subnet.
+    pub lease_ttl: Duration,
     pub transport: Transport<Channel>,
-}
-
-/// After this time, a node that is off loses its subnet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LeaseTtl(pub Duration);
-
-impl Default for LeaseTtl {
-    /// As in flannel.
-    fn default() -> Self {
-        Self(Duration::from_secs(86_400))
-    }
 }
 
 #[derive(Clone, PartialEq, Eq)]

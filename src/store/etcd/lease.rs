@@ -64,7 +64,7 @@ impl Leases for EtcdSubnetManager {
         };
         let lease = Lease {
             id: own.id.clone(),
-            endpoints: attributes.published_for(own.subnets.iter().copied()),
+            endpoints: attributes.published_for(own.subnets()),
             created: own.created,
             grant: own.grant,
         };
@@ -157,10 +157,8 @@ impl EtcdSubnetManager {
         obsolete: Vec<(LeaseId, i64)>,
     ) -> Attempt {
         let condition = Precondition::Unchanged(stored.mod_revision);
-        let id = stored.record.id.clone();
         let mut own = Own {
-            subnets: key::claimed(&id),
-            id,
+            id: stored.record.id.clone(),
             value: value.to_vec(),
             intended: value.to_vec(),
             grant: self.grant_for(stored).await,
@@ -190,10 +188,9 @@ impl EtcdSubnetManager {
         loop {
             let subnets = request.allocate(public_ip, random())?;
             let is_aligned = request.is_aligned(&subnets);
-            let mut own = self.new_own(claimant, subnets, value).await;
-            let absent = Precondition::Absent(own.subnets.clone());
-            let written = self.write(&mut own, absent, obsolete.clone()).await.is_ok();
-            if written && (is_aligned || self.is_alone(&own).await) {
+            let mut own = self.new_own(claimant, &subnets, value).await;
+            let written = self.write(&mut own, Precondition::Absent, obsolete.clone()).await;
+            if written.is_ok() && (is_aligned || self.is_alone(&own).await) {
                 return Ok(Some(own));
             }
             if must_list_again {
@@ -207,7 +204,7 @@ impl EtcdSubnetManager {
     /// Whether no other node held our subnets before. A key reserves only its first subnet; the
     /// second is unique as long as all nodes use the same slot of both pools.
     async fn is_alone(&self, own: &Own) -> bool {
-        let alone = !self.store.is_shared(&own.subnets, own.created).await;
+        let alone = !self.store.is_shared(&own.subnets(), own.created).await;
         if !alone {
             self.store.withdraw(&own.id, own.mod_revision).await;
         }
@@ -229,7 +226,7 @@ impl EtcdSubnetManager {
         });
         // In a wiped or restored store, the key may be another one, or none.
         let mut condition = if own.is_restored {
-            Precondition::Absent(own.subnets.clone())
+            Precondition::Absent
         } else {
             Precondition::Unchanged(own.mod_revision)
         };
@@ -251,7 +248,7 @@ impl EtcdSubnetManager {
                 Precondition::Unchanged(stored.mod_revision)
             } else {
                 own.grant = Some(self.grant().await.id);
-                Precondition::Absent(own.subnets.clone())
+                Precondition::Absent
             };
         }
     }
@@ -264,7 +261,7 @@ impl EtcdSubnetManager {
         obsolete: Vec<(LeaseId, i64)>,
     ) -> Result<Since, Vec<Stored>> {
         let (id, value) = (own.id.clone(), own.intended.clone());
-        let is_new = matches!(condition, Precondition::Absent(_));
+        let is_new = matches!(condition, Precondition::Absent);
         let mut write = Write { id, value, grant: own.grant, condition, obsolete };
         let written = loop {
             match self.store.write(&write).await {
@@ -309,15 +306,14 @@ impl EtcdSubnetManager {
     pub(super) async fn new_own(
         &self,
         claimant: &Claimant<'_>,
-        subnets: Vec<Prefix>,
+        subnets: &[Prefix],
         value: &[u8],
     ) -> Own {
         if !claimant.keeps_public_ip() {
             self.leave_previous_grant().await;
         }
         Own {
-            id: key::encode(&subnets),
-            subnets,
+            id: key::encode(subnets),
             value: value.to_vec(),
             intended: value.to_vec(),
             grant: Some(self.grant().await.id),
@@ -409,7 +405,7 @@ impl EtcdSubnetManager {
         let renewed = Instant::now();
         let ask = |connection: Connection| async move {
             let answer = connection.leases().time_to_live(id, None).await?;
-            if answer.ttl() <= 0 || seconds(answer.granted_ttl()) != self.lease_ttl.0 {
+            if answer.ttl() <= 0 || seconds(answer.granted_ttl()) != self.lease_ttl {
                 return Ok(None);
             }
             connection.leases().keep_alive(id).await?;
@@ -424,7 +420,7 @@ impl EtcdSubnetManager {
     /// lease.
     async fn new_grant(&self) -> Grant {
         let id = random_range(1..=i64::MAX);
-        let ttl = i64::try_from(self.lease_ttl.0.as_secs()).unwrap_or(i64::MAX);
+        let ttl = i64::try_from(self.lease_ttl.as_secs()).unwrap_or(i64::MAX);
         let ask = |connection: Connection| async move {
             let options = LeaseGrantOptions::new().with_id(id);
             connection.leases().grant(ttl, Some(options)).await
@@ -465,7 +461,7 @@ fn rival(claimant: &Claimant<'_>, own: &Own, rivals: &[Stored]) -> Option<Error>
     };
     let held = |stored: &Stored| stored.holding().filter(|held| !is_ours(stored, held));
     let rival = rivals.iter().find_map(held)?;
-    Some(claimant.taken(*own.subnets.first()?, &rival))
+    Some(claimant.taken(*own.subnets().first()?, &rival))
 }
 
 fn seconds(ttl: i64) -> Duration {

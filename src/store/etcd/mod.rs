@@ -13,7 +13,7 @@ mod store;
 pub mod value;
 mod watch;
 
-pub use connect::{Credentials, EtcdOptions, LeaseTtl, shown};
+pub use connect::{Credentials, EtcdOptions, shown};
 pub use operator::EtcdClusterStore;
 #[doc(hidden)]
 pub use startup::read_snapshot;
@@ -39,7 +39,7 @@ pub struct EtcdSubnetManager {
     store: Store,
     previous: Previous,
     occupied: channel::Sender<Vec<Prefix>>,
-    lease_ttl: LeaseTtl,
+    lease_ttl: Duration,
     /// A lease is renewed at least this long before its end.
     renew_margin: Duration,
     grant: Mutex<Option<Grant>>,

@@ -9,8 +9,8 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use super::EtcdOptions;
 use super::client::{Client, Connection, revision};
 use super::key::Layout;
-use super::store::{Extent, Page, Store, pages, unchanged};
-use crate::model::lease::{LeaseId, Record};
+use super::store::{Extent, Page, Store, Stored, pages, unchanged};
+use crate::model::lease::LeaseId;
 use crate::model::report::NodeReport;
 use crate::store::ClusterStore;
 use crate::store::operator::{
@@ -57,8 +57,7 @@ impl EtcdClusterStore {
     /// All leases that hold a subnet, and the config.
     pub async fn read_leases(&self) -> Result<LeaseContents, Unavailable> {
         let config = self.config().await?;
-        let read = |kv: &KeyValue, extent| self.store.stored_to(kv, extent);
-        let (stored, revision) = self.below(&self.store.layout.subnets, read).await?;
+        let (stored, revision) = self.leases().await?;
         let leases = stored.into_iter().filter_map(|stored| {
             let held = stored.holding()?;
             let is_vacant = stored.record.lease.is_ok_and(|lease| lease.is_vacant());
@@ -133,17 +132,16 @@ impl EtcdClusterStore {
         read.map_err(|failure| client.report.explained(failure))
     }
 
-    /// All leases, each with its etcd lease.
-    async fn records(&self) -> Result<Vec<(Record, i64)>, Unavailable> {
-        let record =
-            |kv: &KeyValue, extent| Some((self.store.stored_to(kv, extent)?.record, kv.lease()));
-        Ok(self.below(&self.store.layout.subnets, record).await?.0)
+    async fn leases(&self) -> Result<(Vec<Stored>, i64), Unavailable> {
+        let read = |kv: &KeyValue, extent| self.store.stored_to(kv, extent);
+        self.below(&self.store.layout.subnets, read).await
     }
 
     /// The reports of the daemons that still hold their leases `held`.
-    async fn reports(&self, held: &[(Record, i64)]) -> Result<Vec<StoredReport>, Unavailable> {
+    async fn reports(&self, held: &[Stored]) -> Result<Vec<StoredReport>, Unavailable> {
+        let grant = |held: &Stored| held.origin.grant.unwrap_or(0);
         let grants: HashMap<&LeaseId, i64> =
-            held.iter().map(|(record, grant)| (&record.id, *grant)).collect();
+            held.iter().map(|held| (&held.record.id, grant(held))).collect();
         let known = |lease: &LeaseId| grants.get_key_value(lease).map(|(known, _)| *known);
         let report = |kv: &KeyValue, _| {
             let report = NodeReport::decode(kv.value())?.sharing(known);
@@ -179,9 +177,9 @@ impl ClusterStore for EtcdClusterStore {
 
     async fn read(&self) -> Result<StoreContents, Unavailable> {
         let config = self.config().await?;
-        let held = self.records().await?;
+        let (held, _) = self.leases().await?;
         let reports = self.reports(&held).await?;
-        let records = held.into_iter().map(|(record, _)| record).collect();
+        let records = held.into_iter().map(|held| held.record).collect();
         Ok(StoreContents { config, records, reports })
     }
 

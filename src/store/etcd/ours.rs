@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use tokio::time::Instant;
 
+use super::key;
 use super::store::{Listing, Stored};
 use super::value::{self, Origin};
 use crate::model::lease::{Endpoint, LeaseId};
@@ -22,7 +23,6 @@ pub(super) struct Ours {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Own {
     pub(super) id: LeaseId,
-    pub(super) subnets: Vec<Prefix>,
     pub(super) value: Vec<u8>,
     /// The value of a transaction that may have been executed, but has no answer yet.
     pub(super) intended: Vec<u8>,
@@ -98,6 +98,10 @@ impl Ours {
 }
 
 impl Own {
+    pub(super) fn subnets(&self) -> Vec<Prefix> {
+        key::claimed(&self.id)
+    }
+
     /// Whether `stored` is the result of our write.
     pub(super) fn has_written(&self, stored: &Stored) -> bool {
         let same_key = stored.record.id == self.id;
@@ -179,7 +183,6 @@ mod tests {
     fn ours() -> Ours {
         let own = Own {
             id: id(),
-            subnets: vec!["10.5.3.0/24".parse().unwrap()],
             value: VALUE.to_vec(),
             intended: b"next".to_vec(),
             grant: Some(7),

@@ -90,10 +90,10 @@ pub(super) struct Write {
     pub(super) obsolete: Vec<(LeaseId, i64)>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) enum Precondition {
-    /// No lease holds these subnets.
-    Absent(Vec<Prefix>),
+    /// No lease holds the subnets of the key.
+    Absent,
     /// The lease was not written after this revision.
     Unchanged(i64),
 }
@@ -253,9 +253,9 @@ impl Store {
         let mut looks = vec![TxnOp::get(key.clone(), None)];
         match &write.condition {
             Precondition::Unchanged(seen) => guards.push(unchanged(key.clone(), *seen)),
-            Precondition::Absent(subnets) => {
+            Precondition::Absent => {
                 guards.push(absent(key.clone()));
-                self.guard_pairs(write, subnets, &mut guards, &mut looks);
+                self.guard_pairs(write, &mut guards, &mut looks);
             }
         }
         let grant = write.grant.unwrap_or(0);
@@ -270,13 +270,8 @@ impl Store {
     }
 
     /// One IPv4 subnet has several keys: one alone, and one with each IPv6 subnet.
-    fn guard_pairs(
-        &self,
-        write: &Write,
-        subnets: &[Prefix],
-        guards: &mut Vec<Compare>,
-        looks: &mut Vec<TxnOp>,
-    ) {
+    fn guard_pairs(&self, write: &Write, guards: &mut Vec<Compare>, looks: &mut Vec<TxnOp>) {
+        let subnets = key::claimed(&write.id);
         let Some(v4) = subnets.iter().find(|subnet| subnet.family() == Family::V4) else { return };
         let is_ours = |id: &LeaseId| write.obsolete.iter().any(|(obsolete, _)| obsolete == id);
         let alone = key::encode(&[*v4]);

@@ -19,7 +19,7 @@ use tweed_client::backoff::Backoff;
 use tweed_client::failover::{Failure, Refusal, retry};
 use tweed_client::watch::distinct;
 
-use super::{KubeSubnetManager, NetworkCondition, NodeRef, PodRef, request};
+use super::{KubeSubnetManager, NodeRef, PodRef, request};
 use crate::excerpt;
 use crate::model::config::{ConfigUpdate, NetworkConfig, Unusable};
 use crate::model::event::EventDigest;
@@ -112,7 +112,7 @@ impl Documents for KubeSubnetManager {
     /// Clears the condition that keeps pods off our node, and again after the node was recreated: then
     /// the subnet may be another, and the daemon must use it first.
     async fn announce(&self, until_ready: impl AsyncFn()) {
-        if self.options.condition == NetworkCondition::Untouched {
+        if !self.options.clears_condition {
             return pending().await;
         }
         let name = self.node_name().await;

@@ -39,7 +39,8 @@ pub struct KubeOptions {
     pub namespace: Option<String>,
     /// The file of the mounted network config.
     pub net_config: PathBuf,
-    pub condition: NetworkCondition,
+    /// Whether the daemon clears the condition `NetworkUnavailable` of our node once the network works.
+    pub clears_condition: bool,
 }
 
 /// The Node object of this host.
@@ -54,14 +55,6 @@ pub enum NodeRef {
 pub struct PodRef {
     pub name: String,
     pub uid: String,
-}
-
-/// What the daemon does with the condition `NetworkUnavailable` of our node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NetworkCondition {
-    /// Clears it once the network works.
-    Cleared,
-    Untouched,
 }
 
 /// The leases of a cluster in its Node objects. To hold a lease, also poll `watch`, which detects

@@ -62,10 +62,7 @@ impl Ours {
     /// Notes a version of our node from the watch, unless a request has returned a later one.
     /// Returns whether it differs.
     pub(super) fn see(&mut self, node: OwnNode) -> bool {
-        if self.node().is_some_and(|known| known.is_later_than(&node)) {
-            return false;
-        }
-        self.set_seen(Some(node))
+        !self.node().is_some_and(|known| known.is_later_than(&node)) && self.set_seen(Some(node))
     }
 
     /// Notes that the watch reports the deletion of our node, unless a request has returned one that

@@ -194,9 +194,7 @@ mod tests {
     use tweed_client::api::ApiOptions;
 
     use super::*;
-    use crate::store::kube::{
-        AnnotationPrefix, KubeOptions, KubeSubnetManager, NetworkCondition, NodeRef,
-    };
+    use crate::store::kube::{AnnotationPrefix, KubeOptions, KubeSubnetManager, NodeRef};
 
     fn source() -> KubeSource {
         let options = KubeOptions {
@@ -206,7 +204,7 @@ mod tests {
             pod: None,
             namespace: None,
             net_config: "/nowhere/net-conf.json".into(),
-            condition: NetworkCondition::Untouched,
+            clears_condition: false,
         };
         KubeSource::new(KubeSubnetManager::new(options))
     }

@@ -3,9 +3,7 @@
 
 use super::{options, parse, refusal};
 use crate::daemon::options::StoreOptions;
-use crate::store::kube::{
-    AnnotationPrefix, ApiOptions, KubeOptions, NetworkCondition, NodeRef, PodRef,
-};
+use crate::store::kube::{AnnotationPrefix, ApiOptions, KubeOptions, NodeRef, PodRef};
 
 const NAMED: &[(&str, &str)] = &[("NODE_NAME", "n1")];
 
@@ -22,7 +20,7 @@ fn defaults_of_kubernetes_are_those_of_flanneld() {
     assert_eq!((kube.api, kube.namespace), (ApiOptions::default(), None));
     assert_eq!(kube.annotation_prefix, AnnotationPrefix::default());
     assert_eq!(kube.net_config.to_str(), Some("/etc/kube-flannel/net-conf.json"));
-    assert_eq!(kube.condition, NetworkCondition::Cleared);
+    assert!(kube.clears_condition);
 }
 
 #[test]
@@ -70,7 +68,7 @@ fn other_values_are_used_unchanged() {
     let kube = kube(line, NAMED);
     assert_eq!(kube.api.kubeconfig, Some("/k".into()));
     assert_eq!(kube.annotation_prefix, "example.org/blue".parse().unwrap());
-    assert_eq!((kube.net_config, kube.condition), ("/n".into(), NetworkCondition::Untouched));
+    assert_eq!((kube.net_config, kube.clears_condition), ("/n".into(), false));
     let (message, _) = refusal("-kube-subnet-mgr -kube-annotation-prefix=Blue", NAMED);
     assert!(message.contains("allowed: a domain like flannel.alpha.coreos.com"), "{message}");
 }

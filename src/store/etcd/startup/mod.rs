@@ -39,9 +39,8 @@ impl EtcdSubnetManager {
         // The key reserves both subnets only if they are the same slot of their pools.
         let subnets = request.allocate(Some(public_ip), random()).ok();
         let subnets = subnets.filter(|subnets| request.is_aligned(subnets))?;
-        let mut own = self.new_own(claimant, subnets, value).await;
-        let absent = Precondition::Absent(own.subnets.clone());
-        let since = self.write(&mut own, absent, Vec::new()).await.ok()?;
+        let mut own = self.new_own(claimant, &subnets, value).await;
+        let since = self.write(&mut own, Precondition::Absent, Vec::new()).await.ok()?;
         Some((own, since))
     }
 }
@@ -52,9 +51,10 @@ pub(super) fn is_confirmed(claimant: &Claimant<'_>, own: &Own, listing: &Listing
     let others: Vec<HeldLease> = listing.holdings().filter(|held| held.id != own.id).collect();
     let has_written = |it: &Stored| own.has_written(it) && it.mod_revision == own.mod_revision;
     let is_there = listing.get(&own.id).is_some_and(has_written);
-    let is_free = !others.iter().any(|held| own.subnets.iter().any(|own| held.overlaps(*own)));
+    let subnets = own.subnets();
+    let is_free = !others.iter().any(|held| subnets.iter().any(|own| held.overlaps(*own)));
     let is_chosen = |claim: &Claim<'_>| match &claim.allocation {
-        Allocation::New(request) => claim.obsolete.is_empty() && !request.avoids(&own.subnets),
+        Allocation::New(request) => claim.obsolete.is_empty() && !request.avoids(&subnets),
         Allocation::Existing(_) => false,
     };
     is_there && is_free && claimant.claim(&others).is_ok_and(|claim| is_chosen(&claim))

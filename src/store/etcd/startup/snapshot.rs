@@ -158,7 +158,6 @@ mod tests {
         let stored = stored(3, 50);
         Own {
             id: stored.record.id,
-            subnets: Vec::new(),
             value: stored.value.clone(),
             intended: stored.value,
             grant: Some(7),

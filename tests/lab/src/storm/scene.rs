@@ -50,7 +50,8 @@ impl Scene {
     /// Of etcd itself.
     pub(super) fn options(&self) -> EtcdOptions {
         let prefix = PREFIX.to_owned();
-        EtcdOptions { endpoints: self.etcd.endpoints(), prefix, ..EtcdOptions::default() }
+        let (endpoints, lease_ttl) = (self.etcd.endpoints(), Duration::from_secs(86_400));
+        EtcdOptions { endpoints, prefix, lease_ttl, ..EtcdOptions::default() }
     }
 
     /// What simulated daemons use in turn: one proxy each, or etcd itself.
