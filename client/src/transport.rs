@@ -30,18 +30,6 @@ impl<C> fmt::Debug for Transport<C> {
     }
 }
 
-impl<C> PartialEq for Transport<C> {
-    fn eq(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Sockets, Self::Sockets) => true,
-            (Self::Channels(open), Self::Channels(other)) => Arc::ptr_eq(open, other),
-            (Self::Sockets, Self::Channels(_)) | (Self::Channels(_), Self::Sockets) => false,
-        }
-    }
-}
-
-impl<C> Eq for Transport<C> {}
-
 /// Whether secrets may be sent to the server `url`: over TLS, or on this host.
 pub fn is_protected(url: &Uri) -> bool {
     let host = url.host().unwrap_or_default().trim_matches(['[', ']']);

@@ -9,6 +9,7 @@ pub struct Page(String);
 /// How many values are at most as large as each bound.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Histogram {
+    /// The bounds, and the number of values up to each.
     buckets: Vec<(f64, u64)>,
     count: u64,
     sum: f64,
@@ -37,19 +38,6 @@ impl Histogram {
         }
         self.count += 1;
         self.sum += value;
-    }
-
-    /// The bounds, and the number of values up to each.
-    pub fn buckets(&self) -> &[(f64, u64)] {
-        &self.buckets
-    }
-
-    pub const fn count(&self) -> u64 {
-        self.count
-    }
-
-    pub const fn sum(&self) -> f64 {
-        self.sum
     }
 }
 
@@ -107,7 +95,7 @@ impl Page {
         self.sample(name, &[], value);
     }
 
-    pub fn counter(&mut self, name: &str, help: &str, value: u64) {
+    pub fn counter(&mut self, name: &str, help: &str, value: impl Display) {
         self.family(name, "counter", help);
         self.sample(name, &[], value);
     }
@@ -115,12 +103,12 @@ impl Page {
     pub fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
         self.family(name, "histogram", help);
         let bucket = format!("{name}_bucket");
-        for (bound, count) in histogram.buckets() {
+        for (bound, count) in &histogram.buckets {
             self.sample(&bucket, &[("le", &bound.to_string())], count);
         }
-        self.sample(&bucket, &[("le", "+Inf")], histogram.count());
-        self.sample(&format!("{name}_sum"), &[], histogram.sum());
-        self.sample(&format!("{name}_count"), &[], histogram.count());
+        self.sample(&bucket, &[("le", "+Inf")], histogram.count);
+        self.sample(&format!("{name}_sum"), &[], histogram.sum);
+        self.sample(&format!("{name}_count"), &[], histogram.count);
     }
 
     pub fn family(&mut self, name: &str, kind: &str, help: &str) {
@@ -158,9 +146,9 @@ mod tests {
     fn each_bucket_counts_the_values_up_to_its_bound() {
         let mut histogram = Histogram::of_shares();
         histogram.extend([0.0, 0.05, 0.06, 1.0]);
-        let counts: Vec<u64> = histogram.buckets().iter().map(|(_, count)| *count).collect();
+        let counts: Vec<u64> = histogram.buckets.iter().map(|(_, count)| *count).collect();
         assert_eq!(counts, [1, 1, 1, 2, 3, 3, 3, 4]);
-        assert_eq!(histogram.count(), 4);
-        assert!((histogram.sum() - 1.11).abs() < 1e-9);
+        assert_eq!(histogram.count, 4);
+        assert!((histogram.sum - 1.11).abs() < 1e-9);
     }
 }

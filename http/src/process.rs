@@ -46,8 +46,7 @@ impl Process {
     /// Adds these figures, under the names that all programs use.
     pub fn add_to(&self, page: &mut Page) {
         let help = "Processor time of this daemon, in seconds.";
-        page.family("process_cpu_seconds_total", "counter", help);
-        page.sample("process_cpu_seconds_total", &[], self.cpu_seconds);
+        page.counter("process_cpu_seconds_total", help, self.cpu_seconds);
         let help = "Open file descriptors.";
         page.gauge("process_open_fds", help, self.open_files);
         let help = "Maximum number of open file descriptors.";

@@ -172,25 +172,33 @@ impl<R: Outcomes> Client<R> {
             sleep_until(until + JITTER.mul_f64(random())).await;
         }
         let connection = self.connection().await?;
-        let request = ask.clone().map(Body::from);
-        let asked = Instant::now();
-        let answer = timeout(ANSWER, Box::pin(connection.send(request))).await;
-        self.report.request_ended(asked);
-        let reason = match answer {
-            Ok(Ok(response)) if !response.status().is_success() => {
+        let reason = match self.send(&connection, ask).await {
+            Ok(response) if !response.status().is_success() => {
                 return Err(self.classify(&connection, ask, response).await);
             }
-            Ok(Ok(response)) => {
+            Ok(response) => {
                 let Some(page) = page(response.headers()) else {
                     self.succeeded().await;
                     return Ok((connection, response));
                 };
                 page
             }
-            Ok(Err(error)) => failure(&error),
-            Err(_) => no_answer(ANSWER),
+            Err(reason) => reason,
         };
         Err(self.drop_connection(&connection, &reason).await)
+    }
+
+    /// The start of the answer, or why there is none.
+    async fn send(
+        &self,
+        connection: &Connection,
+        ask: &ApiRequest,
+    ) -> Result<Response<Body>, String> {
+        let request = ask.clone().map(Body::from);
+        let asked = Instant::now();
+        let answer = timeout(ANSWER, Box::pin(connection.send(request))).await;
+        self.report.request_ended(asked);
+        answer.map_err(|_| no_answer(ANSWER))?.map_err(|error| failure(&error))
     }
 
     /// Sends a request on which nothing depends, if there is a connection. Its failure neither
@@ -201,12 +209,7 @@ impl<R: Outcomes> Client<R> {
         }
         let unreachable = || Dropped::Failed("the API server is unreachable".to_owned());
         let connection = self.open_connection().await.ok_or_else(unreachable)?;
-        let request = ask.clone().map(Body::from);
-        let asked = Instant::now();
-        let answer = timeout(ANSWER, Box::pin(connection.send(request))).await;
-        self.report.request_ended(asked);
-        let response = answer.map_err(|_| Dropped::Failed(no_answer(ANSWER)))?;
-        let response = response.map_err(|error| Dropped::Failed(failure(&error)))?;
+        let response = self.send(&connection, ask).await.map_err(Dropped::Failed)?;
         let (status, page) = (response.status(), page(response.headers()));
         match self.verdict(ask, response).await {
             _ if status.is_success() => page.map_or(Ok(()), |page| Err(Dropped::Failed(page))),

@@ -13,7 +13,7 @@ use kube::{Client, Config};
 use crate::transport::{Transport, is_protected, with_cause};
 
 /// How to reach the API servers.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct ApiOptions {
     /// `https://10.0.0.10:6443`; if empty, the server of `kubeconfig` or the cluster's own.
     pub urls: Vec<String>,

@@ -2,13 +2,14 @@
 //! by page, never all objects in memory; then a watch that is resumed where it was interrupted.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kube::core::Status;
+use kube::core::{ListMeta, Status};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 use tracing::{debug, info, warn};
 use tweed_netlink::excerpt;
@@ -89,49 +90,11 @@ struct Line<'a, O> {
 }
 
 #[derive(Deserialize)]
-struct LineType<'a> {
-    #[serde(rename = "type", borrow)]
-    kind: Cow<'a, str>,
-}
-
-#[derive(Deserialize)]
-struct ErrorLine {
-    object: Status,
-}
-
-#[derive(Deserialize)]
-struct Bookmark<'a> {
-    #[serde(borrow)]
-    object: BookmarkObject<'a>,
-}
-
-#[derive(Deserialize)]
-struct BookmarkObject<'a> {
-    #[serde(borrow)]
-    metadata: BookmarkMetadata<'a>,
-}
-
-#[derive(Deserialize)]
-struct BookmarkMetadata<'a> {
-    #[serde(borrow, default)]
-    annotations: Option<BTreeMap<Cow<'a, str>, Cow<'a, str>>>,
-}
-
-#[derive(Deserialize)]
-struct Page<'a, O> {
-    #[serde(borrow, default)]
-    metadata: PageMetadata<'a>,
+struct Page<O> {
+    #[serde(default)]
+    metadata: ListMeta,
     #[serde(default = "Vec::new")]
     items: Vec<O>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct PageMetadata<'a> {
-    #[serde(rename = "continue")]
-    token: String,
-    #[serde(borrow, rename = "resourceVersion")]
-    version: Cow<'a, str>,
 }
 
 /// The timeout of a streamed list without progress: an old server may start one and never end it.
@@ -140,8 +103,8 @@ const STALL: Duration = Duration::from_secs(10);
 /// The longest page, in bytes. If a page is longer, fewer objects are read per page.
 const LONGEST_PAGE: usize = 16 * 1024 * 1024;
 
-/// The annotation that ends a streamed list.
-const END: (&str, &str) = ("k8s.io/initial-events-end", "true");
+/// The annotation of the bookmark that ends a streamed list, in its line.
+const END: &str = "/object/metadata/annotations/k8s.io~1initial-events-end";
 
 /// The store has deleted the next changes, or never had them.
 pub const GAP: Failure = Failure::Refused(Refusal::NoHistory);
@@ -173,18 +136,16 @@ impl<K: Kind, R: Outcomes> History<K, R> {
         }
         self.generation = self.client.servers.newest().generation;
         take(Event::Listing);
-        if self.has_streamed_lists {
-            if self.list_streamed(&mut take).await? {
-                self.removals = self.version.parse().unwrap_or_default();
-                return Ok(());
-            }
+        if self.has_streamed_lists && !self.list_streamed(&mut take).await? {
             let plural = K::PLURAL;
             info!("the API server does not stream lists: reading the {plural} page by page");
             self.has_streamed_lists = false;
             take(Event::Listing);
         }
-        let put = |object: K::Object<'_>| take(Event::Put(object));
-        self.version = pages::<K, R>(&self.client, &self.collection, put).await?;
+        if !self.has_streamed_lists {
+            let put = |object: K::Object<'_>| take(Event::Put(object));
+            self.version = pages::<K, R>(&self.client, &self.collection, put).await?;
+        }
         self.removals = self.version.parse().unwrap_or_default();
         Ok(())
     }
@@ -381,15 +342,15 @@ pub async fn pages<K: Kind, R: Outcomes>(
             }
             body => body?,
         };
-        let page = serde_json::from_slice::<Page<'_, K::Object<'_>>>(&body).map_err(|error| {
+        let page = serde_json::from_slice::<Page<K::Object<'_>>>(&body).map_err(|error| {
             let plural = K::PLURAL;
             client.report.unreachable(&format!("the list of {plural} cannot be read: {error}"));
             Failure::Unreachable
         })?;
         page.items.into_iter().for_each(&mut each);
-        token = page.metadata.token;
+        token = page.metadata.continue_.unwrap_or_default();
         if token.is_empty() {
-            return Ok(page.metadata.version.into_owned());
+            return Ok(page.metadata.resource_version.unwrap_or_default());
         }
         limit = PAGE.min(limit * 2);
     }
@@ -405,7 +366,8 @@ fn parse<K: Kind>(text: &[u8]) -> Result<Option<Line<'_, K::Object<'_>>>, Failur
         Ok(_) => return Err(interruption::<K>(text)),
         Err(error) => error,
     };
-    let kind = serde_json::from_slice::<LineType<'_>>(text).map(|line| line.kind);
+    let line = serde_json::from_slice::<Line<'_, Option<IgnoredAny>>>(text);
+    let kind = line.map(|line| line.kind);
     if kind.as_ref().is_ok_and(|kind| kind == "ERROR") {
         return Err(interruption::<K>(text));
     }
@@ -417,7 +379,7 @@ fn parse<K: Kind>(text: &[u8]) -> Result<Option<Line<'_, K::Object<'_>>>, Failur
 
 /// The interruption that an event of type ERROR causes.
 fn interruption<K: Kind>(text: &[u8]) -> Failure {
-    let Ok(ErrorLine { object: status }) = serde_json::from_slice(text) else {
+    let Ok(Line { object: status, .. }) = serde_json::from_slice::<Line<'_, Status>>(text) else {
         return Failure::Unreachable;
     };
     let reason = excerpt::sentence(&status.message);
@@ -426,9 +388,8 @@ fn interruption<K: Kind>(text: &[u8]) -> Failure {
 }
 
 fn ends_list(text: &[u8]) -> bool {
-    let Ok(bookmark) = serde_json::from_slice::<Bookmark<'_>>(text) else { return false };
-    let annotations = bookmark.object.metadata.annotations.unwrap_or_default();
-    annotations.get(END.0).is_some_and(|value| value == END.1)
+    let bookmark: Value = serde_json::from_slice(text).unwrap_or_default();
+    bookmark.pointer(END).is_some_and(|value| value == "true")
 }
 
 /// The duration of a watch, in seconds, random so that watches of many clients do not end together.

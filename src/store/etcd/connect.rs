@@ -13,7 +13,7 @@ use tweed_client::transport::{Transport, with_cause};
 use crate::excerpt;
 
 /// The endpoints of etcd, and the prefix of our network.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct EtcdOptions {
     /// `http://10.0.0.1:2379`; without a scheme it is `https` if there are TLS files.
     pub endpoints: Vec<String>,

@@ -28,7 +28,7 @@ use super::report::Report;
 type Client = api::Client<Report>;
 
 /// How to reach Kubernetes, and the identity of this node.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct KubeOptions {
     pub api: ApiOptions,
     pub annotation_prefix: AnnotationPrefix,

@@ -26,7 +26,7 @@ use crate::store::ClusterStore;
 use crate::store::operator::{StoreContents, StoredReport, Swap, Unavailable, Written};
 
 /// How operators reach a cluster.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct KubeClusterOptions {
     pub api: ApiOptions,
     pub annotation_prefix: AnnotationPrefix,

@@ -3,7 +3,7 @@
 
 use super::{options, parse, refusal};
 use crate::daemon::options::StoreOptions;
-use crate::store::kube::{AnnotationPrefix, ApiOptions, KubeOptions, NodeRef, PodRef};
+use crate::store::kube::{AnnotationPrefix, KubeOptions, NodeRef, PodRef};
 
 const NAMED: &[(&str, &str)] = &[("NODE_NAME", "n1")];
 
@@ -17,7 +17,7 @@ fn kube(line: &str, variables: &[(&str, &str)]) -> KubeOptions {
 #[test]
 fn defaults_of_kubernetes_are_those_of_flanneld() {
     let kube = kube("", NAMED);
-    assert_eq!((kube.api, kube.namespace), (ApiOptions::default(), None));
+    assert_eq!((kube.api.urls, kube.api.kubeconfig, kube.namespace), (vec![], None, None));
     assert_eq!(kube.annotation_prefix, AnnotationPrefix::default());
     assert_eq!(kube.net_config.to_str(), Some("/etc/kube-flannel/net-conf.json"));
     assert!(kube.clears_condition);
