@@ -86,9 +86,8 @@ pub fn text(status: u16, body: &str) -> Response {
 pub fn json(status: u16, body: &impl Serialize) -> Response {
     match serde_json::to_string_pretty(body) {
         Ok(json) => {
-            let mut bytes = excerpt::printable_json(json).into_bytes();
-            bytes.push(b'\n');
-            response(status, "application/json", bytes)
+            let json = excerpt::printable_json(json) + "\n";
+            response(status, "application/json", json.into_bytes())
         }
         Err(error) => text(500, &format!("{error}\n")),
     }

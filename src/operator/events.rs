@@ -101,14 +101,8 @@ async fn ask(socket: &Path, after: u64) -> Result<EventPage, Unanswered> {
 fn write_lines(out: &mut impl Write, output: Output, lines: &[Line]) -> Result<(), Error> {
     for line in lines {
         match output.format {
-            Format::Text => {
-                let text = format!("{}\n", wrap(&line.to_string(), INDENT));
-                write_text(out, output, &Toned(line.tone(), text))?;
-            }
-            Format::Wide => {
-                let text = format!("{}\n", excerpt::line(&line.to_string()));
-                write_text(out, output, &Toned(line.tone(), text))?;
-            }
+            Format::Text => write_text(out, output, &line.toned(wrap(&line.to_string(), INDENT)))?,
+            Format::Wide => write_text(out, output, &line.toned(excerpt::line(&line.to_string())))?,
             Format::Json => {
                 let json = serde_json::to_string(line).map_err(std::io::Error::from)?;
                 writeln!(out, "{}", excerpt::printable_json(json))?;
@@ -165,11 +159,13 @@ impl Line {
         Self::Notice(Notice { kind: NoticeKind::Gap, missing, message })
     }
 
-    fn tone(&self) -> Tone {
-        match self {
+    /// `text`, which is this line, with its end.
+    fn toned(&self, text: String) -> Toned<String> {
+        let tone = match self {
             Self::Event(event) if !event.change.kind.is_warning() => Tone::Plain,
             Self::Event(_) | Self::Notice(_) => Tone::Warning,
-        }
+        };
+        Toned(tone, text + "\n")
     }
 }
 
@@ -189,6 +185,7 @@ impl fmt::Display for Line {
 
 #[cfg(test)]
 mod tests {
+    use clap::ColorChoice;
     use expect_test::expect;
     use serde_json::Value;
 
@@ -277,7 +274,7 @@ mod tests {
         lines.push(Line::gap(Some(3), "3 events before are lost".into()));
         let shown = |format| {
             let mut text = Vec::new();
-            write_lines(&mut text, Output::plain(format), &lines).unwrap();
+            write_lines(&mut text, Output { format, color: ColorChoice::Never }, &lines).unwrap();
             String::from_utf8(text).unwrap()
         };
         let text = shown(Format::Text);
@@ -308,7 +305,8 @@ mod tests {
         let read: Value = serde_saphyr::from_str(yaml.rsplit("---\n").next().unwrap()).unwrap();
         assert_eq!(read, serde_json::to_value(&lines[2]).unwrap());
         let mut coloured = Vec::new();
-        write_lines(&mut coloured, Output::coloured(Format::Text), &lines).unwrap();
+        let output = Output { format: Format::Text, color: ColorChoice::Always };
+        write_lines(&mut coloured, output, &lines).unwrap();
         let coloured = String::from_utf8(coloured).unwrap();
         assert!(coloured.starts_with("\u{1b}[33m2026-11-23T10:00:07Z"), "{coloured:?}");
     }

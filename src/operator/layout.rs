@@ -1,6 +1,8 @@
 //! Text in 80 columns: tables, and wrapped lines.
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
 
 use clap::builder::styling::AnsiColor;
 
@@ -184,13 +186,26 @@ pub(super) fn or_dash(value: Option<impl ToString>) -> String {
 }
 
 /// As in `48 s`.
-pub(super) fn age(ms: u64) -> String {
-    match ms / 1000 {
+pub(super) fn age(time: Duration) -> String {
+    match time.as_secs() {
         seconds @ ..120 => format!("{seconds} s"),
         seconds @ 120..7200 => format!("{} min", seconds / 60),
         seconds @ 7200..172_800 => format!("{} h", seconds / 3600),
         seconds => format!("{} d", seconds / 86_400),
     }
+}
+
+/// As in ` for 48 s`; empty if the time is unknown.
+pub(super) fn lasting(time: Option<Duration>) -> String {
+    time.map(|time| format!(" for {}", age(time))).unwrap_or_default()
+}
+
+/// As in `6 pairs: 4 reachable, 2 unreachable`.
+pub(super) fn summary(what: &str, totals: &BTreeMap<impl fmt::Display, usize>) -> String {
+    let states = totals.iter().filter(|(_, count)| **count > 0);
+    let states: Vec<String> = states.map(|(state, count)| format!("{count} {state}")).collect();
+    let all = counted(totals.values().sum(), what);
+    format!("{all}{}{}", if states.is_empty() { "" } else { ": " }, states.join(", "))
 }
 
 /// `1 route`, `2 routes`.

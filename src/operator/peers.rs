@@ -3,11 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
 
-use super::layout::{Table, Tone, age, or_dash};
+use super::layout::{Table, Tone, age, lasting, or_dash};
 use super::node;
 use super::output::{Selection, Watch, is_named, numeric};
 use super::{Answer, Error, ExitStatus};
@@ -86,17 +87,18 @@ impl PeerList {
 
 /// Whether the operator should look at it.
 fn is_failing(peer: &PeerStatus) -> bool {
-    let fails = |reachability: PeerReachability| reachability.state().is_failing();
-    peer.path.is_none() || !peer.programmed || peer.reachability.is_some_and(fails)
+    peer.path.is_none() || !peer.programmed || loses_packets(peer)
+}
+
+fn loses_packets(peer: &PeerStatus) -> bool {
+    peer.reachability.is_some_and(|reachability| reachability.state().is_failing())
 }
 
 impl Answer for PeerList {
     /// A peer that is planned without a path is no error; one whose path is not programmed is.
     fn exit_status(&self) -> ExitStatus {
         let all_programmed = self.rows.iter().all(|peer| peer.path.is_none() || peer.programmed);
-        let is_failing = |it: PeerReachability| it.state().is_failing();
-        let fails = self.rows.iter().any(|peer| peer.reachability.is_some_and(is_failing));
-        match (all_programmed, fails) {
+        match (all_programmed, self.rows.iter().any(loses_packets)) {
             (false, _) => ExitStatus::Problems,
             (true, false) => ExitStatus::Done,
             (true, true) => ExitStatus::Failing,
@@ -120,7 +122,8 @@ impl fmt::Display for PeerList {
             let path = or_dash(peer.path.map(Path::as_str));
             let results = used_path(peer);
             let (loss, rtt) = (or_dash(results.and_then(loss)), or_dash(results.and_then(rtt)));
-            let seen = or_dash(results.and_then(|it| it.answered_ms_ago).map(age));
+            let seen = results.and_then(|it| it.answered_ms_ago).map(Duration::from_millis);
+            let seen = or_dash(seen.map(age));
             let cells: [&dyn fmt::Display; 8] =
                 [&subnet, &public_ip, &backend, &path, &loss, &rtt, &seen, &state(peer)];
             table.toned_row(tone(peer), &cells, note(peer));
@@ -154,7 +157,7 @@ fn tone(peer: &PeerStatus) -> Tone {
 fn note(peer: &PeerStatus) -> Option<String> {
     let silence = peer.reachability.and_then(|reachability| match reachability {
         PeerReachability::Unreachable { cause, since_ms } => {
-            let time = since_ms.map(|ms| format!(" for {}", age(ms))).unwrap_or_default();
+            let time = lasting(since_ms.map(Duration::from_millis));
             Some(format!("unreachable{time}: {cause}"))
         }
         PeerReachability::Unknown { cause: cause @ UnknownCause::DaemonSilent } => {

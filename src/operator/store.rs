@@ -160,8 +160,8 @@ impl Etcd {
             let hint = "the daemon on this host uses Kubernetes: add --kube-subnet-mgr";
             return Err(Error::Usage(hint.to_owned()));
         };
-        let is_set = |name: &str| environment(name).is_some_and(|value| !value.is_empty());
-        if let Some(user) = username.as_ref().filter(|_| !is_set(PASSWORD)) {
+        let value = |name: &str| environment(name).filter(|value| !value.is_empty());
+        if let Some(user) = username.as_ref().filter(|_| value(PASSWORD).is_none()) {
             let hint = format!("the daemon on this host is user {user} of etcd: set {PASSWORD}");
             return Err(Error::Usage(hint));
         }
@@ -175,7 +175,6 @@ impl Etcd {
             "FLANNELD_ETCD_USERNAME" => username.clone(),
             _ => None,
         };
-        let value = |name: &str| environment(name).filter(|it| !it.is_empty());
         self.options_by(|name| value(name).or_else(|| default(name)))
     }
 

@@ -104,7 +104,7 @@ async fn page_data(store: &impl ClusterStore) -> Result<PageData, Error> {
     let now = Timestamp::now();
     let StoreContents { config, records, reports } = nodes::read(store).await?;
     let cluster = ClusterNode::all(records, reports);
-    let nodes = NodeList::new(&cluster, now).into_rows();
+    let nodes = NodeList::new(&cluster, now).rows;
     let (migration, migration_error) = match migrate::status(store, config, cluster) {
         Ok(status) => (Some(status).filter(MigrationStatus::is_under_way), None),
         Err(error) => (None, Some(error.to_string())),

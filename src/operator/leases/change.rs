@@ -1,5 +1,6 @@
 //! Decides whether a subnet can be reserved or released. Pure.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 
@@ -10,6 +11,7 @@ use crate::model::lease::{Lease, LeaseId};
 use crate::model::prefix::{Family, Prefix};
 use crate::operator::layout::{listed, wrap};
 use crate::operator::nodes::Holder;
+use crate::operator::nodes::evidence::NodeState;
 use crate::operator::{Answer, Error};
 use crate::store::etcd::{key, value};
 use crate::store::operator::{LeaseChange, LeaseContents, StoredLease};
@@ -125,23 +127,22 @@ impl Reservation {
         let is_for = |ip: &IpAddr| held.public_ips.contains(ip);
         let subnets = listed(&held.subnets, "");
         if !self.public_ips.iter().all(is_for) {
-            let mut why = format!("{subnets} is the lease of {}: release it first", holder(lease));
-            if held.grant.is_none() {
-                why = format!("{subnets} is reserved for {}: release it first", holder(lease));
-            }
+            let whose = if held.grant.is_none() { "reserved for" } else { "the lease of" };
+            let why = format!("{subnets} is {whose} {}: release it first", holder(lease));
             return Err(Error::Refused(why));
         }
-        let keep =
-            || LeaseChange::Keep { id: held.id.clone(), value: value.clone(), seen: *revision };
-        if held.grant.is_some() && held.public_ips.is_empty() {
+        if held.grant.is_none() {
+            return Ok(of_lease(Action::Unchanged, lease));
+        }
+        if held.public_ips.is_empty() {
             return Err(Error::Refused(format!(
                 "{subnets} is the lease of {}, whose record cannot be read: release it first",
                 holder(lease)
             )));
         }
-        let change = held.grant.is_some().then(keep);
-        let action = if change.is_some() { Action::Kept } else { Action::Unchanged };
-        Ok(Decision { change, ..of_lease(action, lease) })
+        let (id, value) = (held.id.clone(), value.clone());
+        let change = Some(LeaseChange::Keep { id, value, seen: *revision });
+        Ok(Decision { change, ..of_lease(Action::Kept, lease) })
     }
 
     /// The other leases of the node, which it keeps.
@@ -211,11 +212,11 @@ pub(super) fn give_back(contents: &LeaseContents, own: &Lease) -> Result<Decisio
 
 /// The node that may use `lease`, with its state; none if it is dead.
 fn user(lease: &StoredLease, node: Option<Holder>) -> Option<String> {
-    let Some(Holder { name, is_dead, state, reason }) = node else {
+    let Some(Holder { name, state, reason }) = node else {
         return Some(format!("{}, whose record cannot be read", holder(lease)));
     };
     let reason = reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
-    (!is_dead).then(|| format!("node {name}, which is {state}{reason}"))
+    (state != NodeState::Dead).then(|| format!("node {name}, which is {state}{reason}"))
 }
 
 fn of_lease(action: Action, lease: &StoredLease) -> Decision {
@@ -234,13 +235,12 @@ fn overlaps(lease: &StoredLease, subnets: &[Prefix]) -> bool {
     subnets.iter().any(|subnet| lease.held.overlaps(*subnet))
 }
 
-fn once_each(families: impl Iterator<Item = Family>, what: &str) -> Result<(), Error> {
-    let mut families: Vec<Family> = families.collect();
-    families.sort_unstable();
-    match families.windows(2).find(|pair| pair.first() == pair.last()) {
-        Some(_) => Err(Error::Usage(format!("name at most one {what} per address family"))),
-        None => Ok(()),
+fn once_each(mut families: impl Iterator<Item = Family>, what: &str) -> Result<(), Error> {
+    let mut known = BTreeSet::new();
+    if families.all(|family| known.insert(family)) {
+        return Ok(());
     }
+    Err(Error::Usage(format!("name at most one {what} per address family")))
 }
 
 fn holder(lease: &StoredLease) -> String {
@@ -414,11 +414,9 @@ mod tests {
     }
 
     /// What `release` prints, if the node of the lease has this state.
-    fn released(lease: &StoredLease, state: Option<&'static str>, force: bool) -> String {
-        let node = |_: &LeaseId| {
-            let name = "worker-7".to_owned();
-            Some(Holder { name, is_dead: state? == "dead", state: state?, reason: None })
-        };
+    fn released(lease: &StoredLease, state: Option<NodeState>, force: bool) -> String {
+        let node =
+            |_: &LeaseId| Some(Holder { name: "worker-7".to_owned(), state: state?, reason: None });
         let subnet = "10.5.7.0/24".parse().unwrap();
         match release(&contents(std::slice::from_ref(lease)), subnet, node, force) {
             Ok(decision) => {
@@ -467,18 +465,19 @@ mod tests {
 
     #[test]
     fn a_lease_that_a_node_may_use_is_released_only_by_force() {
+        use NodeState::{Dead, NoReport, Ready, Stale, Unreachable};
         let used = lease("10.5.7.0-24", &["192.168.0.7"], Some(1));
-        for state in ["ready", "stale", "unreachable", "no-report"] {
+        for state in [Ready, Stale, Unreachable, NoReport] {
             let why = released(&used, Some(state), false);
             let name = format!("is the lease of node worker-7, which is {state}");
             assert!(why.contains(&name) && why.ends_with("--force"), "{why}");
             assert_eq!(released(&used, Some(state), true), "10.5.7.0/24 is released\n");
         }
         assert!(released(&used, None, false).contains("cannot be read"));
-        assert_eq!(released(&used, Some("dead"), false), "10.5.7.0/24 is released\n");
+        assert_eq!(released(&used, Some(Dead), false), "10.5.7.0/24 is released\n");
         let taken =
             StoredLease { is_vacant: false, ..lease("10.5.7.0-24", &["192.168.0.7"], None) };
-        assert!(released(&taken, Some("ready"), false).contains("--force"));
+        assert!(released(&taken, Some(Ready), false).contains("--force"));
         let vacant = lease("10.5.7.0-24", &["192.168.0.7"], None);
         assert_eq!(released(&vacant, None, false), "10.5.7.0/24 is released\n");
         let other = lease("10.5.0.0-16", &["192.168.0.7"], Some(1));

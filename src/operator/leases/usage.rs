@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -12,6 +13,7 @@ use crate::model::prefix::{Family, Prefix};
 use crate::operator::layout::{Table, age, counted, listed, wrap};
 use crate::operator::{Answer, ExitStatus};
 use crate::store::allocate::taken;
+use crate::store::claim::HeldLease;
 use crate::store::operator::{StoredLease, Term};
 
 /// The subnets of a network.
@@ -53,18 +55,21 @@ impl Usage {
         terms: &BTreeMap<i64, Term>,
         config: &NetworkConfig,
     ) -> Self {
-        let term = |lease: &StoredLease| terms.get(&lease.held.grant?).copied();
-        let ends = leases.iter().filter_map(|lease| Some((term(lease)?, lease)));
-        let (terms, next): (Vec<_>, Vec<_>) = ends.unzip();
-        let longest = terms.iter().map(|term: &Term| term.whole.as_secs()).max();
-        let next_end =
-            terms.iter().zip(next).min_by_key(|(term, _)| term.left).map(|(term, it)| {
-                let StoredLease { held, .. } = it;
-                let (lease, subnets) = (held.id.clone(), held.subnets.clone());
-                End { lease, holder: held.holder(), subnets, seconds: term.left.as_secs() }
-            });
-        let families = config.pools.iter().map(|pool| FamilyUsage::new(pool, leases)).collect();
-        Self { families, expiring: terms.len(), ttl_seconds: longest, next_end }
+        let held = leases.iter().map(|lease| &lease.held);
+        let ends: Vec<(&Term, &HeldLease)> =
+            held.filter_map(|held| Some((terms.get(&held.grant?)?, held))).collect();
+        let next = ends.iter().min_by_key(|(term, _)| term.left).map(|(term, held)| End {
+            lease: held.id.clone(),
+            holder: held.holder(),
+            subnets: held.subnets.clone(),
+            seconds: term.left.as_secs(),
+        });
+        Self {
+            families: config.pools.iter().map(|pool| FamilyUsage::new(pool, leases)).collect(),
+            expiring: ends.len(),
+            ttl_seconds: ends.iter().map(|(term, _)| term.whole.as_secs()).max(),
+            next_end: next,
+        }
     }
 
     fn scarce(&self) -> impl Iterator<Item = &FamilyUsage> {
@@ -120,8 +125,8 @@ impl fmt::Display for Usage {
             let line = format!(
                 "{} with a term of {}; the next to end, unless renewed, in {}: {} of {holder}",
                 counted(self.expiring, "lease"),
-                age(ttl.saturating_mul(1000)),
-                age(seconds.saturating_mul(1000)),
+                age(Duration::from_secs(ttl)),
+                age(Duration::from_secs(*seconds)),
                 listed(subnets, ""),
             );
             writeln!(f, "{}", wrap(&line, 2))?;
@@ -141,12 +146,9 @@ impl fmt::Display for Usage {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use expect_test::expect;
 
     use super::*;
-    use crate::store::claim::HeldLease;
     use crate::store::etcd::key;
 
     fn lease(id: &str, public_ip: &str, grant: Option<i64>) -> StoredLease {

@@ -24,7 +24,7 @@ pub(super) struct ClusterView {
 /// A node, known by its lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Member {
-    /// The node's name, else its public IP; the IPv4 one if it has two.
+    /// As in [`ClusterNode::name`].
     pub(super) name: String,
     pub(super) lease: Lease,
     /// None for stock flannel, for a tweedd that is not running, and for one older than reports.
@@ -309,14 +309,14 @@ fn failure(node: &ClusterNode, evidence: &Evidence<'_>) -> Option<String> {
     let (state, reason) = evidence.verdict(node);
     let is_outage = matches!(state, NodeState::Dead | NodeState::Unreachable);
     let reason = reason.filter(|_| state.is_failing() && !is_outage);
-    reason.map(|reason| format!("{} is {}: {reason}", node.name(), state.as_str()))
+    reason.map(|reason| format!("{} is {state}: {reason}", node.name()))
 }
 
 /// As in `dead: its report is not refreshed for 12 min, …`.
 impl fmt::Display for Outage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { state, reason, fix } = self;
-        write!(f, "{}: {reason}; {fix}", state.as_str())
+        write!(f, "{state}: {reason}; {fix}")
     }
 }
 

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::path::Path;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use serde::Serialize;
 
 use super::evidence::ClusterNode;
@@ -18,7 +19,7 @@ use crate::model::path::{PeerReachability, ReachabilityState};
 use crate::model::prefix::Family;
 use crate::model::report::{self, Exception, FailingPeer, PeerGroup};
 use crate::model::status::{LeaseStatus, PeerStatus};
-use crate::operator::layout::{Table, Tone, age, counted, or_dash, wrap};
+use crate::operator::layout::{Table, Tone, age, counted, lasting, or_dash, summary, wrap};
 use crate::operator::node::{self, CniFolders, Unanswered};
 use crate::operator::output::{Selection, Watch, is_named, numeric};
 use crate::operator::store::StoreFlags;
@@ -71,7 +72,7 @@ pub(in crate::operator) struct ConnectivityOptions {
 }
 
 /// Every pair of nodes, in each direction, or those that fail.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub(in crate::operator) struct Connectivity {
     pairs: Vec<NodePair>,
     /// The number of pairs in each state, also of those that are not listed.
@@ -238,14 +239,10 @@ impl Results {
     fn of_peers(peers: &[PeerStatus], now: Timestamp) -> Self {
         let failing = peers.iter().filter_map(|peer| {
             let reachability = peer.reachability.filter(|it| it.state().is_failing())?;
-            let ms = reachability.since_ms().and_then(|ms| i64::try_from(ms).ok());
-            let since = ms.and_then(|ms| now.checked_sub(SignedDuration::from_millis(ms)).ok());
-            Some(FailingPeer {
-                lease: peer.lease.clone(),
-                family: peer.family,
-                reachability,
-                since,
-            })
+            let time = reachability.since_ms().map(Duration::from_millis);
+            let since = time.and_then(|time| now.checked_sub(time).ok());
+            let (lease, family) = (peer.lease.clone(), peer.family);
+            Some(FailingPeer { lease, family, reachability, since })
         });
         let without_path = peers.iter().filter(|peer| peer.path.is_none()).map(|peer| Exception {
             lease: peer.lease.clone(),
@@ -264,13 +261,8 @@ impl Results {
     /// Those of a report that is fresh, else why there are none.
     fn of_report(node: &ClusterNode) -> Result<Self, String> {
         let Some(report) = node.fresh() else {
-            let time = node.age().map(|time| {
-                format!(" for {}", age(time.as_millis().try_into().unwrap_or(u64::MAX)))
-            });
             return Err(match &node.report {
-                Some(_) => {
-                    format!("its report is stale, not refreshed{}", time.unwrap_or_default())
-                }
+                Some(_) => format!("its report is stale, not refreshed{}", lasting(node.age())),
                 None => "it has no report".to_owned(),
             });
         };
@@ -285,15 +277,7 @@ impl Results {
 
 impl Connectivity {
     pub(super) fn of(nodes: &[ClusterNode], own: Option<&OwnResults>, now: Timestamp) -> Self {
-        let mut connectivity = Self {
-            pairs: Vec::new(),
-            totals: BTreeMap::new(),
-            not_counted: Vec::new(),
-            unnamed: 0,
-            pods: None,
-            store_error: None,
-            now,
-        };
+        let mut connectivity = Self { now, ..Self::default() };
         let names = names(nodes, own);
         let this_node = own.and_then(|own| own.lease.clone());
         for node in nodes.iter().filter(|node| this_node.as_ref() != Some(&node.lease.id)) {
@@ -317,30 +301,21 @@ impl Connectivity {
         for group in &results.groups {
             *self.totals.entry(group.state.into()).or_default() += group.count;
         }
-        let pair = |lease: &LeaseId, family, state, cause, since| NodePair {
-            from: from.to_owned(),
-            to: names.get(lease).map_or_else(|| lease.to_string(), Clone::clone),
-            family,
-            state,
-            cause,
-            since,
-        };
-        let failing =
-            results.failing.iter().map(|FailingPeer { lease, family, reachability, since }| {
-                let state = Some(reachability.state()).into();
-                pair(lease, *family, state, PeerReachability::cause(reachability), *since)
-            });
-        self.pairs.extend(failing);
-        let without_path = results.without_path.iter().map(|peer| {
-            pair(&peer.lease, peer.family, PairState::NoPath, Some(peer.reason.clone()), None)
-        });
-        self.pairs.extend(without_path);
+        let pair = pairs_from(from, names);
+        self.pairs.extend(results.failing.iter().map(|peer| {
+            let FailingPeer { lease, family, reachability, since } = peer;
+            let state = Some(reachability.state()).into();
+            NodePair { since: *since, ..pair(lease, *family, state, reachability.cause()) }
+        }));
+        self.pairs.extend(results.without_path.iter().map(|peer| {
+            pair(&peer.lease, peer.family, PairState::NoPath, Some(peer.reason.clone()))
+        }));
         // The others have no cause. Reports of large clusters do not name them.
         let others = results.groups.iter().map(|group| (group, PairState::from(group.state)));
-        let others = others.filter(|(_, state)| !state.is_failing()).flat_map(|(group, state)| {
-            group.peers.iter().map(move |lease| pair(lease, group.family, state, None, None))
-        });
-        self.pairs.extend(others);
+        for (group, state) in others.filter(|(_, state)| !state.is_failing()) {
+            let peers = group.peers.iter();
+            self.pairs.extend(peers.map(|lease| pair(lease, group.family, state, None)));
+        }
     }
 
     /// The pairs of one node, of one family, or both. Only these are counted.
@@ -355,10 +330,7 @@ impl Connectivity {
                 (is_about(from) || is_about(&pair.to))
                     && (family.is_none() || pair.family == family)
             });
-            *totals = BTreeMap::new();
-            for pair in pairs {
-                *totals.entry(pair.state).or_default() += 1;
-            }
+            *totals = totals_of(pairs);
         }
         self.not_counted.retain(|it| is_about(&it.node));
         self
@@ -377,14 +349,7 @@ impl Connectivity {
 impl PodResults {
     pub(super) fn of(pings: PodPings, own: &OwnResults, names: &BTreeMap<LeaseId, String>) -> Self {
         let from = format!("{POD}{}", own.name(names));
-        let pair = |lease: &LeaseId, family, state, cause| NodePair {
-            from: from.clone(),
-            to: names.get(lease).map_or_else(|| lease.to_string(), Clone::clone),
-            family,
-            state,
-            cause,
-            since: None,
-        };
+        let pair = pairs_from(&from, names);
         let pinged = pings.peers.iter().map(|peer| {
             let (state, cause) = outcome(peer, pings.sizes);
             let probed = own.probed(peer).filter(|_| state.is_failing());
@@ -399,10 +364,7 @@ impl PodResults {
             .map(|peer| pair(&peer.lease, peer.family, PairState::NoPath, peer.reason.clone()));
         let mut pairs: Vec<NodePair> = pinged.chain(without_path).collect();
         sort(&mut pairs);
-        let mut totals = BTreeMap::new();
-        for pair in &pairs {
-            *totals.entry(pair.state).or_default() += 1;
-        }
+        let totals = totals_of(&pairs);
         let PodPings { addresses, sizes, left, .. } = pings;
         Self { addresses, sizes, pairs, totals, left }
     }
@@ -444,6 +406,25 @@ fn names(nodes: &[ClusterNode], own: Option<&OwnResults>) -> BTreeMap<LeaseId, S
     names
 }
 
+/// Creates pairs of the node `from` and the node of a lease.
+fn pairs_from(
+    from: &str,
+    names: &BTreeMap<LeaseId, String>,
+) -> impl Fn(&LeaseId, Option<Family>, PairState, Option<String>) -> NodePair {
+    move |lease, family, state, cause| {
+        let to = names.get(lease).map_or_else(|| lease.to_string(), Clone::clone);
+        NodePair { from: from.to_owned(), to, family, state, cause, since: None }
+    }
+}
+
+fn totals_of(pairs: &[NodePair]) -> BTreeMap<PairState, usize> {
+    let mut totals = BTreeMap::new();
+    for pair in pairs {
+        *totals.entry(pair.state).or_default() += 1;
+    }
+    totals
+}
+
 fn sort(pairs: &mut [NodePair]) {
     pairs.sort_by_cached_key(|it| (numeric(&it.from), numeric(&it.to), it.family));
 }
@@ -455,15 +436,17 @@ impl PairState {
             Self::Degraded | Self::Unreachable | Self::NoPath => true,
         }
     }
+}
 
-    const fn as_str(self) -> &'static str {
-        match self {
+impl fmt::Display for PairState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
             Self::Reachable => "reachable",
             Self::Unknown => "unknown",
             Self::Degraded => "degraded",
             Self::Unreachable => "unreachable",
             Self::NoPath => "no path",
-        }
+        })
     }
 }
 
@@ -512,10 +495,10 @@ impl fmt::Display for Connectivity {
         if !pairs.is_empty() {
             let mut table = Table::new(&["FROM", "TO", "FAMILY", "STATE", "FOR"]);
             for NodePair { from, to, family, state, cause, since } in pairs {
-                let time = since.map(|since| self.now.duration_since(since).as_millis());
-                let time = time.and_then(|ms| u64::try_from(ms).ok()).map(age);
-                let (family, time) = (or_dash(*family), or_dash(time));
-                let cells: [&dyn fmt::Display; 5] = [from, to, &family, &state.as_str(), &time];
+                let time = since.map(|since| self.now.duration_since(since));
+                let time = time.and_then(|time| Duration::try_from(time).ok());
+                let (family, time) = (or_dash(*family), or_dash(time.map(age)));
+                let cells: [&dyn fmt::Display; 5] = [from, to, &family, state, &time];
                 table.toned_row((*state).into(), &cells, cause.clone());
             }
             table.fmt(f)?;
@@ -543,13 +526,4 @@ impl fmt::Display for Connectivity {
         writeln!(f, "{}", wrap(&text, 2))?;
         left.iter().try_for_each(|left| writeln!(f, "{}", wrap(left, 2)))
     }
-}
-
-/// As in `6 pairs: 4 reachable, 2 unreachable`.
-fn summary(what: &str, totals: &BTreeMap<PairState, usize>) -> String {
-    let states = totals.iter().filter(|(_, count)| **count > 0);
-    let states: Vec<String> =
-        states.map(|(state, count)| format!("{count} {}", state.as_str())).collect();
-    let all = counted(totals.values().sum(), what);
-    format!("{all}{}{}", if states.is_empty() { "" } else { ": " }, states.join(", "))
 }

@@ -3,6 +3,7 @@
 //! all others.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -10,7 +11,7 @@ use serde::Serialize;
 use crate::model::lease::{Lease, LeaseId, Record};
 use crate::model::path::{PeerReachability, ReachabilityState, UnreachableCause};
 use crate::model::report::{Exception, FailingPeer, NodeReport, PeerGroup};
-use crate::operator::layout::{age, counted};
+use crate::operator::layout::{counted, lasting};
 use crate::store::etcd::key;
 use crate::store::operator::StoredReport;
 
@@ -99,24 +100,19 @@ impl ClusterNode {
 }
 
 impl NodeState {
-    pub(in crate::operator) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Ready => "ready",
-            Self::NotReady => "not-ready",
-            Self::Degraded => "degraded",
-            Self::Unreachable => "unreachable",
-            Self::Stale => "stale",
-            Self::Dead => "dead",
-            Self::NoReport => "no-report",
-        }
-    }
-
     /// Whether the operator should look at the node.
     pub(in crate::operator) const fn is_failing(self) -> bool {
         match self {
             Self::NotReady | Self::Degraded | Self::Unreachable | Self::Stale | Self::Dead => true,
             Self::Ready | Self::NoReport => false,
         }
+    }
+}
+
+/// As in JSON.
+impl fmt::Display for NodeState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
     }
 }
 
@@ -144,7 +140,8 @@ impl<'a> Evidence<'a> {
         let Some(report) = node.fresh().filter(|_| !self.is_alone(node)) else { return };
         let mut failing: BTreeMap<&LeaseId, usize> = BTreeMap::new();
         for peer in &report.failing_peers {
-            *failing.entry(&peer.lease).or_default() += usize::from(is_unreachable(peer));
+            let is_unreachable = peer.reachability.state() == ReachabilityState::Unreachable;
+            *failing.entry(&peer.lease).or_default() += usize::from(is_unreachable);
         }
         for (lease, unreachable) in failing {
             // The other address family may work.
@@ -227,8 +224,7 @@ impl<'a> Evidence<'a> {
         }
     }
 
-    /// The state of `node` and the reason if it is dead or unreachable: other nodes fail because of
-    /// it.
+    /// The state of `node`, and the reason, if other nodes fail because of it.
     pub(in crate::operator) fn outage(&self, node: &ClusterNode) -> Option<(NodeState, String)> {
         let unreachable = self.reported(node).unreachable;
         let unreached = || format!("it is not reached {}", self.from(node, unreachable));
@@ -283,15 +279,9 @@ const SILENT: &str = "it sends no report: it runs flannel or an older tweedd, or
                       report";
 
 fn not_refreshed(time: Option<Duration>) -> String {
-    let time = time.map(|time| time.as_millis().try_into().unwrap_or(u64::MAX));
-    let time = time.map(|ms| format!(" for {}", age(ms)));
-    format!("its report is not refreshed{}", time.unwrap_or_default())
+    format!("its report is not refreshed{}", lasting(time))
 }
 
 fn has_probed(report: &NodeReport) -> bool {
     report.reachability.total() > report.reachability.unknown
-}
-
-fn is_unreachable(peer: &FailingPeer) -> bool {
-    peer.reachability.state() == ReachabilityState::Unreachable
 }

@@ -18,7 +18,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use self::evidence::{ClusterNode, Evidence, NodeState};
-use super::layout::{Table, Tone, age, counted, listed, or_dash, wrap};
+use super::layout::{Table, Tone, age, listed, or_dash, summary, wrap};
 use super::output::{Watch, is_named, numeric};
 use super::store::{StoreFlags, unavailable};
 use super::{Answer, Error, ExitStatus};
@@ -66,7 +66,7 @@ pub(super) struct NodesOptions {
 #[derive(Debug, Serialize)]
 #[serde(transparent)]
 pub(super) struct NodeList {
-    rows: Vec<NodeRow>,
+    pub(super) rows: Vec<NodeRow>,
     /// Of all nodes, also those that are not listed.
     #[serde(skip)]
     totals: Totals,
@@ -77,7 +77,7 @@ pub(super) struct NodeList {
 /// One node.
 #[derive(Debug, Serialize)]
 pub(super) struct NodeRow {
-    /// The node's name, else its public IP; the IPv4 one if it has two.
+    /// As in [`ClusterNode::name`].
     name: String,
     state: NodeState,
     /// Why it is in this state.
@@ -143,9 +143,7 @@ pub(super) async fn read(store: &impl ClusterStore) -> Result<StoreContents, Err
 #[derive(Debug)]
 pub(super) struct Holder {
     pub(super) name: String,
-    /// Whether its host is down, by its own report and those of its peers.
-    pub(super) is_dead: bool,
-    pub(super) state: &'static str,
+    pub(super) state: NodeState,
     pub(super) reason: Option<String>,
 }
 
@@ -155,18 +153,9 @@ impl NodeList {
         Ok(Self::new(&ClusterNode::all(records, reports), Timestamp::now()))
     }
 
-    pub(super) fn into_rows(self) -> Vec<NodeRow> {
-        self.rows
-    }
-
     pub(super) fn holder(&self, lease: &LeaseId) -> Option<Holder> {
         let row = self.rows.iter().find(|row| row.lease == *lease)?;
-        Some(Holder {
-            name: row.name.clone(),
-            is_dead: row.state == NodeState::Dead,
-            state: row.state.as_str(),
-            reason: row.reason.clone(),
-        })
+        Some(Holder { name: row.name.clone(), state: row.state, reason: row.reason.clone() })
     }
 
     pub(super) fn new(nodes: &[ClusterNode], now: Timestamp) -> Self {
@@ -252,8 +241,8 @@ impl fmt::Display for Wide<'_> {
         let Self(list) = self;
         list.write_table(f, Table::wide(heading), |row| {
             let mixed = row.mixed.map(|mixed| if mixed { "on" } else { "off" });
-            let started = row.started.map(|started| list.now.duration_since(started).as_millis());
-            let started = started.and_then(|ms| u64::try_from(ms).ok());
+            let running = row.started.map(|started| list.now.duration_since(started));
+            let running = running.and_then(|time| Duration::try_from(time).ok());
             vec![
                 row.name.clone(),
                 listed(&row.subnets, "-"),
@@ -261,10 +250,10 @@ impl fmt::Display for Wide<'_> {
                 or_dash(row.backend.as_ref()),
                 or_dash(mixed),
                 or_dash(row.mtu),
-                row.state.as_str().to_owned(),
+                row.state.to_string(),
                 row.unreachable_peers(),
                 row.seen(),
-                or_dash(started.map(age)),
+                or_dash(running.map(age)),
                 or_dash(row.version.as_ref()),
             ]
         })
@@ -280,7 +269,7 @@ impl fmt::Display for NodeList {
                 or_dash(row.subnets.first()),
                 or_dash(row.backend.as_ref()),
                 or_dash(row.mtu),
-                row.state.as_str().to_owned(),
+                row.state.to_string(),
                 row.unreachable_peers(),
                 row.seen(),
             ]
@@ -342,20 +331,14 @@ impl NodeRow {
     }
 
     fn seen(&self) -> String {
-        let age_of = |seconds| age(Duration::from_secs(seconds).as_secs().saturating_mul(1000));
-        or_dash(self.seen_seconds_ago.map(age_of))
+        or_dash(self.seen_seconds_ago.map(Duration::from_secs).map(age))
     }
 }
 
 impl fmt::Display for Totals {
     /// As in `5 nodes: 4 ready, 1 dead`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&counted(self.states.values().sum(), "node"))?;
-        let states = self.states.iter().map(|(state, count)| format!("{count} {}", state.as_str()));
-        let states: Vec<String> = states.collect();
-        if !states.is_empty() {
-            write!(f, ": {}", states.join(", "))?;
-        }
+        f.write_str(&summary("node", &self.states))?;
         if self.versions.len() > 1 {
             let versions: Vec<&String> = self.versions.iter().collect();
             write!(f, "; versions {}", listed(&versions, ""))?;

@@ -1,9 +1,11 @@
 //! Pings from a throw-away pod of this node to the host of each peer, small and full-size.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use futures::future::select_all;
 use nix::unistd::geteuid;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, sleep};
@@ -41,9 +43,6 @@ pub(super) struct PingedPeer {
 /// An unanswered ping: the number of the peer, the number of the size, and the destination.
 type Awaited = (usize, usize, IpAddr);
 
-/// The signals that end a program.
-struct Signals([Signal; 3]);
-
 /// In bytes, with the IP header.
 const SMALL: u16 = 84;
 /// How often a ping is sent until it is answered.
@@ -66,12 +65,12 @@ pub(super) async fn ping_from_pod(
         return Err(Error::Unavailable(why.to_owned()));
     }
     // A signal that arrives while a plugin runs must not end this process.
-    let mut signals = Signals::listen()?;
+    let mut signals = ending_signals()?;
     let pod = ThrowAwayPod::join(places)?;
     let pinged = match pod.interface() {
         Ok(interface) => tokio::select! {
             pinged = ping(&interface, peers) => Ok(pinged),
-            () = signals.receive() => Err(Error::Refused("ended by a signal".to_owned())),
+            () = any_of(&mut signals) => Err(Error::Refused("ended by a signal".to_owned())),
         },
         Err(error) => Err(error),
     };
@@ -83,22 +82,15 @@ pub(super) async fn ping_from_pod(
     }
 }
 
-impl Signals {
-    fn listen() -> Result<Self, Error> {
-        let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
-        let [interrupt, terminate, hangup] = kinds.map(signal);
-        Ok(Self([interrupt?, terminate?, hangup?]))
-    }
+/// Listens to the signals that end a program.
+fn ending_signals() -> io::Result<Vec<Signal>> {
+    let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
+    kinds.into_iter().map(signal).collect()
+}
 
-    /// Waits for a signal, or returns at once if one has arrived before.
-    async fn receive(&mut self) {
-        let Self([interrupt, terminate, hangup]) = self;
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-            _ = hangup.recv() => {}
-        }
-    }
+/// Waits for a signal, or returns at once if one has arrived before.
+async fn any_of(signals: &mut [Signal]) {
+    select_all(signals.iter_mut().map(|signal| Box::pin(signal.recv()))).await;
 }
 
 async fn ping(interface: &PodInterface, peers: &[PeerStatus]) -> PodPings {

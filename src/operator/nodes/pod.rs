@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use anyhow::Context;
 use serde_json::Value;
 use tweed_cni::delegate::list::{Container, INTERFACE, PluginList};
 use tweed_cni::netns::Netns;
@@ -59,25 +60,23 @@ impl ThrowAwayPod {
 
     /// The interface, with sockets in the namespace.
     pub(super) fn interface(&self) -> Result<PodInterface, Error> {
-        let unread = |error: String| Error::Refused(format!("the pod cannot send pings: {error}"));
-        let within = self.netns.within(|| {
-            let mut socket = Socket::open(Protocol::Route).map_err(|error| error.to_string())?;
-            let link = link::find(&mut socket, INTERFACE).map_err(|error| error.to_string())?;
-            let link = link.ok_or_else(|| format!("it has no {INTERFACE}"))?;
-            let listed = socket.list(&address::list(), address::read);
-            let listed = listed.map_err(|error| error.to_string())?;
+        let within = self.netns.within(|| -> anyhow::Result<_> {
+            let mut socket = Socket::open(Protocol::Route)?;
+            let link = link::find(&mut socket, INTERFACE)?;
+            let link = link.with_context(|| format!("it has no {INTERFACE}"))?;
+            let listed = socket.list(&address::list(), address::read)?;
             let is_used = |it: &address::Address| {
                 it.link == link.index && it.is_global && it.detection == Detection::Done
             };
             let addresses: Vec<IpAddr> =
                 listed.into_iter().filter(is_used).map(|it| it.network.ip()).collect();
-            let families = [Family::V4, Family::V6].into_iter();
+            let families = Family::ALL.into_iter();
             let families = families.filter(|it| addresses.iter().any(|ip| Family::of(*ip) == *it));
-            let wires = families.map(EchoWire::open).collect::<Result<_, _>>();
-            let wires = wires.map_err(|error| error.to_string())?;
+            let wires = families.map(EchoWire::open).collect::<Result<_, _>>()?;
             Ok(PodInterface { mtu: link.mtu, addresses, wires })
         });
-        within.map_err(|error| unread(error.to_string()))?.map_err(unread)
+        let interface = within.map_err(anyhow::Error::from).and_then(|interface| interface);
+        interface.map_err(|why| Error::Refused(format!("the pod cannot send pings: {why}")))
     }
 
     /// Removes what the plugins have added, then the namespace; returns what is left.

@@ -37,7 +37,7 @@ pub(super) struct Output {
     /// Colours of text: always, never or auto, which means on a terminal
     #[arg(long, value_name = "WHEN", global = true, value_enum)]
     #[arg(default_value_t = ColorChoice::Auto, hide_possible_values = true)]
-    color: ColorChoice,
+    pub(super) color: ColorChoice,
 }
 
 /// The format of a command's output.
@@ -51,17 +51,6 @@ pub(super) enum Format {
 }
 
 impl Output {
-    /// Without colours.
-    #[cfg(test)]
-    pub(super) const fn plain(format: Format) -> Self {
-        Self { format, color: ColorChoice::Never }
-    }
-
-    #[cfg(test)]
-    pub(super) const fn coloured(format: Format) -> Self {
-        Self { format, color: ColorChoice::Always }
-    }
-
     fn has_colours(self) -> bool {
         let variable = |name| std::env::var(name).unwrap_or_default();
         match self.color {
@@ -132,7 +121,8 @@ mod tests {
     #[test]
     fn json_drives_no_terminal() {
         let mut out = Vec::new();
-        write(&mut out, Output::coloured(Format::Json), &Written("\u{9b}2J\u{202e}")).unwrap();
+        let output = Output { format: Format::Json, color: ColorChoice::Always };
+        write(&mut out, output, &Written("\u{9b}2J\u{202e}")).unwrap();
         assert_eq!(String::from_utf8(out).unwrap(), "\"\\u009b2J\\u202e\"\n");
     }
 

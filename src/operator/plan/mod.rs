@@ -24,8 +24,8 @@ use crate::model::node_inputs::NodeInputs;
 use crate::model::path::Fallbacks;
 use crate::model::policy::{Forward, Guard, Masquerade, Policy, Preference};
 use crate::model::prefix::{Family, Prefix};
-use crate::plan::backend::{self, PeerPlan, Unreachable};
-use crate::plan::desired::{Desired, LeasePlan};
+use crate::plan::backend::{self, PeerPlan};
+use crate::plan::desired::Desired;
 
 #[derive(Debug, Args)]
 #[command(after_help = LEASES)]
@@ -199,26 +199,27 @@ fn macs(own: Option<&Lease>) -> BTreeMap<Family, crate::mac::MacAddr> {
 }
 
 fn without_path(desired: &Desired, peers: &Peers) -> Vec<Unrouted> {
-    let unrouted = |(id, lease_plan): (&LeaseId, &LeasePlan)| {
-        let unrouted = |endpoint: Option<&Endpoint>, reason| {
+    let mut all = Vec::new();
+    for (id, lease_plan) in desired.peers() {
+        let mut add = |endpoint: Option<&Endpoint>, reason| {
             let public_ip = endpoint.map(|endpoint| endpoint.public_ip);
-            Unrouted { lease: id.clone(), public_ip, reason }
+            all.push(Unrouted { lease: id.clone(), public_ip, reason });
         };
         match lease_plan {
             Err(why) => {
                 let first = peers.lease(id).and_then(|lease| lease.endpoints.first());
-                vec![unrouted(first, format!("rejected: {why}"))]
+                add(first, format!("rejected: {why}"));
             }
             Ok((lease, PeerPlan { paths, .. })) => {
-                let skipped = |(family, planned): &(Family, Result<_, Unreachable>)| {
-                    let why = planned.as_ref().err()?;
-                    Some(unrouted(lease.endpoint(*family), format!("skipped: {why}")))
-                };
-                paths.iter().filter_map(skipped).collect()
+                for (family, path) in paths {
+                    if let Err(why) = path {
+                        add(lease.endpoint(*family), format!("skipped: {why}"));
+                    }
+                }
             }
         }
-    };
-    desired.peers().iter().flat_map(unrouted).collect()
+    }
+    all
 }
 
 impl Answer for NodePlan {}

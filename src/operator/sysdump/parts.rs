@@ -121,10 +121,9 @@ async fn views<K: Kernel>(files: &Files, open: &impl Fn() -> Result<K, Error>) -
         let line = |entry: &Entry| format!("{entry}\n");
         Ok::<_, Error>(state.entries().map(line).collect::<String>())
     };
-    let entries = entries.await.map_err(|error: Error| error.to_string());
     let mut parts = vec![
         Part::new("config.json", Need::Required, config),
-        Part::new("kernel/entries.txt", Need::Required, entries),
+        Part::new("kernel/entries.txt", Need::Required, entries.await),
     ];
     parts.extend(both("diff", &differences.await));
     parts.extend(both("doctor", &Ok(findings)));

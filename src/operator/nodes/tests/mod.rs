@@ -135,7 +135,7 @@ impl Cluster {
 
     fn states(&self) -> String {
         let rows = self.list().rows;
-        rows.iter().map(|row| row.state.as_str()).collect::<Vec<_>>().join(" ")
+        rows.iter().map(|row| row.state.to_string()).collect::<Vec<_>>().join(" ")
     }
 }
 
