@@ -1,7 +1,6 @@
 //! Carries out an order: writes its steps, waits until each is applied, and observes the result.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::io::Write;
 use std::mem;
 use std::time::Duration;
@@ -35,12 +34,8 @@ pub(super) async fn carry_out<S: ClusterStore>(
         Err(Stop::Degraded(troubles)) => work.degraded(&troubles).await,
         Err(Stop::Error(error)) => return Err(error),
     };
-    let outcome = match order {
-        Order::Start(_) => outcome.about_mixed(&work.view),
-        Order::Next { .. } | Order::Pause | Order::Rollback { .. } | Order::Finish { .. } => {
-            outcome
-        }
-    };
+    let is_start = matches!(order, Order::Start(_));
+    let outcome = if is_start { outcome.about_mixed(&work.view) } else { outcome };
     Ok(Ended { outcome, progress: Progress::of(&work.view) })
 }
 
@@ -57,11 +52,15 @@ struct Work<'a, S, W> {
 }
 
 /// Why an order ended before its last step.
+#[derive(Debug, thiserror::Error)]
 enum Stop {
+    #[error("{}", .0.message)]
     Outcome(Outcome),
     /// A possible regression, with its troubles.
+    #[error("{}", .0.iter().map(sentence).collect::<Vec<_>>().join(", "))]
     Degraded(Troubles),
-    Error(Error),
+    #[error(transparent)]
+    Error(#[from] Error),
 }
 
 /// The pause between two reads; nodes need about as long to report.
@@ -316,24 +315,6 @@ impl<S: ClusterStore, W: Write> Work<'_, S, W> {
     }
 }
 
-impl From<Error> for Stop {
-    fn from(error: Error) -> Self {
-        Self::Error(error)
-    }
-}
-
-impl fmt::Display for Stop {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Outcome(outcome) => f.write_str(&outcome.message),
-            Self::Degraded(troubles) => {
-                f.write_str(&troubles.iter().map(sentence).collect::<Vec<_>>().join(", "))
-            }
-            Self::Error(error) => error.fmt(f),
-        }
-    }
-}
-
 /// The troubles of a stage, with their start. Short ones are ignored.
 #[derive(Default)]
 struct Suspected(BTreeMap<Subject, Instant>);
@@ -344,18 +325,15 @@ const DISTURBANCE: Duration = Duration::from_secs(4);
 const NOISE: Duration = Duration::from_secs(45);
 
 impl Suspected {
-    fn stop_if_confirmed(&mut self, troubles: Troubles) -> Result<(), Stop> {
-        self.confirmed(troubles).map_or(Ok(()), |confirmed| Err(Stop::Degraded(confirmed)))
-    }
-
+    /// # Errors
     /// Those of `troubles` that have lasted too long, if any.
-    fn confirmed(&mut self, mut troubles: Troubles) -> Option<Troubles> {
+    fn stop_if_confirmed(&mut self, mut troubles: Troubles) -> Result<(), Stop> {
         self.0.retain(|subject, _| troubles.contains_key(subject));
         troubles.retain(|subject, _| {
             let since = self.0.entry(subject.clone()).or_insert_with(Instant::now);
             since.elapsed() >= tolerance(subject)
         });
-        Some(troubles).filter(|troubles| !troubles.is_empty())
+        if troubles.is_empty() { Ok(()) } else { Err(Stop::Degraded(troubles)) }
     }
 
     /// Whether no trouble is confirmed or about to be.

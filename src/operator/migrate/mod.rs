@@ -7,6 +7,7 @@ mod document;
 mod obstacle;
 mod options;
 mod outcome;
+mod pairs;
 mod plan;
 mod reachability;
 mod state;

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use super::cluster::{ClusterView, Member};
 use super::options::StageOptions;
 use super::outcome::{Outcome, refused};
-use super::reachability::pairs::Pair;
+use super::pairs::Pair;
 use crate::model::config::BackendType;
 use crate::model::report::NodeReport;
 use crate::operator::layout::counted;

@@ -5,65 +5,62 @@ use std::rc::Rc;
 
 use serde::Serialize;
 
-use super::super::cluster::{ClusterView, Member};
-use super::{Backends, Reachability, Reaches};
+use super::cluster::{ClusterView, Member};
+use super::reachability::{Backends, Reachability, Reaches};
 use crate::model::path::Path;
 use crate::model::prefix::Family;
 
 /// The path of one node to one other in one address family, now and later.
 #[derive(Debug, Serialize)]
-pub(in crate::operator::migrate) struct Pair<'a> {
-    pub(in crate::operator::migrate) from: &'a str,
-    pub(in crate::operator::migrate) to: &'a str,
+pub(super) struct Pair<'a> {
+    pub(super) from: &'a str,
+    pub(super) to: &'a str,
     family: Family,
-    pub(in crate::operator::migrate) now: Option<Path>,
-    pub(in crate::operator::migrate) then: Option<Path>,
-    pub(in crate::operator::migrate) reason: Option<Rc<str>>,
+    pub(super) now: Option<Path>,
+    pub(super) then: Option<Path>,
+    pub(super) reason: Option<Rc<str>>,
     /// Whether it will not take the preferred path of the backend.
     #[serde(skip)]
-    pub(in crate::operator::migrate) is_special: bool,
+    pub(super) is_special: bool,
     #[serde(skip)]
-    pub(in crate::operator::migrate) both_report: bool,
+    pub(super) both_report: bool,
     /// Whether peers do not reach one of the two nodes.
     #[serde(skip)]
-    pub(in crate::operator::migrate) has_outage: bool,
+    pub(super) has_outage: bool,
 }
 
 /// The pairs from one node.
 #[derive(Debug)]
-pub(in crate::operator::migrate) struct PairsFrom<'a> {
+pub(super) struct PairsFrom<'a> {
     view: &'a ClusterView,
     from: &'a Member,
     now: Reaches,
     then: Reaches,
-    pub(in crate::operator::migrate) figures: Figures,
+    pub(super) figures: Figures,
 }
 
 /// The numbers of pairs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::operator::migrate) struct Figures {
-    pub(in crate::operator::migrate) now: Counts,
-    pub(in crate::operator::migrate) then: Counts,
+pub(super) struct Figures {
+    pub(super) now: Counts,
+    pub(super) then: Counts,
     /// Those that change their path.
-    pub(in crate::operator::migrate) changed: usize,
+    pub(super) changed: usize,
     /// Those without the preferred path of the backend.
-    pub(in crate::operator::migrate) special: usize,
+    pub(super) special: usize,
     /// Those that lose their path.
-    pub(in crate::operator::migrate) cut: usize,
+    pub(super) cut: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub(in crate::operator::migrate) struct Counts {
-    pub(in crate::operator::migrate) direct: usize,
-    pub(in crate::operator::migrate) tunnel: usize,
-    pub(in crate::operator::migrate) none: usize,
+pub(super) struct Counts {
+    pub(super) direct: usize,
+    pub(super) tunnel: usize,
+    pub(super) none: usize,
 }
 
 /// Every pair, with its path once the nodes are on `then`, by the nodes from which the paths lead.
-pub(in crate::operator::migrate) fn by_node(
-    view: &ClusterView,
-    then: Backends,
-) -> impl Iterator<Item = PairsFrom<'_>> {
+pub(super) fn by_node(view: &ClusterView, then: Backends) -> impl Iterator<Item = PairsFrom<'_>> {
     let mut now = Reachability::new(view, Backends::AsReported);
     let mut then = Reachability::new(view, then);
     let mut order: Vec<usize> = (0..view.members.len()).collect();
@@ -83,16 +80,13 @@ pub(in crate::operator::migrate) fn by_node(
 }
 
 /// The pairs that lose their path once the nodes are on `then`.
-pub(in crate::operator::migrate) fn cut(
-    view: &ClusterView,
-    then: Backends,
-) -> impl Iterator<Item = Pair<'_>> {
+pub(super) fn cut(view: &ClusterView, then: Backends) -> impl Iterator<Item = Pair<'_>> {
     let cut = by_node(view, then).filter(|from| from.figures.cut > 0);
     cut.flat_map(|from| from.iter().filter(Pair::is_cut).collect::<Vec<_>>())
 }
 
 impl<'a> PairsFrom<'a> {
-    pub(in crate::operator::migrate) fn iter(&self) -> impl Iterator<Item = Pair<'a>> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = Pair<'a>> {
         let ends = (0..self.view.members.len()).flat_map(|to| Family::ALL.map(|it| (to, it)));
         ends.filter_map(|(to, family)| self.pair(to, family))
     }
@@ -141,13 +135,13 @@ impl<'a> PairsFrom<'a> {
 
 impl Pair<'_> {
     /// Whether it loses its path.
-    pub(in crate::operator::migrate) const fn is_cut(&self) -> bool {
+    pub(super) const fn is_cut(&self) -> bool {
         self.now.is_some() && self.then.is_none()
     }
 }
 
 impl Figures {
-    pub(in crate::operator::migrate) fn add(&mut self, pair: &Pair<'_>) {
+    pub(super) fn add(&mut self, pair: &Pair<'_>) {
         self.change(pair, |count| *count += 1);
     }
 
@@ -171,7 +165,7 @@ impl Figures {
 }
 
 impl Counts {
-    pub(in crate::operator::migrate) fn add(&mut self, other: Self) {
+    pub(super) fn add(&mut self, other: Self) {
         self.direct += other.direct;
         self.tunnel += other.tunnel;
         self.none += other.none;

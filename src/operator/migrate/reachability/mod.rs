@@ -1,7 +1,6 @@
 //! The path from each node to each other: now, and once all are on one backend.
 
 mod duplicates;
-pub(super) mod pairs;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -93,7 +92,7 @@ struct Class<'a> {
 impl Reaches {
     /// None if both are one node, or have not both this family.
     pub(super) fn to(&self, to: usize, family: Family) -> Option<&Reach> {
-        let common = self.row.get(to)?.get(index(family))?.as_ref()?;
+        let common = self.row.get(to)?.get(family as usize)?.as_ref()?;
         let is_other = self.from != Some(to);
         is_other.then(|| self.own.get(&(to, family)).unwrap_or(common))
     }
@@ -118,13 +117,6 @@ impl Reaches {
     pub(super) fn own_ends_but(&self, other: &Self) -> impl Iterator<Item = (usize, Family)> {
         let own = self.own.keys().copied();
         own.filter(|end| self.from != Some(end.0) && !other.own.contains_key(end))
-    }
-}
-
-const fn index(family: Family) -> usize {
-    match family {
-        Family::V4 => 0,
-        Family::V6 => 1,
     }
 }
 
@@ -252,7 +244,7 @@ impl<'a> Reachability<'a> {
         own
     }
 
-    /// All nodes without a report, because these answer no probe.
+    /// As in [`Planner::silent`].
     fn silent(&self, local: &NodeInputs) -> Fallbacks {
         let leases = self.view.silent().filter_map(|peer| self.peers.lease(&peer.lease.id));
         let endpoints = leases.flat_map(|lease| &lease.endpoints);
@@ -327,27 +319,20 @@ impl<'a> Reachability<'a> {
 impl Planner {
     /// The path to `peer` in each family, IPv4 first.
     fn to(&self, peer: Option<Peer<'_>>, fallbacks: &Fallbacks) -> [Option<Reach>; 2] {
-        let mut reaches = [None, None];
-        let mut set = |family, path, reason: Option<String>| {
-            if let Some(reach) = reaches.get_mut(index(family)) {
-                *reach = Some(Reach { path, reason: reason.map(Rc::from) });
+        let Some(judged) = peer else { return [None, None] };
+        let node = &self.local.node;
+        let mut reaches: BTreeMap<Family, Reach> = match judged {
+            Ok(lease) => {
+                let paths = backend::plan_peer(&self.backends, lease, fallbacks).paths.into_iter();
+                paths.map(|(family, path)| (family, explained(family, path, lease, node))).collect()
+            }
+            Err(rejected) => {
+                let family = node.uplinks.first().map_or(Family::V4, Uplink::family);
+                let reason = Some(format!("rejected: {rejected}").into());
+                [(family, Reach { path: None, reason })].into()
             }
         };
-        match peer {
-            None => {}
-            Some(Ok(lease)) => {
-                for (family, planned) in backend::plan_peer(&self.backends, lease, fallbacks).paths
-                {
-                    let (path, reason) = explained(family, planned, lease, &self.local.node);
-                    set(family, path, reason);
-                }
-            }
-            Some(Err(rejected)) => {
-                let family = self.local.node.uplinks.first().map_or(Family::V4, Uplink::family);
-                set(family, None, Some(format!("rejected: {rejected}")));
-            }
-        }
-        reaches
+        Family::ALL.map(|family| reaches.remove(&family))
     }
 }
 
@@ -357,13 +342,14 @@ fn explained(
     planned: Result<backend::PathPlan, backend::Unreachable>,
     lease: &Lease,
     node: &Node,
-) -> (Option<Path>, Option<String>) {
+) -> Reach {
     let planned = match planned {
         Ok(planned) => planned,
-        Err(why) => return (None, Some(format!("skipped: {why}"))),
+        Err(why) => return Reach { path: None, reason: Some(format!("skipped: {why}").into()) },
     };
     let gateway = lease.endpoint(family).map(|endpoint| endpoint.public_ip);
     let distant = gateway.filter(|ip| planned.path == Path::Tunnel && !node.is_adjacent(*ip));
     let distant = distant.map(|ip| format!("{ip} is not on the link of {}", node.interface));
-    (Some(planned.path), planned.fallback.map(|fallback| fallback.to_string()).or(distant))
+    let reason = planned.fallback.map(|fallback| fallback.to_string()).or(distant);
+    Reach { path: Some(planned.path), reason: reason.map(Rc::from) }
 }

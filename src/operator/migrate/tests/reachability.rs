@@ -9,7 +9,7 @@ use crate::model::path::Path;
 
 use super::super::cluster::ClusterView;
 use super::super::obstacle::Obstacles;
-use super::super::reachability::pairs::{self, Figures};
+use super::super::pairs::{self, Figures};
 use super::super::reachability::{Backends, Reachability};
 use super::super::state::Step;
 use super::world::{Listens, MIXED, Runs, VXLAN, World, named, percent, step};
