@@ -181,14 +181,13 @@ impl<S: ClusterStore, W: Write> Work<'_, S, W> {
     async fn read(&mut self) -> Result<(ClusterView, Duration), Stop> {
         let (begun, mut since) = (Instant::now(), None);
         loop {
-            let away = match self.store.read().await {
+            match self.store.read().await {
                 Ok(contents) => {
                     let took = Some(begun.elapsed()).filter(|took| since.is_some() || *took > SLOW);
                     return Ok((view_of(self.store, contents)?, took.unwrap_or_default()));
                 }
-                Err(away) => away,
-            };
-            self.pause_after(&away, &mut since).await?;
+                Err(away) => self.pause_after(&away, &mut since).await?,
+            }
         }
     }
 

@@ -92,10 +92,6 @@ impl ClusterView {
         alive.filter_map(|member| Some((member, member.report.as_ref()?)))
     }
 
-    pub(super) fn dead(&self) -> impl Iterator<Item = &Member> {
-        self.members.iter().filter(|member| member.is_dead())
-    }
-
     pub(super) fn silent(&self) -> impl Iterator<Item = &Member> {
         self.members.iter().filter(|member| member.report.is_none())
     }
@@ -115,21 +111,17 @@ impl ClusterView {
         self.count_following(Some(&stage.rollout(self.state.config.backend.kind)))
     }
 
-    /// The number of nodes in `percent` of the reporting ones: rounded down, at least one.
-    pub(super) fn share(&self, percent: u8) -> usize {
-        (self.reporting().count() * usize::from(percent) / usize::from(ALL)).max(1)
-    }
-
-    /// The smallest stage with the named nodes of `stage` and `percent` of the nodes in all. With
-    /// 100, also nodes that are added later.
+    /// The smallest stage with the named nodes of `stage` and `percent` of the nodes in all, rounded
+    /// down, at least one. With 100, also nodes that are added later.
     pub(super) fn stage_of(&self, percent: u8, stage: &Stage) -> Stage {
         if percent >= ALL {
             return stage.at(ALL);
         }
         let mut hashes: Vec<u8> = self.unnamed(stage).map(|(_, hash)| hash).collect();
         hashes.sort_unstable();
-        let named = self.reporting().count() - hashes.len();
-        let last = self.share(percent).saturating_sub(named).checked_sub(1);
+        let all = self.reporting().count();
+        let (wanted, named) = (all * usize::from(percent) / usize::from(ALL), all - hashes.len());
+        let last = wanted.max(1).saturating_sub(named).checked_sub(1);
         let last = last.filter(|_| !hashes.is_empty());
         stage.at(last.map_or(0, |last| hashes.get(last).map_or(ALL, |hash| hash + 1)))
     }

@@ -36,7 +36,7 @@ pub(super) struct Progress {
     mixed: bool,
     backend: &'static str,
     /// None if no migration is under way.
-    from: Option<&'static str>,
+    pub(super) from: Option<&'static str>,
     percent: Option<u8>,
     canaries: Vec<String>,
     following: usize,
@@ -102,7 +102,8 @@ impl Outcome {
                 finished(view)
             }
         };
-        let (silent, dead) = (view.silent().count(), view.dead().count());
+        let dead = view.members.iter().filter(|member| member.is_dead()).count();
+        let silent = view.silent().count();
         let others = [(silent, "without a report"), (dead, "dead")].into_iter();
         let others = others.filter(|(count, _)| *count > 0);
         let others = others.map(|(count, what)| format!("; {} {what}", counted(count, "node")));
@@ -168,10 +169,6 @@ pub(super) fn short(time: Duration) -> String {
 }
 
 impl Progress {
-    pub(super) const fn is_under_way(&self) -> bool {
-        self.from.is_some()
-    }
-
     pub(super) fn of(view: &ClusterView) -> Self {
         let (config, under_way) = (&view.state.config, view.state.under_way.as_ref());
         Self {

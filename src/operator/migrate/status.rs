@@ -84,7 +84,7 @@ impl MigrationStatus {
     }
 
     pub(in crate::operator) const fn is_under_way(&self) -> bool {
-        self.progress.is_under_way()
+        self.progress.from.is_some()
     }
 }
 

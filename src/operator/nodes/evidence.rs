@@ -52,9 +52,9 @@ pub(in crate::operator) struct Evidence<'a> {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Reported {
+pub(super) struct Reported {
     /// As unreachable.
-    unreachable: usize,
+    pub(super) unreachable: usize,
     /// As unreachable or degraded.
     failing: usize,
 }
@@ -174,7 +174,8 @@ impl<'a> Evidence<'a> {
         node.is_stale() || self.is_alone(node) || self.is_most(node, self.reported(node).failing)
     }
 
-    fn reported(&self, node: &ClusterNode) -> Reported {
+    /// By how many other nodes it is reported.
+    pub(super) fn reported(&self, node: &ClusterNode) -> Reported {
         self.reported.get(&node.lease.id).copied().unwrap_or_default()
     }
 
@@ -185,10 +186,6 @@ impl<'a> Evidence<'a> {
 
     fn is_most(&self, node: &ClusterNode, count: usize) -> bool {
         count * 2 > self.others(node)
-    }
-
-    pub(super) fn unreachable_from(&self, node: &ClusterNode) -> usize {
-        self.reported(node).unreachable
     }
 
     pub(super) fn name(&self, lease: &LeaseId) -> String {

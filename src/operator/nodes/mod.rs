@@ -309,7 +309,7 @@ fn row(node: &ClusterNode, evidence: &Evidence<'_>, most: usize) -> NodeRow {
         peers: report.map(|report| report.reachability),
         failing_peers: failing_peers.take(most).map(failing).collect(),
         groups: report.map(|report| report.groups.clone()).unwrap_or_default(),
-        unreachable_from: evidence.unreachable_from(node),
+        unreachable_from: evidence.reported(node).unreachable,
         seen_seconds_ago: node.age().map(|age| age.as_secs()),
         started: daemon.map(|DaemonState { started, .. }| *started),
         public_ips: node.lease.endpoints.iter().map(|endpoint| endpoint.public_ip).collect(),

@@ -38,6 +38,7 @@ pub(in crate::operator) fn is_named(
 
 /// A key that sorts `n9` before `n10`: texts without digits, each with the number after it.
 pub(in crate::operator) fn numeric(name: &str) -> Vec<(String, u128)> {
+    let is_digit = |c: char| c.is_ascii_digit();
     let mut parts = Vec::new();
     let mut rest = name;
     while !rest.is_empty() {
@@ -48,8 +49,4 @@ pub(in crate::operator) fn numeric(name: &str) -> Vec<(String, u128)> {
         rest = next;
     }
     parts
-}
-
-const fn is_digit(c: char) -> bool {
-    c.is_ascii_digit()
 }

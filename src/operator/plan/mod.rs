@@ -86,20 +86,20 @@ struct Unrouted {
 }
 
 pub(super) fn answer(options: &PlanOptions) -> Result<NodePlan, Error> {
-    let wrong = |path: &Path, error: &dyn fmt::Display| {
-        Error::Usage(format!("{}: {error}", path.display()))
-    };
-    let config = NetworkConfig::parse(read(&options.config)?.as_bytes())
-        .map_err(|error| wrong(&options.config, &error))?;
-    let records = records::read_leases(&read(&options.leases)?)
-        .map_err(|error| wrong(&options.leases, &error))?;
+    let config = read(&options.config, |text| NetworkConfig::parse(text.as_bytes()))?;
+    let records = read(&options.leases, records::read_leases)?;
     plan(config, records, options)
 }
 
-fn read(path: &Path) -> Result<String, Error> {
-    let is_stdin = path == Path::new("-");
+/// What `parse` finds in the file.
+fn read<T, E: fmt::Display>(
+    path: &Path,
+    parse: impl FnOnce(&str) -> Result<T, E>,
+) -> Result<T, Error> {
+    let (is_stdin, name) = (path == Path::new("-"), path.display());
     let text = if is_stdin { io::read_to_string(io::stdin()) } else { fs::read_to_string(path) };
-    text.map_err(|error| Error::Unavailable(format!("{} cannot be read: {error}", path.display())))
+    let unread = |error| Error::Unavailable(format!("{name} cannot be read: {error}"));
+    parse(&text.map_err(unread)?).map_err(|error| Error::Usage(format!("{name}: {error}")))
 }
 
 fn plan(
