@@ -74,7 +74,6 @@ pub(super) struct NodeList {
     now: Timestamp,
 }
 
-/// One node.
 #[derive(Debug, Serialize)]
 pub(super) struct NodeRow {
     /// As in [`ClusterNode::name`].
@@ -189,7 +188,13 @@ impl NodeList {
             table.fmt(f)?;
             writeln!(f)?;
         }
-        writeln!(f, "{}", wrap(&self.totals.to_string(), 2))
+        // As in `5 nodes: 4 ready, 1 dead`.
+        let mut totals = summary("node", &self.totals.states);
+        if self.totals.versions.len() > 1 {
+            let versions: Vec<&String> = self.totals.versions.iter().collect();
+            totals = format!("{totals}; versions {}", listed(&versions, ""));
+        }
+        writeln!(f, "{}", wrap(&totals, 2))
     }
 }
 
@@ -332,17 +337,5 @@ impl NodeRow {
 
     fn seen(&self) -> String {
         or_dash(self.seen_seconds_ago.map(Duration::from_secs).map(age))
-    }
-}
-
-impl fmt::Display for Totals {
-    /// As in `5 nodes: 4 ready, 1 dead`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&summary("node", &self.states))?;
-        if self.versions.len() > 1 {
-            let versions: Vec<&String> = self.versions.iter().collect();
-            write!(f, "; versions {}", listed(&versions, ""))?;
-        }
-        Ok(())
     }
 }
