@@ -27,8 +27,8 @@ struct Open {
 pub(crate) type HasAsked = Arc<AtomicBool>;
 
 impl Connections {
-    /// Whether a new connection replaces another one.
-    pub(crate) fn are_full(&mut self) -> bool {
+    /// Forgets closed connections; returns whether a new connection replaces another one.
+    pub(crate) fn check_full(&mut self) -> bool {
         self.0.retain(Open::is_open);
         self.0.len() >= MOST
     }
@@ -36,7 +36,7 @@ impl Connections {
     /// Opens a connection from `source`. If there are too many, in total or from this source, the
     /// one of these that has been silent longest is closed.
     pub(crate) fn open(&mut self, source: Option<IpAddr>) -> (HasAsked, AbortRegistration) {
-        if self.are_full() {
+        if self.check_full() {
             self.drop_one(|_| true);
         }
         let is_same = |it: &Open| source.is_some() && it.source == source;
@@ -112,7 +112,7 @@ mod tests {
         let mut connections = Connections::default();
         let mut clients: Vec<_> = (0..MOST).map(|it| connect(&mut connections, it)).collect();
         clients[0].has_asked.store(true, Ordering::Relaxed);
-        assert!(connections.are_full());
+        assert!(connections.check_full());
         clients.push(connect(&mut connections, 100));
         assert_eq!(dropped(&clients), [1]);
     }

@@ -47,7 +47,7 @@ pub async fn serve<L: Listener, R: Future<Output = Response>>(
     let mut answers = FuturesUnordered::new();
     let mut accept_after = Instant::now();
     loop {
-        let accepts = L::REPLACES || !open.are_full();
+        let accepts = L::REPLACES || !open.check_full();
         let accept = async {
             sleep_until(accept_after).await;
             listener.accept().await

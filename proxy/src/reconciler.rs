@@ -114,7 +114,7 @@ impl Reconciler {
             last.extend(changes.last);
         }
         let now = self.start.elapsed();
-        self.pending.are_carried_out(now);
+        self.pending.mark_applied(now);
         self.stale.extend(stale.into_iter().map(|one| (one, now + PASSED)));
         self.delete_connections(begun)?;
         self.kernel.apply_unseen(&last, &mut actual, &mut refused)?;

@@ -109,7 +109,7 @@ async fn follow(options: &Run, figures: &RefCell<Figures>) -> anyhow::Result<()>
         if !inputs.are_complete() || progress.is_paused(now) {
             continue;
         }
-        if progress.must_retry(now) {
+        if progress.take_retry(now) {
             reconciler.forget();
         }
         match reconciler.reconcile() {
@@ -172,8 +172,8 @@ impl Progress {
         self.paused_until.is_some_and(|until| now < until)
     }
 
-    /// Whether what was refused is to be tried again now.
-    fn must_retry(&mut self, now: Instant) -> bool {
+    /// Ends the pause after a refusal if it is over; returns whether to try again now.
+    fn take_retry(&mut self, now: Instant) -> bool {
         self.retry_at.take_if(|at| *at <= now).is_some()
     }
 

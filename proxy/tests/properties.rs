@@ -348,7 +348,7 @@ proptest! {
                 kernel.check_shared(desired, &changes);
                 changes.all().for_each(|change| change.apply(&mut actual));
             }
-            pending.are_carried_out(*now);
+            pending.mark_applied(*now);
             for change in &last {
                 let since = looked_up.get(change.element()).copied().unwrap_or_default();
                 let is_late = begun >= since + Duration::from_millis(100);

@@ -215,7 +215,7 @@ impl Control {
         if is_news {
             self.inputs.settle_macs(&self.state.actual);
             // The dump just applied covers everything that the new plan depends on.
-            changes |= Changes { save: true, dump: false, ..self.plan() };
+            changes |= Changes { save: true, dump: false, ..self.replan() };
         }
         changes
     }

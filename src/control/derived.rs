@@ -98,7 +98,7 @@ impl Control {
         self.follow_config();
         let is_news = self.inputs.note_leaving(&self.state.actual);
         if std::mem::take(&mut self.changes.plan) | is_news {
-            self.plan()
+            self.replan()
         } else {
             Changes::default()
         }
@@ -107,7 +107,7 @@ impl Control {
     /// Derives the plan of the leases that have changed, once per burst of events.
     pub(super) fn derive_peers(&mut self) -> Changes {
         self.follow_config();
-        let affected = self.inputs.peers.affected();
+        let affected = self.inputs.peers.take_affected();
         self.probe_silent(&affected);
         self.revise(&affected)
     }
@@ -121,7 +121,7 @@ impl Control {
     }
 
     /// Plans for this node and every peer.
-    pub(super) fn plan(&mut self) -> Changes {
+    pub(super) fn replan(&mut self) -> Changes {
         // If the config has just become mixed, the last dump shows the filters before `Mixed`
         // changed them.
         let save = self.inputs.note_strict(&self.state.actual);
@@ -131,7 +131,7 @@ impl Control {
         changes.differences = Differences::Anywhere;
         self.inputs.peers.validate_by(local.rules());
         // The plan covers all peers: clear the list of changed ones.
-        self.inputs.peers.affected();
+        self.inputs.peers.take_affected();
         let fallbacks = self.fallbacks(self.inputs.peers.all().map(|(_, peer)| peer));
         changes |= self.apply_fallbacks(fallbacks);
         let Inputs { peers, fallbacks, .. } = &self.inputs;

@@ -22,7 +22,8 @@ impl Control {
         };
         let recreated = self.recreated(&ops);
         let ops: Vec<Op> = ops.into_iter().map(|op| self.setting_up(op)).collect();
-        let mut due: Vec<Op> = ops.into_iter().filter(|op| self.is_due(op, &recreated)).collect();
+        let mut due: Vec<Op> =
+            ops.into_iter().filter(|op| self.check_due(op, &recreated)).collect();
         keep_used(&mut due, &self.state.actual);
         due.into_iter().inspect(|op| tracing::debug!("{op}")).collect()
     }
@@ -55,18 +56,18 @@ impl Control {
         puts
     }
 
-    /// An operation that the kernel refused is retried only after its own backoff, whatever
-    /// triggered this diff.
-    fn is_due(&mut self, op: &Op, recreated: &BTreeSet<Key>) -> bool {
+    /// Starts the delay of `op` if it has one; returns whether `op` can be applied now. An operation that
+    /// the kernel refused is retried only after its own backoff, whatever triggered this diff.
+    fn check_due(&mut self, op: &Op, recreated: &BTreeSet<Key>) -> bool {
         let is_due = match op {
             Op::Create(entry) | Op::Replace(entry) if self.makes_strict(entry) => {
-                self.state.timers.has_lingered(&entry.key()) && self.may_put(entry, recreated)
+                self.state.timers.check_delay(&entry.key()) && self.may_put(entry, recreated)
             }
             Op::Create(entry) | Op::Replace(entry) => {
                 self.state.timers.forget(&entry.key());
                 self.may_put(entry, recreated)
             }
-            Op::Remove(entry) => self.may_remove_now(entry),
+            Op::Remove(entry) => self.check_removal(entry),
         };
         is_due && !self.state.refused.holds_back(op)
     }
@@ -129,7 +130,7 @@ impl Control {
         held.is_some_and(Entry::is_foreign_nexthop)
     }
 
-    fn may_remove_now(&mut self, entry: &Entry) -> bool {
+    fn check_removal(&mut self, entry: &Entry) -> bool {
         let key = entry.key();
         if matches!(entry, Entry::Link(_)) && self.derived.desired.state().get(&key).is_some() {
             // The device must be removed before it can be recreated.
@@ -138,8 +139,8 @@ impl Control {
         self.inputs.may_remove()
             && match entry.removal() {
                 Removal::AtOnce => true,
-                Removal::Delayed => self.state.timers.has_lingered(&key),
-                Removal::AfterRules => self.rules_are_met() && self.state.timers.has_lingered(&key),
+                Removal::Delayed => self.state.timers.check_delay(&key),
+                Removal::AfterRules => self.rules_are_met() && self.state.timers.check_delay(&key),
             }
     }
 

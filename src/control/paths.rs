@@ -207,7 +207,7 @@ impl Control {
                 paths.discard();
             }
             ProbeEvent::Answered { request, sent, at, takes_direct } => paths.revise(|board| {
-                board.take_direct(request.peer, takes_direct, since(at));
+                board.record_direct(request.peer, takes_direct, since(at));
                 board.record_answer(&request, since(sent), since(at), random());
             }),
             ProbeEvent::Echoed { request, sent, at } => paths.revise(|board| {

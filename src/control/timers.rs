@@ -32,7 +32,7 @@ const DUMP_SPACING: Duration = Duration::from_millis(250);
 /// A socket is not read for this long after an error.
 const LISTEN_PAUSE: Duration = Duration::from_millis(100);
 const AUDIT: Duration = Duration::from_secs(300);
-/// `Health` derives liveness from it.
+/// The HTTP server derives liveness from it.
 pub const HEARTBEAT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Default)]
@@ -118,8 +118,9 @@ impl Timers {
         self.keys.insert((at, key));
     }
 
-    /// Whether the undesired entry or setting `key` was kept long enough; the first call starts the delay.
-    pub(super) fn has_lingered(&mut self, key: &Key) -> bool {
+    /// Starts the delay of the undesired entry or setting `key`, unless it has begun; returns whether it is
+    /// over.
+    pub(super) fn check_delay(&mut self, key: &Key) -> bool {
         let now = Instant::now();
         let linger = match key {
             Key::Setting(SettingKind::ReversePath, _) => LINGER_OF_FILTER,
@@ -331,34 +332,34 @@ mod tests {
     #[test]
     fn an_entry_lingers_from_the_first_call_on() {
         with_timers(async |timers| {
-            assert!(!timers.has_lingered(&key(3)));
+            assert!(!timers.check_delay(&key(3)));
             advance(LINGER / 2).await;
-            assert!(!timers.has_lingered(&key(3)));
+            assert!(!timers.check_delay(&key(3)));
             advance(LINGER / 2).await;
             assert_eq!(timers.take_due(|| 0.5).keys, [key(3)]);
-            assert!(timers.has_lingered(&key(3)));
+            assert!(timers.check_delay(&key(3)));
         });
     }
 
     #[test]
     fn an_entry_that_was_desired_again_lingers_for_the_full_delay() {
         with_timers(async |timers| {
-            timers.has_lingered(&key(3));
+            timers.check_delay(&key(3));
             timers.forget(&key(3));
             advance(LINGER).await;
-            assert!(!timers.has_lingered(&key(3)));
-            timers.has_lingered(&key(4));
+            assert!(!timers.check_delay(&key(3)));
+            timers.check_delay(&key(4));
             timers.retain(|unwanted| *unwanted == key(4));
             advance(LINGER).await;
-            assert!(!timers.has_lingered(&key(3)));
-            assert!(timers.has_lingered(&key(4)));
+            assert!(!timers.check_delay(&key(3)));
+            assert!(timers.check_delay(&key(4)));
         });
     }
 
     #[test]
     fn a_deadline_is_reported_once() {
         with_timers(async |timers| {
-            timers.has_lingered(&key(3));
+            timers.check_delay(&key(3));
             timers.withdraw_soon();
             timers.retry_later();
             timers.dump_soon();

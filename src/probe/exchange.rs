@@ -409,7 +409,7 @@ impl Exchange {
     fn serve(&mut self, request: Packet, answer: Outgoing) -> bool {
         let (interval, now) = (self.local.probe.interval, self.now());
         let sender = self.senders.entry(request.from).or_default();
-        if !(sender.take(request.stamp) && sender.may_ask(request.stamp, interval, now)) {
+        if !(sender.take(request.stamp) && sender.spend_request(request.stamp, interval, now)) {
             return false;
         }
         self.counts.served += 1;
@@ -422,11 +422,11 @@ impl Exchange {
     fn pass_on(&mut self, request: Packet, asked: AskedTrace) -> bool {
         let (stamp, now) = (request.stamp, self.now());
         let sender = self.senders.entry(request.from).or_default();
-        let may_ask = sender.take(stamp) && sender.may_trace(stamp, &mut self.trace_limit, now);
-        if may_ask {
+        let is_within = sender.take(stamp) && sender.spend_trace(stamp, &mut self.trace_limit, now);
+        if is_within {
             self.reports.push(ProbeEvent::Asked(Box::new(asked)));
         }
-        may_ask
+        is_within
     }
 
     /// Returns whether it answers an open question about a packet.
@@ -459,7 +459,7 @@ impl Exchange {
 
     fn report_alive(&mut self, peer: IpAddr) {
         let (interval, now) = (self.local.probe.interval, self.now());
-        if self.senders.entry(peer).or_default().may_report(interval, now) {
+        if self.senders.entry(peer).or_default().spend_report(interval, now) {
             self.reports.push(ProbeEvent::Alive { peer, at: Instant::now() });
         }
     }

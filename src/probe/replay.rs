@@ -80,8 +80,9 @@ impl Sender {
         self.proven = Some(known.unwrap_or_else(|| Session::beginning_with(stamp)));
     }
 
-    /// Whether a request with this stamp is within the limit of this period. Replayed packets never count towards the limit of a proven session.
-    pub(super) fn may_ask(
+    /// Counts a request with this stamp; returns whether it is within the limit of this period. Replayed
+    /// packets never count towards the limit of a proven session.
+    pub(super) fn spend_request(
         &mut self,
         stamp: Option<Stamp>,
         interval: Duration,
@@ -92,8 +93,9 @@ impl Sender {
         bucket.take(REQUESTS, interval.min(LONGEST_PERIOD), now)
     }
 
-    /// Whether a question about a packet with this stamp is within the limits of this second.
-    pub(super) fn may_trace(
+    /// Counts a question about a packet with this stamp; returns whether it is within the limits of this
+    /// second.
+    pub(super) fn spend_trace(
         &mut self,
         stamp: Option<Stamp>,
         limit: &mut TraceLimit,
@@ -104,9 +106,9 @@ impl Sender {
         bucket.take(TRACES, LONGEST_PERIOD, now) && limit.all.take(ALL_TRACES, LONGEST_PERIOD, now)
     }
 
-    /// Whether to report once more that the peer is alive. Of alternating sessions, each packet
-    /// seems to be new.
-    pub(super) fn may_report(&mut self, interval: Duration, now: Duration) -> bool {
+    /// Counts a report that the peer is alive; returns whether it is within the limit. Of alternating
+    /// sessions, each packet seems to be new.
+    pub(super) fn spend_report(&mut self, interval: Duration, now: Duration) -> bool {
         self.reports.take(REPORTS, interval.min(LONGEST_PERIOD), now)
     }
 
@@ -167,7 +169,7 @@ mod tests {
         let mut answered = 0;
         for stamp in stamps {
             now += Duration::from_micros(27);
-            answered += usize::from(sender.take(stamp) && sender.may_ask(stamp, SECOND, now));
+            answered += usize::from(sender.take(stamp) && sender.spend_request(stamp, SECOND, now));
         }
         answered
     }
@@ -201,7 +203,8 @@ mod tests {
         let mut sender = Sender::default();
         sender.prove(Some(stamp(1, 1)));
         assert!(
-            sender.take(Some(stamp(2, 1))) && sender.may_ask(Some(stamp(2, 1)), SECOND, SECOND)
+            sender.take(Some(stamp(2, 1)))
+                && sender.spend_request(Some(stamp(2, 1)), SECOND, SECOND)
         );
         sender.prove(Some(stamp(2, 2)));
         assert!(!sender.take(Some(stamp(2, 1))), "it was received before the session was proven");
@@ -215,7 +218,7 @@ mod tests {
         sender.prove(Some(stamp(1, 0)));
         for count in 1..1000_u64 {
             let now = interval / 33 * u32::try_from(count).unwrap();
-            assert!(sender.may_ask(Some(stamp(1, count)), interval, now), "{count}");
+            assert!(sender.spend_request(Some(stamp(1, count)), interval, now), "{count}");
         }
     }
 
@@ -225,7 +228,7 @@ mod tests {
         sender.prove(Some(stamp(1, 1)));
         let mut asked = |number: u32, session: u64| {
             let (now, stamp) = (SECOND * 100 + SECOND / 1000 * number, Some(stamp(session, 2)));
-            usize::from(sender.may_trace(stamp, &mut limit, now))
+            usize::from(sender.spend_trace(stamp, &mut limit, now))
         };
         // A flood of recorded questions for ten seconds, and one new question in each second.
         let (mut replayed, mut answered) = (0, 0);
@@ -245,7 +248,7 @@ mod tests {
         let answered = (0..10_000).filter(|number| {
             let (mut sender, now) = (Sender::default(), SECOND * 100 + SECOND / 1000 * *number);
             sender.prove(Some(stamp(1, 1)));
-            sender.may_trace(Some(stamp(1, 2)), &mut limit, now)
+            sender.spend_trace(Some(stamp(1, 2)), &mut limit, now)
         });
         let answered = answered.count();
         assert!((200..=220).contains(&answered), "{answered}");

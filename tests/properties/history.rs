@@ -71,7 +71,7 @@ impl Planner {
                 },
             }
         }
-        self.affected.extend(peers.affected());
+        self.affected.extend(peers.take_affected());
         let peers = &self.inputs.peers;
         let changes = self.affected.iter().map(|id| (id, peers.peer(id)));
         let changes = plan_leases(changes, &self.backends, &self.inputs.fallbacks);

@@ -91,7 +91,7 @@ impl Pending {
     }
 
     /// What is to be changed next, between what may differ of both; none if that was all. The caller
-    /// carries it out, but for `last`, and at the end calls [`Self::are_carried_out`].
+    /// carries it out, but for `last`, and at the end calls [`Self::mark_applied`].
     pub fn next(&mut self, desired: &State, actual: &State, now: Duration) -> Option<Changes> {
         let parts = self.take();
         (!parts.is_empty()).then(|| {
@@ -106,7 +106,7 @@ impl Pending {
     }
 
     /// All changes were carried out by now.
-    pub fn are_carried_out(&mut self, now: Duration) {
+    pub fn mark_applied(&mut self, now: Duration) {
         self.unused.extend(self.freed.drain(..).map(|part| (part, now + PASSED)));
     }
 

@@ -124,7 +124,7 @@ impl Peers {
 
     /// The leases that have to be planned again since the last call: those that changed, and those
     /// that depend on them. One call for many changes is cheaper than one call per change.
-    pub fn affected(&mut self) -> BTreeSet<LeaseId> {
+    pub fn take_affected(&mut self) -> BTreeSet<LeaseId> {
         let mut leases = mem::take(&mut self.changed);
         let reassigned = mem::take(&mut self.reassigned).into_iter();
         leases.extend(reassigned.flat_map(|claimed| self.claims.dependents(claimed)).cloned());
@@ -151,7 +151,7 @@ impl Peers {
             return Withdrawal::Limited { missing, of };
         }
         self.forget_all(|_| true);
-        Withdrawal::Done(self.affected())
+        Withdrawal::Done(self.take_affected())
     }
 
     /// Marks all missing leases as possible data loss: the store lacks, or lacked, this node's own

@@ -47,7 +47,7 @@ fn snapshot(texts: &[&str]) -> LeaseUpdate {
 impl Peers {
     fn apply(&mut self, update: LeaseUpdate) -> BTreeSet<LeaseId> {
         self.update(update);
-        self.affected()
+        self.take_affected()
     }
 }
 

@@ -105,7 +105,7 @@ impl Board {
     pub fn record_loss(&mut self, request: &ProbeRequest, sent: Duration, now: Duration) {
         let thresholds = self.thresholds;
         let Some(state) = self.state_of(request) else { return };
-        state.take_loss(request, sent);
+        state.record_loss(request, sent);
         let pace = state.pace(thresholds);
         self.judge(request.peer, now);
         if pace == Pace::Doubtful {
@@ -125,7 +125,7 @@ impl Board {
         let Some(state) = self.state_of(request) else { return };
         let before = state.pace(thresholds);
         let last = state.used_track();
-        state.take_answer(request, sent, now);
+        state.record_answer(request, sent, now);
         let track = state.used_track();
         let is_echoed_again = last.is_echoed() != Some(true) && track.is_echoed() == Some(true);
         let is_back = last.is_silent() && (!track.is_silent() || is_echoed_again);
@@ -138,9 +138,9 @@ impl Board {
     }
 
     /// Records whether `peer` answers direct probes; without `Mixed`, it may not.
-    pub fn take_direct(&mut self, peer: IpAddr, takes_direct: bool, now: Duration) {
+    pub fn record_direct(&mut self, peer: IpAddr, takes_direct: bool, now: Duration) {
         if let Some(state) = self.states.get_mut(&peer) {
-            state.take_direct(takes_direct, now);
+            state.record_direct(takes_direct, now);
         }
     }
 

@@ -77,12 +77,12 @@ mod tests {
         for (number, result) in (0..).zip(results.chars()) {
             let sent = START + SECOND * number;
             match result {
-                '+' => track.take_answer(ProbeKind::Large, sent, sent),
-                's' => track.take_answer(ProbeKind::Small, sent, sent),
-                '-' => track.take_loss(ProbeKind::Large, sent),
-                'e' => track.take_answer(ProbeKind::Echo, sent, sent),
-                'l' => track.take_loss(ProbeKind::Echo, sent),
-                _ => track.take_loss(ProbeKind::Small, sent),
+                '+' => track.record_answer(ProbeKind::Large, sent, sent),
+                's' => track.record_answer(ProbeKind::Small, sent, sent),
+                '-' => track.record_loss(ProbeKind::Large, sent),
+                'e' => track.record_answer(ProbeKind::Echo, sent, sent),
+                'l' => track.record_loss(ProbeKind::Echo, sent),
+                _ => track.record_loss(ProbeKind::Small, sent),
             }
         }
         track
@@ -188,7 +188,7 @@ mod tests {
         for seconds in 7..12 {
             assert_eq!(cause(&peer), UnreachableCause::OneDirection);
             let sent = START + SECOND * seconds;
-            peer.track_mut(Path::Direct).take_loss(ProbeKind::Large, sent);
+            peer.track_mut(Path::Direct).record_loss(ProbeKind::Large, sent);
         }
         assert_eq!(cause(&peer), UnreachableCause::PeerSilent);
     }
@@ -198,9 +198,9 @@ mod tests {
         let mut peer = state(results("+-l"), Track::default());
         peer.record_packet(START + SECOND * 2);
         let direct = peer.track_mut(Path::Direct);
-        direct.take_loss(ProbeKind::Large, START + SECOND * 2);
+        direct.record_loss(ProbeKind::Large, START + SECOND * 2);
         for seconds in 3..7 {
-            direct.take_loss(ProbeKind::Small, START + SECOND * seconds);
+            direct.record_loss(ProbeKind::Small, START + SECOND * seconds);
         }
         assert_eq!(by(&peer, Path::Direct), unreachable(UnreachableCause::PeerSilent, 1));
     }

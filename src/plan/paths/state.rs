@@ -286,7 +286,10 @@ impl ProbeState {
     /// Records that a packet of the peer arrived. Losses before its first packet are ignored: the
     /// peer may not have answered probes yet.
     pub(super) fn record_packet(&mut self, now: Duration) {
-        [&mut self.direct, &mut self.tunnel].into_iter().flatten().for_each(|it| it.take_packet());
+        [&mut self.direct, &mut self.tunnel]
+            .into_iter()
+            .flatten()
+            .for_each(|it| it.record_packet());
         if self.first_packet.is_none() {
             self.first_packet = Some(now);
             (self.direct, self.tunnel) = (None, None);
@@ -296,7 +299,7 @@ impl ProbeState {
 
     /// Records whether the peer answers direct probes. Losses of direct probes that were sent before
     /// it reported that are no evidence: it has not applied `Mixed` yet, or no longer applies it.
-    pub(super) fn take_direct(&mut self, takes_direct: bool, now: Duration) {
+    pub(super) fn record_direct(&mut self, takes_direct: bool, now: Duration) {
         if !takes_direct {
             self.direct = None;
             self.comparison.forget_direct();
@@ -304,24 +307,24 @@ impl ProbeState {
         self.refused_direct = (!takes_direct).then_some(now);
     }
 
-    pub(super) fn take_answer(&mut self, request: &ProbeRequest, sent: Duration, now: Duration) {
+    pub(super) fn record_answer(&mut self, request: &ProbeRequest, sent: Duration, now: Duration) {
         // The kernel of a peer shows nothing about its daemon.
         if request.kind != ProbeKind::Echo {
             self.record_packet(now);
         }
-        self.track_mut(request.path).take_answer(request.kind, sent, now);
+        self.track_mut(request.path).record_answer(request.kind, sent, now);
         if request.kind == ProbeKind::Large {
-            self.comparison.take_answer(request.path, sent);
+            self.comparison.record_answer(request.path, sent);
         }
     }
 
-    pub(super) fn take_loss(&mut self, request: &ProbeRequest, sent: Duration) {
+    pub(super) fn record_loss(&mut self, request: &ProbeRequest, sent: Duration) {
         let was_refused = request.path == Path::Direct && self.refused_direct > Some(sent);
         if !was_refused && self.first_packet.is_none_or(|since| sent >= since) {
-            self.track_mut(request.path).take_loss(request.kind, sent);
+            self.track_mut(request.path).record_loss(request.kind, sent);
             if request.kind == ProbeKind::Large {
                 let carried = self.track(Path::Tunnel).large;
-                self.comparison.take_loss(request.path, sent, carried);
+                self.comparison.record_loss(request.path, sent, carried);
             }
         }
     }

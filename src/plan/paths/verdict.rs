@@ -60,7 +60,7 @@ impl Track {
     /// How many lost large probes make a path a bad one: 5 % of a full window.
     const LOSSES: u32 = Self::WINDOW / 20;
 
-    pub(super) fn take_answer(&mut self, kind: ProbeKind, sent: Duration, now: Duration) {
+    pub(super) fn record_answer(&mut self, kind: ProbeKind, sent: Duration, now: Duration) {
         if kind == ProbeKind::Echo {
             (self.echoed, self.echoes_missed) = (self.echoed.max(Some(sent)), 0);
             return;
@@ -85,7 +85,7 @@ impl Track {
         self.round_trip = Some(now.saturating_sub(sent));
     }
 
-    pub(super) fn take_loss(&mut self, kind: ProbeKind, sent: Duration) {
+    pub(super) fn record_loss(&mut self, kind: ProbeKind, sent: Duration) {
         if kind == ProbeKind::Echo {
             self.echoes_missed = self.echoes_missed.saturating_add(1);
             self.echoed = self.echoed.filter(|_| self.echoes_missed < Self::ECHOES);
@@ -122,7 +122,7 @@ impl Track {
     }
 
     /// Records that any packet of the peer arrived, on any path.
-    pub(super) const fn take_packet(&mut self) {
+    pub(super) const fn record_packet(&mut self) {
         self.unheard = 0;
     }
 
@@ -203,7 +203,7 @@ pub(super) struct Comparison {
 }
 
 impl Comparison {
-    pub(super) fn take_answer(&mut self, path: Path, sent: Duration) {
+    pub(super) fn record_answer(&mut self, path: Path, sent: Duration) {
         match path {
             Path::Direct => self.forget_direct(),
             Path::Tunnel => {
@@ -213,7 +213,7 @@ impl Comparison {
     }
 
     /// `carried` is when the last large probe that the tunnel carried was sent.
-    pub(super) fn take_loss(&mut self, path: Path, sent: Duration, carried: Option<Duration>) {
+    pub(super) fn record_loss(&mut self, path: Path, sent: Duration, carried: Option<Duration>) {
         match path {
             Path::Direct if self.tunnel_works_since.is_some_and(|since| since <= sent) => {
                 self.lost = self.lost.saturating_add(1);
@@ -386,10 +386,10 @@ mod tests {
     #[test]
     fn an_answer_resets_consecutive_losses() {
         let mut track = Track::default();
-        track.take_loss(ProbeKind::Large, at(10));
-        track.take_loss(ProbeKind::Large, at(20));
+        track.record_loss(ProbeKind::Large, at(10));
+        track.record_loss(ProbeKind::Large, at(20));
         assert_eq!((track.missed, track.failing_since), (2, Some(at(10))));
-        track.take_answer(ProbeKind::Large, at(30), at(32));
+        track.record_answer(ProbeKind::Large, at(30), at(32));
         assert_eq!((track.missed, track.failing_since, track.answered), (0, None, 1));
         assert_eq!(track.round_trip, Some(at(2)));
         assert_eq!(track.window(), (3, 2));
@@ -398,8 +398,8 @@ mod tests {
     #[test]
     fn small_probes_do_not_count_for_large_packets() {
         let mut track = Track::default();
-        track.take_loss(ProbeKind::Large, at(10));
-        track.take_answer(ProbeKind::Small, at(20), at(21));
+        track.record_loss(ProbeKind::Large, at(10));
+        track.record_answer(ProbeKind::Small, at(20), at(21));
         assert_eq!((track.missed, track.answered, track.window()), (1, 0, (1, 1)));
         assert_eq!(track.small, Some(at(20)));
     }
@@ -407,9 +407,9 @@ mod tests {
     #[test]
     fn only_the_last_probes_are_remembered() {
         let mut track = Track::default();
-        (0..150).for_each(|sent| track.take_loss(ProbeKind::Large, at(sent)));
+        (0..150).for_each(|sent| track.record_loss(ProbeKind::Large, at(sent)));
         assert_eq!(track.window(), (100, 100));
-        (0..96).for_each(|sent| track.take_answer(ProbeKind::Large, at(sent), Duration::ZERO));
+        (0..96).for_each(|sent| track.record_answer(ProbeKind::Large, at(sent), Duration::ZERO));
         assert_eq!(track.window(), (100, 4));
     }
 }

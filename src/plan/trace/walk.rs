@@ -56,12 +56,12 @@ impl<'a> Walk<'a> {
         }
         let destination = self.packet().destination;
         match (origin, target) {
-            (_, Target::Host) => self.is_for_this_node(),
+            (_, Target::Host) => self.reaches_host(),
             (_, Target::Pod(_) | Target::Outside) if self.host.is_local(destination) => {
-                self.is_for_this_node()
+                self.reaches_host()
             }
             (Origin::Pod(_), Target::Pod(subnet)) => self.stays_on_bridge(*subnet),
-            (Origin::Host | Origin::Peer(_), Target::Pod(_)) => self.is_delivered(),
+            (Origin::Host | Origin::Peer(_), Target::Pod(_)) => self.reaches_pod(),
             (_, Target::Peer(peer)) => self.goes_to(peer),
             (_, Target::Outside) => self.leaves_the_network(),
         }
@@ -86,39 +86,39 @@ impl<'a> Walk<'a> {
         self.passes(HopKind::Pod, text)
     }
 
-    fn is_for_this_node(&mut self) -> Step {
+    fn reaches_host(&mut self) -> Step {
         let destination = self.packet().destination;
         let text = format!("{destination} is an address of this node: it is not forwarded");
         self.passes(HopKind::Host, text)
     }
 
     /// Routed to a pod of this node.
-    fn is_delivered(&mut self) -> Step {
+    fn reaches_pod(&mut self) -> Step {
         let destination = self.packet().destination;
-        let next = self.is_routed("no link has the subnet of this node: no pod runs here")?;
+        let next = self.takes_route("no link has the subnet of this node: no pod runs here")?;
         if let Some(gateway) = next.gateway {
             let why = format!("{gateway} is not a pod: whether it forwards the packet is not seen");
             return self.cannot_follow(HopKind::Nexthop, why);
         }
         self.fits(next.link)?;
-        self.is_forwarded()?;
-        self.is_translated()?;
+        self.passes_forward()?;
+        self.changes_source()?;
         let text = format!("{destination} is resolved on {}, when the packet is sent", next.link);
         self.passes(HopKind::Pod, text)
     }
 
     fn goes_to(&mut self, PeerEnd { endpoint: peer, reason, .. }: &PeerEnd<'_>) -> Step {
         let reason = reason.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
-        let next = self.is_routed(&format!("the main table has no route to {peer}{reason}"))?;
+        let next = self.takes_route(&format!("the main table has no route to {peer}{reason}"))?;
         self.fits(next.link)?;
-        self.is_forwarded()?;
-        self.is_translated()?;
+        self.passes_forward()?;
+        self.changes_source()?;
         match self.host.tunnel(next.link) {
             Some((vxlan, _)) => self.goes_through_tunnel(peer, &next, vxlan)?,
             None => self.goes_directly(peer, &next)?,
         }
         let text = format!("{peer} passes it to {}", self.packet().destination);
-        self.is_planned(HopKind::Pod, text)
+        self.plans(HopKind::Pod, text)
     }
 
     fn goes_directly(&mut self, peer: &Endpoint, next: &NextHop<'_>) -> Step {
@@ -142,8 +142,8 @@ impl<'a> Walk<'a> {
         };
         self.note(HopKind::Neighbour, state, text)?;
         self.leaves_by = Some(Path::Direct);
-        self.is_probed(peer)?;
-        self.is_planned(HopKind::Guard, "does not apply: it is no packet of the tunnel")
+        self.shows_probes(peer)?;
+        self.plans(HopKind::Guard, "does not apply: it is no packet of the tunnel")
     }
 
     fn goes_through_tunnel(&mut self, peer: &Endpoint, next: &NextHop<'_>, vxlan: &Vxlan) -> Step {
@@ -163,9 +163,9 @@ impl<'a> Walk<'a> {
         self.leads_to(peer, fdb, vxlan)?;
         self.crosses_underlay(peer, vxlan)?;
         self.leaves_by = Some(Path::Tunnel);
-        self.is_probed(peer)?;
+        self.shows_probes(peer)?;
         let text = format!("{peer} accepts packets of the tunnel from this node");
-        self.is_planned(HopKind::Guard, text)
+        self.plans(HopKind::Guard, text)
     }
 
     /// Whether the entries of the tunnel agree with the lease of the peer, which drops other frames.
@@ -217,7 +217,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Entries on two hosts do not show whether the network between them passes packets.
-    fn is_probed(&mut self, peer: &Endpoint) -> Step {
+    fn shows_probes(&mut self, peer: &Endpoint) -> Step {
         let Some(probes) = self.host.probes else { return Some(()) };
         let text = match probes.cause() {
             Some(cause) => format!("{peer} is {}: {cause}", probes.state().as_str()),
@@ -242,8 +242,8 @@ impl<'a> Walk<'a> {
         let text = format!("the kernel sends packets to {destination} by {link}");
         self.passes(HopKind::Route, text)?;
         self.fits(link)?;
-        self.is_forwarded()?;
-        self.is_translated()?;
+        self.passes_forward()?;
+        self.changes_source()?;
         let text = match (self.translated_to, &self.question.origin) {
             (Some(source), _) => format!("other hosts answer {source}"),
             (None, Origin::Pod(subnet)) => {
@@ -251,7 +251,7 @@ impl<'a> Walk<'a> {
             }
             (None, Origin::Host | Origin::Peer(_)) => "other hosts answer this node".to_owned(),
         };
-        self.is_planned(HopKind::Outside, text)
+        self.plans(HopKind::Outside, text)
     }
 
     /// The packet of a peer, up to the route to a pod of this node.
@@ -267,8 +267,8 @@ impl<'a> Walk<'a> {
             Path::Direct => "directly",
             Path::Tunnel => "through the tunnel",
         };
-        self.is_planned(HopKind::Peer, format!("{peer} sends it {by}"))?;
-        self.is_probed(peer)?;
+        self.plans(HopKind::Peer, format!("{peer} sends it {by}"))?;
+        self.shows_probes(peer)?;
         let arrival = match path {
             Path::Direct => {
                 let text = "does not apply: it is no packet of the tunnel";
@@ -277,16 +277,16 @@ impl<'a> Walk<'a> {
             }
             Path::Tunnel => {
                 let device = LinkName::tunnel(self.family(), local.config.backend.tunnel.vni);
-                self.is_admitted(peer)?;
+                self.passes_guard(peer)?;
                 self.leaves_tunnel(&device)?;
                 device
             }
         };
-        self.has_route_back(&arrival)
+        self.passes_path_filter(&arrival)
     }
 
     /// The guard of the tunnel decides about the outer packet.
-    fn is_admitted(&mut self, peer: &Endpoint) -> Step {
+    fn passes_guard(&mut self, peer: &Endpoint) -> Step {
         let local = &self.question.planned.local;
         let public_ip = peer.public_ip;
         let source = peer.vtep.and_then(|vtep| vtep.source).unwrap_or(public_ip);
@@ -333,7 +333,7 @@ impl<'a> Walk<'a> {
     }
 
     /// The reverse-path filter, which exists for IPv4 only.
-    fn has_route_back(&mut self, arrival: &LinkName) -> Step {
+    fn passes_path_filter(&mut self, arrival: &LinkName) -> Step {
         let (kind, source) = (SettingKind::ReversePath, self.packet().source);
         let held = self.host.actual.get(&Key::Setting(kind, arrival.clone()));
         let is_strict = matches!(held, Some(Entry::Setting(setting)) if setting.is_on(kind));
@@ -352,7 +352,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Rules of policy routing, the route of the main table, and its nexthop object.
-    fn is_routed(&mut self, without: &str) -> Step<NextHop<'a>> {
+    fn takes_route(&mut self, without: &str) -> Step<NextHop<'a>> {
         let destination = self.packet().destination;
         let by = self.host.lookup(destination).map(|lookup| &lookup.link);
         let Some(route) = self.host.route(destination) else {
@@ -410,7 +410,7 @@ impl<'a> Walk<'a> {
     }
 
     /// The chains for forwarded packets; packets of this node itself are not forwarded.
-    fn is_forwarded(&mut self) -> Step {
+    fn passes_forward(&mut self) -> Step {
         if matches!(self.question.origin, Origin::Host) {
             return Some(());
         }
@@ -441,7 +441,7 @@ impl<'a> Walk<'a> {
     }
 
     /// The rules that translate the sources of new flows.
-    fn is_translated(&mut self) -> Step {
+    fn changes_source(&mut self) -> Step {
         let TracedPacket { source, destination, .. } = *self.packet();
         let text = match rules::translation(self.host.actual, (source, destination), 0) {
             Some(rule) if rule.verdict.translates() => {
@@ -471,7 +471,7 @@ impl<'a> Walk<'a> {
         self.note(hop, Passed, text)
     }
 
-    fn is_planned(&mut self, hop: HopKind, text: impl Into<String>) -> Step {
+    fn plans(&mut self, hop: HopKind, text: impl Into<String>) -> Step {
         self.note(hop, Planned, text)
     }
 

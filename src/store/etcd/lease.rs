@@ -190,7 +190,7 @@ impl EtcdSubnetManager {
             let is_aligned = request.is_aligned(&subnets);
             let mut own = self.new_own(claimant, &subnets, value).await;
             let written = self.write(&mut own, Precondition::Absent, obsolete.clone()).await;
-            if written.is_ok() && (is_aligned || self.is_alone(&own).await) {
+            if written.is_ok() && (is_aligned || !self.withdraw_if_shared(&own).await) {
                 return Ok(Some(own));
             }
             if must_list_again {
@@ -201,14 +201,15 @@ impl EtcdSubnetManager {
         }
     }
 
-    /// Whether no other node held our subnets before. A key reserves only its first subnet; the
-    /// second is unique as long as all nodes use the same slot of both pools.
-    async fn is_alone(&self, own: &Own) -> bool {
-        let alone = !self.store.is_shared(&own.subnets(), own.created).await;
-        if !alone {
+    /// Withdraws our lease if another node held one of its subnets before; returns whether it did. A key
+    /// reserves only its first subnet; the second is unique as long as all nodes use the same slot of
+    /// both pools.
+    async fn withdraw_if_shared(&self, own: &Own) -> bool {
+        let is_shared = self.store.is_shared(&own.subnets(), own.created).await;
+        if is_shared {
             self.store.withdraw(&own.id, own.mod_revision).await;
         }
-        alone
+        is_shared
     }
 
     /// Publishes `value` in the lease that we hold, or have lost.

@@ -120,7 +120,7 @@ impl Store {
         self.keys().await.into_iter().flat_map(|(_, claimed)| claimed).collect()
     }
 
-    /// Whether a key older than `created` reserves any of `subnets`.
+    /// Reads all keys: whether one that is older than `created` reserves any of `subnets`.
     pub(super) async fn is_shared(&self, subnets: &[Prefix], created: u64) -> bool {
         let keys = self.keys().await;
         let mut older = keys.iter().filter(|(other, _)| *other < created);

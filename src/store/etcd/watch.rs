@@ -100,7 +100,7 @@ impl Era {
     }
 
     /// Whether the history of the store continues from this era to `now`.
-    fn wait(self, now: Self) -> Result<(), Interrupted> {
+    fn check_continuity(self, now: Self) -> Result<(), Interrupted> {
         if now.cluster != self.cluster || now.term < self.term {
             // This is another store.
             Err(Interrupted::Gap)
@@ -253,7 +253,7 @@ impl EtcdSource {
     /// reached ours: then the watch would continue without an error.
     fn enter(&mut self, header: Option<&ResponseHeader>) -> Result<(), Interrupted> {
         let Some(now) = header.and_then(Era::of) else { return Ok(()) };
-        self.era.replace(now).map_or(Ok(()), |before| before.wait(now))
+        self.era.replace(now).map_or(Ok(()), |before| before.check_continuity(now))
     }
 
     /// Checks that our own lease was created at the same revision, and has what we wrote last. This
@@ -446,10 +446,10 @@ mod tests {
     #[test]
     fn revisions_of_another_cluster_or_an_earlier_term_are_a_gap() {
         let era = |cluster, term| Era { cluster, term };
-        assert_eq!(era(7, 3).wait(era(7, 3)), Ok(()));
-        assert_eq!(era(7, 3).wait(era(7, 4)), Err(Interrupted::PossibleGap));
-        assert_eq!(era(7, 3).wait(era(7, 2)), Err(Interrupted::Gap));
-        assert_eq!(era(7, 3).wait(era(8, 3)), Err(Interrupted::Gap));
-        assert_eq!(era(7, 3).wait(era(8, 9)), Err(Interrupted::Gap));
+        assert_eq!(era(7, 3).check_continuity(era(7, 3)), Ok(()));
+        assert_eq!(era(7, 3).check_continuity(era(7, 4)), Err(Interrupted::PossibleGap));
+        assert_eq!(era(7, 3).check_continuity(era(7, 2)), Err(Interrupted::Gap));
+        assert_eq!(era(7, 3).check_continuity(era(8, 3)), Err(Interrupted::Gap));
+        assert_eq!(era(7, 3).check_continuity(era(8, 9)), Err(Interrupted::Gap));
     }
 }

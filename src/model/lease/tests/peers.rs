@@ -429,13 +429,13 @@ fn work(leases: &[Lease]) -> usize {
     for lease in leases {
         peers.update(put(lease.clone()));
     }
-    let mut again = peers.affected().len();
+    let mut again = peers.take_affected().len();
     again += peers.apply(listing(leases)).len();
     assert_eq!(peers.all().filter(|(_, peer)| peer.is_some()).count(), leases.len());
     for lease in leases {
         peers.update(LeaseUpdate::Remove(lease.id.clone()));
     }
-    again += peers.affected().len();
+    again += peers.take_affected().len();
     assert_eq!(peers.all().filter(|(_, peer)| peer.is_some()).count(), leases.len());
     let Withdrawal::Done(gone) = peers.withdraw(100) else { panic!("all are to go") };
     again + gone.len() + peers.visited()
@@ -485,6 +485,6 @@ fn a_burst_of_holder_changes_is_evaluated_once() {
     for lease in leases.iter().rev() {
         peers.update(LeaseUpdate::Remove(lease.id.clone()));
     }
-    assert_eq!(peers.affected().len(), leases.len());
-    assert_eq!(peers.affected(), ids(&[]));
+    assert_eq!(peers.take_affected().len(), leases.len());
+    assert_eq!(peers.take_affected(), ids(&[]));
 }

@@ -89,7 +89,7 @@ impl World {
                 && answer.key().0 < self.now + TICK
             {
                 let ((came, _), (sent, request)) = answer.remove_entry();
-                self.board.take_direct(request.peer, self.takes_direct, came);
+                self.board.record_direct(request.peer, self.takes_direct, came);
                 self.board.record_answer(&request, sent, came, self.random);
             }
             for peer in self.board.take_changed() {

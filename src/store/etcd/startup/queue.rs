@@ -68,7 +68,7 @@ impl Store {
             self.client.wait_among(queue.waiting()).await;
             let asked = Instant::now();
             let Ok(look) = self.look(proof).await else { continue };
-            let is_over = queue.is_over(look.revision, asked.elapsed());
+            let is_over = queue.note_answer(look.revision, asked.elapsed());
             last = look;
             if is_over || last.snapshot.is_some() {
                 break;
@@ -89,9 +89,9 @@ impl Queue {
         u32::try_from(written.max(0)).unwrap_or(u32::MAX)
     }
 
-    /// Whether this node should read all leases, if etcd is at `revision` and `took` this long to
-    /// answer. The last node to register reads; earlier ones use its snapshot.
-    fn is_over(&mut self, revision: i64, took: Duration) -> bool {
+    /// Notes that etcd is at `revision` and `took` this long to answer; returns whether this node should
+    /// read all leases. The last node to register reads; earlier ones use its snapshot.
+    fn note_answer(&mut self, revision: i64, took: Duration) -> bool {
         let looks = self.took.len();
         let is_first = looks == 0;
         let before = if is_first { self.began } else { Some(self.seen) };
@@ -117,7 +117,7 @@ mod tests {
     /// Whether a node that wrote at revision 100 reads, after each poll of etcd's revision.
     fn reads(revisions: &[i64], took: Duration) -> Vec<bool> {
         let mut queue = Queue::begin(Some(100));
-        revisions.iter().map(|revision| queue.is_over(*revision, took)).collect()
+        revisions.iter().map(|revision| queue.note_answer(*revision, took)).collect()
     }
 
     const QUICK: Duration = Duration::from_millis(10);
@@ -143,7 +143,7 @@ mod tests {
     fn a_busy_etcd_answers_irregularly_and_a_distant_one_does_not() {
         let reads = |took: [u64; 5]| {
             let mut queue = Queue::begin(None);
-            took.map(|took| queue.is_over(100, Duration::from_millis(took)))
+            took.map(|took| queue.note_answer(100, Duration::from_millis(took)))
         };
         assert_eq!(reads([300, 320, 290, 310, 310]), [false, false, false, true, true]);
         assert_eq!(reads([3000, 300, 320, 290, 310]), [false, false, false, false, true]);
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn a_node_that_has_not_written_is_not_the_last() {
         let mut queue = Queue::begin(None);
-        assert!(!queue.is_over(100, QUICK));
+        assert!(!queue.note_answer(100, QUICK));
         assert_eq!(queue.waiting(), 0);
     }
 
@@ -162,8 +162,8 @@ mod tests {
     fn waiting_nodes_are_counted_from_our_own_write() {
         let mut queue = Queue::begin(Some(100));
         assert_eq!(queue.waiting(), 0);
-        queue.is_over(600, QUICK);
-        queue.is_over(700, QUICK);
+        queue.note_answer(600, QUICK);
+        queue.note_answer(700, QUICK);
         assert_eq!(queue.waiting(), 600);
     }
 }
