@@ -80,7 +80,7 @@ impl Figures {
         let help = "Addresses with protocol and port by which services are reached.";
         page.gauge("tweed_proxy_frontends", help, self.frontends);
         let help =
-            "Services that are not programmed as their objects ask for it; the log names them.";
+            "Services with a field that is unsupported or in conflict; the log names them.";
         page.gauge("tweed_proxy_warnings", help, self.warnings);
         let help = "Elements of sets that were put or removed.";
         page.counter("tweed_proxy_changed_elements_total", help, self.changes);

@@ -134,7 +134,7 @@ impl Reconciler {
         let before = self.problem.take();
         self.problem = deleted.err().map(|error| format!("{:#}", anyhow::Error::from(error)));
         if let Some(error) = self.problem.as_ref().filter(|_| self.problem != before) {
-            warn!(error, "connections of UDP to former endpoints stay until they are silent");
+            warn!(error, "cannot delete UDP connections to former endpoints: they end by timeout");
         }
         self.stale.retain(|_, until| *until > now);
         if self.problem.is_some() {
@@ -170,7 +170,7 @@ impl Reconciler {
                 let outcome = self.kernel.replace(family, &counts)?;
                 if outcome.is_ok() {
                     let family = family.keyword();
-                    warn!(family, "the table was of no use: there is a new one in its place");
+                    warn!(family, "replaced a damaged table");
                     is_replaced = true;
                 }
                 refused.note_chains(family, outcome);

@@ -324,7 +324,7 @@ impl<'a> Inputs<'a> {
             Ok(addresses) => cluster.set_addresses(addresses),
             Err(error) => {
                 let error = format!("{error:#}");
-                warn!(error, "the addresses of this host stay as they are known");
+                warn!(error, "cannot read the addresses of this host: keeping the known ones");
             }
         }
     }

@@ -112,7 +112,7 @@ impl Control {
             let dropping: Vec<String> = programs.collect();
             tracing::info!(
                 ?dropping,
-                "the chains FORWARD that drop packets by default have changed"
+                "the FORWARD chains with the policy DROP have changed"
             );
         }
         self.iptables.unread.retain(|name, _| !names.contains(name));

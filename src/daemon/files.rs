@@ -283,7 +283,7 @@ pub(super) async fn withdraw_subnet_file(
         if *own != before
             && let Err(error) = checkpoint::save(&state_file, &remembered)
         {
-            tracing::warn!(%error, "the checkpoint still names the lease");
+            tracing::warn!(%error, "cannot remove the lease from the checkpoint");
         }
         removed
     };

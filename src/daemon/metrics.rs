@@ -81,7 +81,7 @@ fn health(page: &mut Page, figures: &Figures) {
         let levels = [Level::Fatal, Level::Warning, Level::Note];
         let count = |level| findings.get(&level).copied().unwrap_or_default();
         let findings = levels.map(|level| (level.as_str(), count(level)));
-        let help = "Host settings that tweedctl doctor reports, by level.";
+        let help = "Findings of tweedctl doctor about the host, by level; those that cannot be examined do not count.";
         page.by_label("tweed_doctor_findings", help, "level", findings);
     }
 }
@@ -91,8 +91,7 @@ fn store(page: &mut Page, Figures { status, requests, lease_remaining, measured,
     page.gauge("tweed_store_reachable", help, u8::from(status.store.is_reachable()));
     let help = "Times of requests to the store until the answer or the timeout, in seconds.";
     page.histogram("tweed_store_request_seconds", help, requests);
-    let help = "Time until the lease ends without another renewal, in seconds; 0 without a \
-                lease, +Inf without an end.";
+    let help = "Time until the lease expires, in seconds; 0 without a lease, +Inf for a reservation.";
     page.gauge("tweed_lease_remaining_seconds", help, number(*lease_remaining));
     let help = "Subnets of the pod network, by whether a lease has them.";
     usage(page, "tweed_subnets", help, &measured.subnets);
@@ -109,7 +108,7 @@ fn config(
     page.gauge("tweed_config_pending", help, u8::from(pending.is_some()));
     let help = "Whether the latest config is invalid; tweedctl status gives the reason.";
     page.gauge("tweed_config_invalid", help, u8::from(invalid.is_some()));
-    let help = "How far this node follows the rollout of a backend; none: there is no rollout.";
+    let help = "State of this node in the rollout of a backend; none: there is no rollout.";
     let phases = RolloutPhase::ALL.map(RolloutPhase::as_str);
     page.state("tweed_rollout", help, "phase", (phases, Some(rollout.as_str())));
 }
@@ -160,7 +159,7 @@ fn kernel(page: &mut Page, status: &Status) {
     page.gauge("tweed_desired_entries", help, status.desired);
     let help = "Entries that the kernel refused.";
     page.gauge("tweed_refused_entries", help, status.refused.len());
-    let help = "Whether the firewall holds the rules of tweed; 0 for both without rules.";
+    let help = "The firewall that tweed chose for its rules; 0 for both without rules.";
     let firewall = status.firewall.as_ref().map(|firewall| firewall.name.as_str());
     page.state("tweed_firewall", help, "firewall", (["nftables", "iptables"], firewall));
     let guards = status.guard.iter().flat_map(|guard| &guard.tables);
@@ -194,7 +193,7 @@ fn work(page: &mut Page, statistics: &Statistics, measured: &Measurements) {
     page.counter("tweed_kernel_overruns_total", help, overruns);
     let help = "Config updates from the store, including the first one.";
     page.counter("tweed_config_edits_total", help, edits);
-    let help = "Changes of a VTEP MAC address that another node may use.";
+    let help = "Changes of this node's VTEP MAC address because another node may use the former one.";
     page.counter("tweed_vtep_mac_changes_total", help, mac_changes);
 }
 
@@ -219,7 +218,7 @@ fn probes(page: &mut Page, probes: Option<&ProbeStatus>, measured: &Measurements
     page.counter("tweed_probes_answered_total", "Answers received.", answered);
     let help = "Probes of peers that this node answered.";
     page.counter("tweed_probes_served_total", help, served);
-    let help = "Packets rejected: not of an accepted peer, replayed, or above a peer's limit.";
+    let help = "Probe packets rejected: unknown sender, replayed, or above a limit.";
     page.counter("tweed_probes_rejected_total", help, rejected);
     let help = "Probes that the kernel refused to send.";
     page.counter("tweed_probes_unsent_total", help, unsent);

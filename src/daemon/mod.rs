@@ -269,7 +269,7 @@ impl<S: Leases + Documents + 'static> Daemon<S> {
 /// Gives the lease back: no pod may get an address of it any more, so the subnet file is removed first.
 async fn release(options: &Options, files: (Blocking, &Turns), manager: &impl Leases) {
     if !files::withdraw_subnet_file(options, files, Withdrawal::Released).await {
-        tracing::warn!("the lease is not given back, and ends with its term");
+        tracing::warn!("the lease is not released: it ends with its TTL");
         return;
     }
     match timeout(ANSWER, manager.release()).await {

@@ -50,7 +50,7 @@ pub struct Options {
     pub state_file: PathBuf,
     /// For `tweedctl`.
     pub control_socket: PathBuf,
-    /// A lease is renewed this long before its end.
+    /// A lease is renewed this long before its end, at the latest.
     pub renew_margin: Duration,
     /// Whether the lease is given back when a signal stops the daemon.
     pub release_on_exit: bool,

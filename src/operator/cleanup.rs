@@ -39,7 +39,7 @@ pub(super) struct CleanupOptions {
     /// Remove them even if a daemon runs, or containers are connected
     #[arg(long)]
     force: bool,
-    /// Also the lease of this node in etcd
+    /// Also delete the lease of this node in etcd
     #[arg(long)]
     lease: bool,
     /// Network of the pods, if neither daemon nor checkpoint has it

@@ -35,7 +35,7 @@ pub(super) struct CheckOptions {
     /// Directory of the runtime's results
     #[arg(long, value_name = "PATH", default_value = "/var/lib/cni/results")]
     results_dir: PathBuf,
-    /// All processes of the host are visible, although it does not look so
+    /// Assume that all processes of the host are visible
     #[arg(long)]
     sees_all: bool,
 }

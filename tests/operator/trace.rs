@@ -73,7 +73,7 @@ async fn the_hops_of_a_delivered_packet_are_listed() {
 
             pod         10.244.1.7 is a pod of this node, behind cni0
             mtu         1450 of at most 1450 bytes on cni0
-            rule        none leads it to another table
+            rule        no policy rule selects another table
             route       route 10.244.3.0/24 nhid 4029403148 via 10.244.3.0 dev flannel.1
                           onlink
             nexthop     nexthop id 4029403148 via 10.244.3.0 dev flannel.1 onlink
@@ -103,7 +103,7 @@ async fn the_hops_of_a_delivered_packet_are_listed() {
 
             pod         10.244.1.7 is a pod of this node, behind cni0
             mtu         84 of at most 1450 bytes on cni0
-            rule        none leads it to another table
+            rule        no policy rule selects another table
             route       route 10.244.4.0/24 nhid 4096512016 via 172.16.0.10 dev eth0
             nexthop     nexthop id 4096512016 via 172.16.0.10 dev eth0
             mtu         84 of at most 1500 bytes on eth0
@@ -133,8 +133,8 @@ async fn the_hops_of_a_delivered_packet_are_listed() {
             peer        planned, not seen: 10.244.3.0/24 (172.17.0.9) sends it through the
                           tunnel
             guard       there is none: any host may send into the tunnel
-            tunnel      flannel.1 opens it
-            rule        none leads it to another table
+            tunnel      flannel.1 decapsulates it
+            rule        no policy rule selects another table
             route       route 10.244.1.0/24 dev cni0 proto 2
             mtu         1450 of at most 1450 bytes on cni0
             forward     no rule of tweed drops it
@@ -157,7 +157,7 @@ async fn the_hops_of_a_delivered_packet_are_listed() {
             on this node:
             peer        planned, not seen: 10.244.4.0/24 (172.16.0.10) sends it directly
             guard       does not apply: it is no packet of the tunnel
-            rule        none leads it to another table
+            rule        no policy rule selects another table
             route       route 10.244.1.0/24 dev cni0 proto 2
             mtu         84 of at most 1450 bytes on cni0
             forward     no rule of tweed drops it
@@ -372,8 +372,8 @@ const ARRIVAL: [(HopKind, HopState, &str); 8] = [
         "accepts packets of the tunnel from 172.16.0.5: udp dport 8472 iifname \"eth0\" ip saddr \
          @peers ip daddr 172.17.0.9/32 accept",
     ),
-    (HopKind::Tunnel, HopState::Passed, "flannel.1 opens it"),
-    (HopKind::Rule, HopState::Passed, "none leads it to another table"),
+    (HopKind::Tunnel, HopState::Passed, "flannel.1 decapsulates it"),
+    (HopKind::Rule, HopState::Passed, "no policy rule selects another table"),
     (HopKind::Route, HopState::Passed, "route 10.244.3.0/24 dev cni0 proto 2"),
     (HopKind::Mtu, HopState::Passed, "1450 of at most 1450 bytes on cni0"),
     (HopKind::Forward, HopState::Passed, "no rule of tweed drops it"),
@@ -410,7 +410,7 @@ async fn the_hops_on_the_peer_are_those_that_its_daemon_answers() {
 
                 pod         10.244.1.7 is a pod of this node, behind cni0
                 mtu         1450 of at most 1450 bytes on cni0
-                rule        none leads it to another table
+                rule        no policy rule selects another table
                 route       route 10.244.3.0/24 nhid 4029403148 via 10.244.3.0 dev flannel.1
                               onlink
                 nexthop     nexthop id 4029403148 via 10.244.3.0 dev flannel.1 onlink
@@ -424,8 +424,8 @@ async fn the_hops_on_the_peer_are_those_that_its_daemon_answers() {
                 on 10.244.3.0/24 (172.17.0.9), by its daemon:
                 guard       accepts packets of the tunnel from 172.16.0.5: udp dport 8472
                               iifname "eth0" ip saddr @peers ip daddr 172.17.0.9/32 accept
-                tunnel      flannel.1 opens it
-                rule        none leads it to another table
+                tunnel      flannel.1 decapsulates it
+                rule        no policy rule selects another table
                 route       route 10.244.3.0/24 dev cni0 proto 2
                 mtu         1450 of at most 1450 bytes on cni0
                 forward     no rule of tweed drops it
@@ -450,7 +450,7 @@ async fn the_hops_on_the_peer_are_those_that_its_daemon_answers() {
 
             on this node:
             guard       does not apply: it is no packet of the tunnel
-            rule        none leads it to another table
+            rule        no policy rule selects another table
             route       route 10.244.1.0/24 dev cni0 proto 2
             mtu         84 of at most 1450 bytes on cni0
             forward     no rule of tweed drops it

@@ -54,11 +54,11 @@ flags! {
         state_file: Option<PathBuf> = optional("state-file", "FILE", parsed("a path"));
         /// Socket to create for tweedctl [default: --subnet-file with extension .sock]
         control_socket: Option<PathBuf> = optional("control-socket", "SOCKET", parsed("a path"));
-        /// Renew the lease this long before it expires
+        /// Renew the lease this long before it expires, at the latest; with etcd, after a third of its TTL
         renew_margin: Duration = one("subnet-lease-renew-margin", "MINUTES", "60", renew_margin);
-        /// Give the lease back when a signal stops the daemon: for nodes that are drained before; only with etcd
+        /// Release the lease when a signal stops the daemon (etcd only); drain the node before
         release_on_exit: bool = one("release-on-exit", "BOOL", "false", boolean);
-        /// Maximum share of peers to withdraw at once; if more vanish, their routes are kept for an hour
+        /// Withdraw at most this share of peers at once; if more vanish, keep their routes for an hour
         max_withdraw: u8 = one("max-withdraw", "PERCENT", "50", percent);
         /// Use nexthop objects for routes if the kernel supports them; flannel cannot remove such routes
         nexthop_objects: bool = one("nexthop-objects", "BOOL", "true", boolean);
@@ -88,7 +88,7 @@ flags! {
         endpoints: String = one("etcd-endpoints", "URLS", "http://127.0.0.1:4001,http://127.0.0.1:2379", parsed("a text"));
         /// Key prefix of the config and the leases
         prefix: String = one("etcd-prefix", "KEY", "/coreos.com/network", parsed("a text"));
-        /// Term of the lease: a node that is off for longer loses its subnet
+        /// TTL of the lease: a node that is down for longer loses its subnet
         lease_ttl: Duration = one("subnet-lease-ttl", "MINUTES", "1440", lease_ttl);
         /// CA certificates to verify servers with
         ca_file: Option<PathBuf> = optional("etcd-cafile", "FILE", parsed("a path"));
@@ -139,7 +139,7 @@ flags! {
         forward: Forward = one("iptables-forward-rules", "BOOL", "true", either(Forward::Accept, Forward::Leave));
         /// Reject packets to unused addresses of this node's subnet
         refuse_unused: bool = one("ip-blackhole-route", "BOOL", "false", boolean);
-        /// Use iptables rules, as flanneld does; if false, only if the kernel lacks nftables
+        /// true: iptables, as in flanneld; false: nftables, or iptables if the kernel lacks nftables
         firewall: Preference = one("iptables", "BOOL", "false", either(Preference::Iptables, Preference::Any));
         /// Interval between reads of iptables rules; nftables sends change notifications
         resync: Duration = one("iptables-resync", "SECONDS", "5", resync);
@@ -154,8 +154,8 @@ flags! {
         unknown_sources: UnknownSources = one("tunnel-drop-strangers", "BOOL", "true", either(UnknownSources::Drop, UnknownSources::Accept));
         /// Drop tunnel packets that pods send to nodes
         pods: Pods = one("tunnel-drop-pods", "BOOL", "true", either(Pods::Drop, Pods::Accept));
-        /// Checksums of the tunnel device: computed; auto, computed only where kernel offload corrupts
-        /// them; keep, the device setting is not changed
+        /// Checksums of the tunnel device: auto, in software if the offload corrupts them; computed, always
+        /// in software; keep, unchanged
         checksums: Checksums = one("tunnel-checksums", "auto|computed|keep", "auto", checksums);
     }
 }

@@ -46,7 +46,7 @@ pub(super) struct LeasesOptions {
 enum LeasesCommand {
     /// Lists each lease, and why it is rejected, as without a subcommand
     List(ListOptions),
-    /// Keeps a subnet for a node, or free of nodes, until it is released
+    /// Reserves a subnet, for one node or for none, until it is released
     ///
     /// The lease of a node becomes a reservation: it does not expire any more. With two address
     /// families, name one subnet and get the matching one of the other, or name both.
@@ -63,7 +63,7 @@ enum LeasesCommand {
         /// Subnet, as in 10.244.7.0/24
         #[arg(value_name = "SUBNET")]
         subnet: Prefix,
-        /// Also if a node has the lease that may be in use
+        /// Release the lease even if its node may still use it
         #[arg(long)]
         force: bool,
     },

@@ -97,7 +97,7 @@ impl<'a> Walk<'a> {
         let destination = self.packet().destination;
         let next = self.takes_route("no link has the subnet of this node: no pod runs here")?;
         if let Some(gateway) = next.gateway {
-            let why = format!("{gateway} is not a pod: whether it forwards the packet is not seen");
+            let why = format!("{gateway} is not a pod: it is unknown whether it forwards the packet");
             return self.cannot_follow(HopKind::Nexthop, why);
         }
         self.fits(next.link)?;
@@ -133,7 +133,7 @@ impl<'a> Walk<'a> {
                 format!("{public_ip} is resolved on {link}, when the packet is sent: not read"),
             ),
             Some(gateway) => {
-                (Unknown, format!("{gateway} is not {peer}: whether it forwards is not seen"))
+                (Unknown, format!("{gateway} is not {peer}: it is unknown whether it forwards"))
             }
             None => (
                 Dropped,
@@ -329,7 +329,7 @@ impl<'a> Walk<'a> {
             );
             return self.drops(HopKind::Tunnel, why);
         }
-        self.passes(HopKind::Tunnel, format!("{device} opens it"))
+        self.passes(HopKind::Tunnel, format!("{device} decapsulates it"))
     }
 
     /// The reverse-path filter, which exists for IPv4 only.
@@ -370,7 +370,7 @@ impl<'a> Walk<'a> {
         };
         let (hop, state, text) = match by {
             Some(by) if by == next.link => {
-                (HopKind::Rule, Passed, "none leads it to another table".to_owned())
+                (HopKind::Rule, Passed, "no policy rule selects another table".to_owned())
             }
             // The kernel removes routes of IPv4 with the link, and reports only the link.
             _ if self.host.link(next.link).is_some_and(|(_, up)| !up) => {
