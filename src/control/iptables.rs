@@ -110,10 +110,7 @@ impl Control {
         if is_news {
             let programs = self.inputs.dropping.iter().map(|name| name.program());
             let dropping: Vec<String> = programs.collect();
-            tracing::info!(
-                ?dropping,
-                "the FORWARD chains with the policy DROP have changed"
-            );
+            tracing::info!(?dropping, "the FORWARD chains with the policy DROP have changed");
         }
         self.iptables.unread.retain(|name, _| !names.contains(name));
         self.iptables.unread.extend(unread);

@@ -167,11 +167,10 @@ impl Control {
                 continue;
             };
             let paths = plan.paths.iter().map(|(_, planned)| planned.as_ref().map(|it| it.path));
-            // A peer with both address families counts by the worse path.
-            match paths.map(|path| path.map_err(|_| ())).max() {
+            match paths.reduce(worse) {
                 Some(Ok(Path::Direct)) => counts.direct += 1,
                 Some(Ok(Path::Tunnel)) => counts.tunnel += 1,
-                Some(Err(())) => counts.skipped += 1,
+                Some(Err(_)) => counts.skipped += 1,
                 None => {}
             }
         }
@@ -359,5 +358,13 @@ fn reason(planned: &Result<PathPlan, Unreachable>) -> Option<String> {
     match planned {
         Ok(planned) => planned.fallback.map(|fallback| fallback.to_string()),
         Err(reason) => Some(format!("skipped: {reason}")),
+    }
+}
+
+/// The path that a peer with both counts by.
+fn worse<E>(one: Result<Path, E>, other: Result<Path, E>) -> Result<Path, E> {
+    match (&one, &other) {
+        (Err(_), _) | (Ok(Path::Tunnel), Ok(_)) => one,
+        (Ok(_), Err(_) | Ok(Path::Tunnel | Path::Direct)) => other,
     }
 }

@@ -91,7 +91,8 @@ fn store(page: &mut Page, Figures { status, requests, lease_remaining, measured,
     page.gauge("tweed_store_reachable", help, u8::from(status.store.is_reachable()));
     let help = "Times of requests to the store until the answer or the timeout, in seconds.";
     page.histogram("tweed_store_request_seconds", help, requests);
-    let help = "Time until the lease expires, in seconds; 0 without a lease, +Inf for a reservation.";
+    let help =
+        "Time until the lease expires, in seconds; 0 without a lease, +Inf for a reservation.";
     page.gauge("tweed_lease_remaining_seconds", help, number(*lease_remaining));
     let help = "Subnets of the pod network, by whether a lease has them.";
     usage(page, "tweed_subnets", help, &measured.subnets);
@@ -193,7 +194,8 @@ fn work(page: &mut Page, statistics: &Statistics, measured: &Measurements) {
     page.counter("tweed_kernel_overruns_total", help, overruns);
     let help = "Config updates from the store, including the first one.";
     page.counter("tweed_config_edits_total", help, edits);
-    let help = "Changes of this node's VTEP MAC address because another node may use the former one.";
+    let help =
+        "Changes of this node's VTEP MAC address because another node may use the former one.";
     page.counter("tweed_vtep_mac_changes_total", help, mac_changes);
 }
 

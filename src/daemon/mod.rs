@@ -127,7 +127,7 @@ pub async fn run(options: Options) -> Result<()> {
         match options.store.clone() {
             StoreOptions::Etcd(etcd) => {
                 let previous = files::previous(&options, remembered.as_ref());
-                let manager = EtcdSubnetManager::new(etcd, previous, options.renew_margin);
+                let manager = EtcdSubnetManager::new(etcd, previous, options.lease);
                 run_tasks((options, host), manager, remembered).await
             }
             StoreOptions::Kube(kube) => {

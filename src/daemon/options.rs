@@ -29,7 +29,7 @@ use crate::model::node::InterfaceOptions;
 use crate::model::policy::{Guard, Masquerade, Policy};
 use crate::plan::config_change::FormerPods;
 use crate::random::random;
-use crate::store::etcd::EtcdOptions;
+use crate::store::etcd::{EtcdOptions, LeaseTimes};
 use crate::store::kube::{AnnotationPrefix, ApiOptions, KubeOptions};
 use crate::store::operator::StoreLocation;
 
@@ -50,8 +50,8 @@ pub struct Options {
     pub state_file: PathBuf,
     /// For `tweedctl`.
     pub control_socket: PathBuf,
-    /// A lease is renewed this long before its end, at the latest.
-    pub renew_margin: Duration,
+    /// Of a lease in etcd.
+    pub lease: LeaseTimes,
     /// Whether the lease is given back when a signal stops the daemon.
     pub release_on_exit: bool,
     /// The endpoint for supervisors; none if it is off.
@@ -104,10 +104,11 @@ impl Options {
         let (daemon, etcd) = (DaemonFlags::read(&settings)?, EtcdFlags::read(&settings)?);
         let (kube, interface) = (KubeFlags::read(&settings)?, InterfaceFlags::read(&settings)?);
         let (rules, tunnel) = (PolicyFlags::read(&settings)?, GuardFlags::read(&settings)?);
+        let lease = LeaseTimes { ttl: etcd.lease_ttl, renew_margin: daemon.renew_margin };
         let store = if kube.subnet_manager {
             StoreOptions::Kube(kube::options(&kube, &settings, environment)?)
         } else {
-            etcd::check_term(etcd.lease_ttl, daemon.renew_margin, &settings)?;
+            etcd::check_times(lease, &settings)?;
             let options = etcd::options(etcd, &mut settings)?;
             settings.warnings.extend(etcd::warnings(&options, &settings));
             StoreOptions::Etcd(options)
@@ -138,7 +139,7 @@ impl Options {
                 jitter: random::<f64>,
             },
             subnet_file: daemon.subnet_file,
-            renew_margin: daemon.renew_margin,
+            lease,
             release_on_exit: daemon.release_on_exit,
             health: endpoint(&daemon.healthz_ip, daemon.healthz_port, "healthz-ip", &settings)?,
             metrics: endpoint(&daemon.metrics_ip, daemon.metrics_port, "metrics-ip", &settings)?,

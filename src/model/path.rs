@@ -104,7 +104,7 @@ pub enum ReachabilityState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "kebab-case")]
 pub enum DegradedCause {
-    /// Of large probes.
+    /// Large probes are lost.
     #[error("5 % or more of the last 100 probes were lost")]
     Loss,
     #[error("small probes are answered, large ones are not: check the MTU of the underlay")]

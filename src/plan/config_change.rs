@@ -112,9 +112,12 @@ impl BackendMode {
 
     /// The config key that differs from `ours`, with its value here.
     fn unlike(self, ours: Self) -> String {
-        let direct_routing = if self.direct_routing { "true" } else { "false" };
-        let value = if self.kind == ours.kind { direct_routing } else { self.kind.as_str() };
-        format!("{} {value}", self.key_unlike(ours))
+        let key = self.key_unlike(ours);
+        if self.kind == ours.kind {
+            format!("{key} {}", self.direct_routing)
+        } else {
+            format!("{key} {}", self.kind.as_str())
+        }
     }
 }
 

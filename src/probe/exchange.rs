@@ -114,8 +114,8 @@ impl Exchange {
                 // After a pause of the process, packets that arrived in time are read before
                 // requests are reported as lost.
                 biased;
-                wire = first_readable(&self.wires) => {
-                    self.receive(wire, &mut buffer, &orders.targets.borrow());
+                family = first_readable(&self.wires) => {
+                    self.receive(family, &mut buffer, &orders.targets.borrow());
                 }
                 () = until(self.next()) => {}
                 request = orders.requests.recv() => self.send_request(request?),
@@ -271,7 +271,7 @@ impl Exchange {
 
     fn repeat_traces(&mut self) {
         for outgoing in self.traces.take_due(Instant::now()) {
-            // Since then, the peer may have sealed with a new one.
+            // Since then, the peer may have sealed with a new secret.
             let secret = self.keyring.secret_for(outgoing.packet.to).clone();
             self.send(Outgoing { secret, ..outgoing });
         }
@@ -366,9 +366,9 @@ impl Exchange {
         self.counts.unsent += 1;
     }
 
-    fn receive(&mut self, wire: usize, buffer: &mut [u8], targets: &Targets) {
+    fn receive(&mut self, family: Family, buffer: &mut [u8], targets: &Targets) {
         for _ in 0..AT_ONCE {
-            let received = self.wires.values().nth(wire).and_then(|wire| wire.received(buffer));
+            let received = self.wires.get(&family).and_then(|wire| wire.received(buffer));
             let Some((length, source)) = received else { break };
             let taken = buffer.get(..length).is_some_and(|it| self.take(it, source, targets));
             self.counts.rejected += u64::from(!taken);
@@ -488,11 +488,16 @@ fn send_if_resolved(
     }
 }
 
-/// The index of the first wire that may have a packet.
-async fn first_readable(wires: &BTreeMap<Family, Wire>) -> usize {
+/// The family of the first wire that may have a packet.
+async fn first_readable(wires: &BTreeMap<Family, Wire>) -> Family {
     if wires.is_empty() {
         std::future::pending::<()>().await;
     }
-    let (_, index, _) = select_all(wires.values().map(|wire| Box::pin(wire.readable()))).await;
-    index
+    let all = wires.iter().map(|(family, wire)| {
+        Box::pin(async move {
+            wire.readable().await;
+            *family
+        })
+    });
+    select_all(all).await.0
 }

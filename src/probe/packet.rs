@@ -88,7 +88,7 @@ impl Packet {
         let length = length.max(SHORTEST + content.len());
         let mut bytes = Vec::with_capacity(length);
         bytes.extend(MAGIC);
-        bytes.extend([VERSION, code(&CODES, &(self.kind, self.path))]);
+        bytes.extend([VERSION, self.kind.code() | u8::from(self.path == Path::Tunnel) << 1]);
         bytes.extend(self.nonce.to_be_bytes());
         bytes.extend(octets(self.from));
         bytes.extend(octets(self.to));
@@ -129,6 +129,16 @@ impl PacketKind {
         match self {
             Self::Request | Self::Answer => Self::Answer,
             Self::TraceRequest | Self::TraceAnswer => Self::TraceAnswer,
+        }
+    }
+
+    /// Its bits in the code of a packet.
+    const fn code(self) -> u8 {
+        match self {
+            Self::Request => 0,
+            Self::Answer => 1,
+            Self::TraceRequest => 4,
+            Self::TraceAnswer => 5,
         }
     }
 

@@ -72,7 +72,7 @@ pub(super) async fn change<T>(known: &mut watch::Receiver<T>) {
     }
 }
 
-/// Pauses before a lost lease is acquired again.
+/// Reports that there is no lease, and pauses before a lost one is acquired again.
 pub(super) async fn pause_after(lost: Option<Lost>, losses: &Mutex<Losses>, report: &Report) {
     let Some(lost) = lost else { return };
     report.leased(LeaseTerm::None);

@@ -95,8 +95,8 @@ impl Batch {
     /// There is this chain from now on.
     pub fn chain(self, chain: Chain<'_>) -> Self {
         let message = self
-            .subject()
-            .about_chain(NFT_MSG_NEWCHAIN, NLM_F_CREATE, chain.name)
+            .as_table()
+            .chain_message(NFT_MSG_NEWCHAIN, NLM_F_CREATE, chain.name)
             .with(chain.hook, |message, hook| hook.append(message))
             .with(chain.comment, |message, comment| {
                 message.bytes(nfta::CHAIN_USERDATA, &user_data(comment))
@@ -106,13 +106,13 @@ impl Batch {
 
     /// From now on, this chain with a hook lets through what comes to its end.
     pub fn accept_at_end(self, chain: &str) -> Self {
-        let message = self.subject().about_chain(NFT_MSG_NEWCHAIN, 0, chain);
+        let message = self.as_table().chain_message(NFT_MSG_NEWCHAIN, 0, chain);
         self.and(message.be32(nfta::CHAIN_POLICY, NF_ACCEPT.cast_unsigned()))
     }
 
     /// Removes a chain that has no rules, and to which none leads.
     pub fn delete_chain(self, chain: &str) -> Self {
-        let message = self.subject().about_chain(NFT_MSG_DELCHAIN, 0, chain);
+        let message = self.as_table().chain_message(NFT_MSG_DELCHAIN, 0, chain);
         self.and(message)
     }
 
@@ -158,7 +158,7 @@ impl Batch {
         socket.transact(bracket(NFNL_MSG_BATCH_BEGIN), self.messages, bracket(NFNL_MSG_BATCH_END))
     }
 
-    pub(super) fn subject(&self) -> Table<'_> {
+    pub(super) fn as_table(&self) -> Table<'_> {
         Table { family: self.family, name: &self.table }
     }
 
@@ -179,7 +179,7 @@ impl Batch {
 }
 
 impl Table<'_> {
-    pub(super) fn about_chain(self, message: i32, flags: i32, chain: &str) -> Message {
+    pub(super) fn chain_message(self, message: i32, flags: i32, chain: &str) -> Message {
         request(self.family, message, flags)
             .text(nfta::CHAIN_TABLE, self.name)
             .text(nfta::CHAIN_NAME, chain)

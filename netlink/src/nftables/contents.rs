@@ -125,7 +125,7 @@ impl Table<'_> {
         chain: &str,
         read: impl Fn(Attributes<'_>) -> Option<T>,
     ) -> io::Result<Option<T>> {
-        let question = self.about_chain(NFT_MSG_GETCHAIN, 0, chain);
+        let question = self.chain_message(NFT_MSG_GETCHAIN, 0, chain);
         let answer = socket.get(question, |frame| read(frame.attributes(HEADER)?))?;
         Ok(answer.ok().flatten())
     }

@@ -138,7 +138,7 @@ impl Batch {
 
     fn new_set(&self, name: &str, (kind, length): (u32, u32), flags: u32) -> Message {
         self.request(NFT_MSG_NEWSET, NLM_F_CREATE)
-            .text(nfta::SET_TABLE, self.subject().name)
+            .text(nfta::SET_TABLE, self.as_table().name)
             .text(nfta::SET_NAME, name)
             .be32(nfta::SET_FLAGS, flags)
             .be32(nfta::SET_KEY_TYPE, kind)
@@ -181,7 +181,7 @@ impl Batch {
         name: &str,
         fill: impl FnOnce(Message) -> Message,
     ) -> Self {
-        let message = self.subject().about_elements(message, flags, name);
+        let message = self.as_table().elements_message(message, flags, name);
         self.and(message.nest(nfta::SET_ELEM_LIST_ELEMENTS, fill))
     }
 }
@@ -217,18 +217,18 @@ impl Table<'_> {
             });
             Some(found.collect::<Vec<_>>())
         };
-        let listed = socket.list(&self.about_elements(NFT_MSG_GETSETELEM, 0, set), all)?;
+        let listed = socket.list(&self.elements_message(NFT_MSG_GETSETELEM, 0, set), all)?;
         Ok(listed.into_iter().flatten().collect())
     }
 
     /// How long UDP stays in a set of protocols; none if it is not there, or stays for ever.
     pub fn udp_timeout(self, socket: &mut Socket, set: &str) -> io::Result<Option<ElementTimeout>> {
         let read = |frame: &Frame<'_>| timeout_of_udp(frame.attributes(HEADER)?);
-        let listed = socket.list(&self.about_elements(NFT_MSG_GETSETELEM, 0, set), read)?;
+        let listed = socket.list(&self.elements_message(NFT_MSG_GETSETELEM, 0, set), read)?;
         Ok(listed.into_iter().next())
     }
 
-    fn about_elements(self, message: i32, flags: i32, set: &str) -> Message {
+    fn elements_message(self, message: i32, flags: i32, set: &str) -> Message {
         request(self.family, message, flags)
             .text(nfta::SET_ELEM_LIST_TABLE, self.name)
             .text(nfta::SET_ELEM_LIST_SET, set)

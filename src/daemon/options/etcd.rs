@@ -1,14 +1,12 @@
 //! Checks the flags of etcd together.
 
-use std::time::Duration;
-
 use hyper::Uri;
 use tweed_client::transport::{Transport, is_protected};
 
 use super::argv::GivenFlags;
 use super::flags::EtcdFlags;
 use super::stop::Stop;
-use crate::store::etcd::{self, Credentials, EtcdOptions};
+use crate::store::etcd::{self, Credentials, EtcdOptions, LeaseTimes};
 
 const ENDPOINTS: &str = "etcd-endpoints";
 const PASSWORD: &str = "etcd-password";
@@ -28,18 +26,13 @@ pub(super) fn options(flags: EtcdFlags, settings: &mut GivenFlags) -> Result<Etc
         cert_file,
         key_file,
         credentials: user.map(|(user, password)| Credentials { user, password }),
-        lease_ttl: flags.lease_ttl,
         transport: Transport::Sockets,
     })
 }
 
 /// Renewals must come before the end of the lease.
-pub(super) fn check_term(
-    ttl: Duration,
-    margin: Duration,
-    settings: &GivenFlags,
-) -> Result<(), Stop> {
-    let [ttl, margin] = [ttl, margin].map(|time| time.as_secs() / 60);
+pub(super) fn check_times(times: LeaseTimes, settings: &GivenFlags) -> Result<(), Stop> {
+    let [ttl, margin] = [times.ttl, times.renew_margin].map(|time| time.as_secs() / 60);
     if ttl > margin {
         return Ok(());
     }

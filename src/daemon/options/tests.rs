@@ -13,7 +13,7 @@ use super::{Guard, LogFormat, Masquerade, Options, Stop, StoreOptions};
 use crate::model::entry::Ports;
 use crate::model::policy::{Checksums, Conntrack, Forward, Pods, Preference, UnknownSources};
 use crate::plan::config_change::Reload;
-use crate::store::etcd::EtcdOptions;
+use crate::store::etcd::{EtcdOptions, LeaseTimes};
 
 const NO_VARIABLES: &[(&str, &str)] = &[];
 
@@ -55,7 +55,8 @@ fn defaults_are_those_of_flanneld() {
     assert_eq!(options.etcd().prefix, "/coreos.com/network");
     assert_eq!((options.etcd().ca_file, options.etcd().credentials), (None, None));
     assert_eq!(options.subnet_file.to_str(), Some("/run/flannel/subnet.env"));
-    assert_eq!(options.renew_margin, Duration::from_secs(60 * 60));
+    let [ttl, renew_margin] = [24, 1].map(|hours| Duration::from_secs(hours * 3600));
+    assert_eq!(options.lease, LeaseTimes { ttl, renew_margin });
     assert!(!options.release_on_exit);
     assert_eq!((options.health, options.verbosity), (None, Level::INFO));
     assert!(
@@ -128,7 +129,7 @@ fn metrics_have_an_address_of_their_own_only_on_a_port() {
 #[test]
 fn the_margin_and_the_share_have_bounds() {
     assert_eq!(
-        options("-subnet-lease-renew-margin=1439").renew_margin,
+        options("-subnet-lease-renew-margin=1439").lease.renew_margin,
         Duration::from_secs(86_340)
     );
     assert_eq!(

@@ -21,14 +21,21 @@ use crate::plan::scope::Scope;
 /// The release of the running kernel.
 const RELEASE: &str = "/proc/sys/kernel/osrelease";
 
+/// What links, addresses, nexthop objects and routes show about the host.
+pub(super) struct Listed {
+    interfaces: Vec<Interface>,
+    default_routes: Vec<(Family, Option<LinkName>)>,
+    nexthops: NexthopSupport,
+}
+
 impl NetlinkKernel {
-    /// The facts that links, addresses, nexthop objects and routes show, and the relevant entries
-    /// among these. Of several entries with the same key, the first is active.
+    /// Lists links, addresses, nexthop objects and routes: what they show about the host, and the
+    /// relevant entries among them. Of several entries with the same key, the first is active.
     pub(super) async fn list(
         &mut self,
         scope: &Scope,
         known: &KernelState,
-    ) -> io::Result<(Facts, Vec<Arc<Entry>>)> {
+    ) -> io::Result<(Listed, Vec<Arc<Entry>>)> {
         let listed = self.read_links().await?;
         let (requests, links) = (&mut self.requests, &self.links);
         let held = |body: &Body| entry(body, links, scope).map(|entry| known.sharing(entry));
@@ -63,13 +70,13 @@ impl NetlinkKernel {
             }
         }
         let nexthops = usable.unwrap_or(NexthopSupport::Unsupported);
-        Ok((Facts { interfaces, default_routes, nexthops, ..Facts::default() }, entries))
+        Ok((Listed { interfaces, default_routes, nexthops }, entries))
     }
 
-    /// The facts of the host: those that were `listed`, and the others.
+    /// The facts of the host: what was listed, and all else.
     pub(super) async fn facts_of(
         &mut self,
-        listed: Facts,
+        Listed { interfaces, default_routes, nexthops }: Listed,
         reach: Option<IpAddr>,
     ) -> io::Result<Facts> {
         let reach = match reach {
@@ -85,7 +92,9 @@ impl NetlinkKernel {
             makes_strict: settings::makes_strict(),
             kernel: Release::parse(release.trim()),
             service: host::service(),
-            ..listed
+            interfaces,
+            default_routes,
+            nexthops,
         })
     }
 

@@ -432,10 +432,10 @@ impl Validity {
         match lease {
             _ if rules.is_own(id) => Self::Own,
             None => Self::Unread,
-            Some(lease) => match (rules.check(lease), rules.without_bad_sources(lease)) {
-                (Err(why), _) => Self::Rejected(Box::new(why)),
-                (Ok(()), None) => Self::Allowed(Arc::clone(lease), None),
-                (Ok(()), Some((lease, bad))) => Self::Allowed(Arc::new(lease), Some(Box::new(bad))),
+            Some(lease) => match rules.check(lease).map(|()| rules.without_bad_sources(lease)) {
+                Err(why) => Self::Rejected(Box::new(why)),
+                Ok(None) => Self::Allowed(Arc::clone(lease), None),
+                Ok(Some((lease, bad))) => Self::Allowed(Arc::new(lease), Some(Box::new(bad))),
             },
         }
     }

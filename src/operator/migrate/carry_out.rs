@@ -324,8 +324,7 @@ const DISTURBANCE: Duration = Duration::from_secs(4);
 const NOISE: Duration = Duration::from_secs(45);
 
 impl Suspected {
-    /// # Errors
-    /// Those of `troubles` that have lasted too long, if any.
+    /// Fails with those of `troubles` that have lasted too long, if any.
     fn stop_if_confirmed(&mut self, mut troubles: Troubles) -> Result<(), Stop> {
         self.0.retain(|subject, _| troubles.contains_key(subject));
         troubles.retain(|subject, _| {

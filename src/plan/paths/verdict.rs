@@ -73,16 +73,18 @@ impl Track {
         (self.unanswered, self.unanswered_since) = (0, None);
         (self.echoed, self.echoes_missed, self.is_host_silent) = (None, 0, false);
         self.answered_at = Some(now);
-        if !is_large {
-            self.small = self.small.max(Some(sent));
-            return;
+        match kind {
+            ProbeKind::Echo => {}
+            ProbeKind::Small => self.small = self.small.max(Some(sent)),
+            ProbeKind::Large => {
+                self.note(0, 0);
+                (self.missed, self.large_missed) = (0, 0);
+                self.failing_since = None;
+                self.answered = self.answered.saturating_add(1);
+                self.large = self.large.max(Some(sent));
+                self.round_trip = Some(now.saturating_sub(sent));
+            }
         }
-        self.note(0, 0);
-        (self.missed, self.large_missed) = (0, 0);
-        self.failing_since = None;
-        self.answered = self.answered.saturating_add(1);
-        self.large = self.large.max(Some(sent));
-        self.round_trip = Some(now.saturating_sub(sent));
     }
 
     pub(super) fn record_loss(&mut self, kind: ProbeKind, sent: Duration) {

@@ -66,7 +66,7 @@ pub struct Host {
     pub chains: Vec<FilterChain>,
     /// Tables of iptables-legacy, which are not visible through nftables.
     pub legacy_tables: Vec<String>,
-    /// Whether the kernel is known to support none of it, not even on demand.
+    /// Whether the kernel is known not to support it, not even as a module; likewise VXLAN.
     pub lacks_nftables: bool,
     pub lacks_vxlan: bool,
     pub systemd: Systemd,

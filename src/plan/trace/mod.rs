@@ -205,6 +205,28 @@ impl TracedPacket {
     }
 }
 
+/// An address of this node.
+enum Here {
+    Pod,
+    Host,
+}
+
+impl Here {
+    const fn origin<'a>(self, own: Prefix) -> Origin<'a> {
+        match self {
+            Self::Pod => Origin::Pod(own),
+            Self::Host => Origin::Host,
+        }
+    }
+
+    const fn target<'a>(self, own: Prefix) -> Target<'a> {
+        match self {
+            Self::Pod => Target::Pod(own),
+            Self::Host => Target::Host,
+        }
+    }
+}
+
 impl<'a> Planned<'a> {
     /// The subnet of this node in the family of the packet.
     fn own(&self, family: Family) -> Result<&'a Endpoint, Untraceable> {
@@ -212,14 +234,14 @@ impl<'a> Planned<'a> {
         own.ok_or(Untraceable::NoOwnLease(family))
     }
 
-    /// `pod` if `address` is in `own`, the subnet of this node, `host` if it is this node itself.
-    fn here<T>(&self, own: Prefix, address: IpAddr, [pod, host]: [T; 2]) -> Option<T> {
+    /// Whether `address` is in `own`, the subnet of this node, or is this node itself.
+    fn here(&self, own: Prefix, address: IpAddr) -> Option<Here> {
         if own.contains(address) {
-            return Some(pod);
+            return Some(Here::Pod);
         }
         let mut uplinks = self.local.node.uplinks.iter();
         let is_host = uplinks.any(|it| [it.address, it.public_ip, it.source].contains(&address));
-        is_host.then_some(host)
+        is_host.then_some(Here::Host)
     }
 
     /// The peer whose lease has `address`; of several, the one whose lease is accepted.
@@ -249,9 +271,8 @@ impl<'a> Question<'a> {
     pub fn of(packet: TracedPacket, planned: Planned<'a>) -> Result<Self, Untraceable> {
         let TracedPacket { source, destination, .. } = packet;
         let own = planned.own(packet.family())?.subnet;
-        let here = planned.here(own, source, [Origin::Pod(own), Origin::Host]);
-        let origin = if let Some(here) = here {
-            here
+        let origin = if let Some(here) = planned.here(own, source) {
+            here.origin(own)
         } else {
             let peer = planned.peer(source).ok_or(Untraceable::UnknownSource(source))?;
             if !own.contains(destination) {
@@ -261,9 +282,8 @@ impl<'a> Question<'a> {
             Origin::Peer(peer)
         };
         let mut networks = planned.local.config.networks();
-        let here = planned.here(own, destination, [Target::Pod(own), Target::Host]);
-        let target = if let Some(here) = here {
-            here
+        let target = if let Some(here) = planned.here(own, destination) {
+            here.target(own)
         } else if let Some(peer) = planned.peer(destination) {
             Target::Peer(peer)
         } else if let Some(network) = networks.find(|network| network.contains(destination)) {

@@ -71,12 +71,10 @@ impl<'a> Question<'a> {
         let TracedPacket { source, destination, .. } = packet;
         let (origin, target) = match arrives_by {
             Some(_) if is_of(peer.endpoint, source) => {
-                let target = planned.here(own, destination, [Target::Pod(own), Target::Host])?;
-                (Origin::Peer(peer), target)
+                (Origin::Peer(peer), planned.here(own, destination)?.target(own))
             }
             None if peer.endpoint.subnet.contains(destination) => {
-                let origin = planned.here(own, source, [Origin::Pod(own), Origin::Host])?;
-                (origin, Target::Peer(peer))
+                (planned.here(own, source)?.origin(own), Target::Peer(peer))
             }
             Some(_) | None => return None,
         };

@@ -28,8 +28,10 @@ pub(super) struct Walk<'a> {
     hops: Vec<Hop>,
 }
 
-/// None once the walk has ended: with a hop that drops the packet, or that cannot be followed.
-type Step<T = ()> = Option<T>;
+/// The walk has ended, with a hop that drops the packet or that cannot be followed.
+struct Ended;
+
+type Step<T = ()> = Result<T, Ended>;
 
 impl<'a> Walk<'a> {
     pub(super) const fn new(question: &'a Question<'a>, host: &'a HostState<'a>) -> Self {
@@ -37,7 +39,7 @@ impl<'a> Walk<'a> {
     }
 
     pub(super) fn finish(mut self) -> Trace {
-        self.walk();
+        let (Ok(()) | Err(Ended)) = self.walk();
         let Self { question, translated_to, leaves_by, hops, .. } = self;
         let delivery = match hops.last().map(|hop| hop.state) {
             Some(Dropped) => Delivery::Dropped,
@@ -97,7 +99,8 @@ impl<'a> Walk<'a> {
         let destination = self.packet().destination;
         let next = self.takes_route("no link has the subnet of this node: no pod runs here")?;
         if let Some(gateway) = next.gateway {
-            let why = format!("{gateway} is not a pod: it is unknown whether it forwards the packet");
+            let why =
+                format!("{gateway} is not a pod: it is unknown whether it forwards the packet");
             return self.cannot_follow(HopKind::Nexthop, why);
         }
         self.fits(next.link)?;
@@ -184,7 +187,7 @@ impl<'a> Walk<'a> {
             Some(vtep) if vtep.vni.is_some_and(|vni| vni != vxlan.vni) => {
                 format!("the device has the VNI {}, and the peer has another", vxlan.vni)
             }
-            Some(_) => return Some(()),
+            Some(_) => return Ok(()),
         };
         self.drops(HopKind::Tunnel, why)
     }
@@ -218,7 +221,7 @@ impl<'a> Walk<'a> {
 
     /// Entries on two hosts do not show whether the network between them passes packets.
     fn shows_probes(&mut self, peer: &Endpoint) -> Step {
-        let Some(probes) = self.host.probes else { return Some(()) };
+        let Some(probes) = self.host.probes else { return Ok(()) };
         let text = match probes.cause() {
             Some(cause) => format!("{peer} is {}: {cause}", probes.state().as_str()),
             None => format!("{peer} answers by this path"),
@@ -338,7 +341,7 @@ impl<'a> Walk<'a> {
         let held = self.host.actual.get(&Key::Setting(kind, arrival.clone()));
         let is_strict = matches!(held, Some(Entry::Setting(setting)) if setting.is_on(kind));
         if self.family() == Family::V6 || !is_strict {
-            return Some(());
+            return Ok(());
         }
         let back = self.host.route(source).and_then(|route| self.host.next_hop(route));
         if back.is_some_and(|back| back.link == arrival) {
@@ -392,7 +395,7 @@ impl<'a> Walk<'a> {
             let foreign = || format!("object {id} is not one of tweed");
             self.passes(HopKind::Nexthop, nexthop.unwrap_or_else(foreign))?;
         }
-        Some(next)
+        Ok(next)
     }
 
     /// The packet must not be fragmented.
@@ -412,7 +415,7 @@ impl<'a> Walk<'a> {
     /// The chains for forwarded packets; packets of this node itself are not forwarded.
     fn passes_forward(&mut self) -> Step {
         if matches!(self.question.origin, Origin::Host) {
-            return Some(());
+            return Ok(());
         }
         let (actual, family) = (self.host.actual, self.family());
         let TracedPacket { source, destination, .. } = *self.packet();
@@ -477,16 +480,19 @@ impl<'a> Walk<'a> {
 
     fn drops<T>(&mut self, hop: HopKind, text: impl Into<String>) -> Step<T> {
         self.note(hop, Dropped, text)?;
-        None
+        Err(Ended)
     }
 
     fn cannot_follow<T>(&mut self, hop: HopKind, text: impl Into<String>) -> Step<T> {
         self.note(hop, Unknown, text)?;
-        None
+        Err(Ended)
     }
 
     fn note(&mut self, hop: HopKind, state: HopState, text: impl Into<String>) -> Step {
         self.hops.push(Hop { hop, state, text: text.into() });
-        matches!(state, Passed | Planned).then_some(())
+        match state {
+            Passed | Planned => Ok(()),
+            Dropped | Unknown => Err(Ended),
+        }
     }
 }

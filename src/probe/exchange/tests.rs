@@ -45,6 +45,21 @@ async fn a_nonce_answers_one_request_of_one_peer_by_one_path() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn stamps_grow() {
+    let (mut exchange, _channels, _orders) = exchange();
+    let packet = Packet::new(PacketKind::Request, Path::Direct, 7, OWN, request().peer);
+    let secret = Secret::new(&[1; Secret::LENGTH]);
+    let outgoing =
+        Outgoing { packet, gateway: request().public_ip, content: Vec::new(), length: 0, secret };
+    let counts = [(); 2].map(|()| {
+        let bytes = exchange.encode(&outgoing);
+        let (packet, _) = Packet::open(&bytes, &exchange.keyring).unwrap();
+        packet.stamp.unwrap().count
+    });
+    assert!(counts[0] < counts[1], "{counts:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_peer_that_started_with_the_new_secret_is_asked_with_it() {
     let [old, new] = [1, 2].map(|byte| Secret::new(&[byte; Secret::LENGTH]));
     let (peer, public_ip) = (request().peer, request().public_ip);

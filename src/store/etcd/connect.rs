@@ -25,8 +25,6 @@ pub struct EtcdOptions {
     pub cert_file: Option<PathBuf>,
     pub key_file: Option<PathBuf>,
     pub credentials: Option<Credentials>,
-    /// After this time, a node that is off loses its subnet.
-    pub lease_ttl: Duration,
     pub transport: Transport<Channel>,
 }
 

@@ -158,14 +158,10 @@ impl EtcdSubnetManager {
     ) -> Attempt {
         let condition = Precondition::Unchanged(stored.mod_revision);
         let mut own = Own {
-            id: stored.record.id.clone(),
-            value: value.to_vec(),
-            intended: value.to_vec(),
-            grant: self.grant_for(stored).await,
             created: stored.origin.created,
             mod_revision: stored.mod_revision,
             disputed: Dispute::over(stored, claimant),
-            ..Own::default()
+            ..Own::unwritten(stored.record.id.clone(), value, self.grant_for(stored).await)
         };
         // To write the same value at each restart would notify all nodes without a change.
         let is_published = obsolete.is_empty() && own.has_written(stored);
@@ -313,13 +309,7 @@ impl EtcdSubnetManager {
         if !claimant.keeps_public_ip() {
             self.leave_previous_grant().await;
         }
-        Own {
-            id: key::encode(subnets),
-            value: value.to_vec(),
-            intended: value.to_vec(),
-            grant: Some(self.grant().await.id),
-            ..Own::default()
-        }
+        Own::unwritten(key::encode(subnets), value, Some(self.grant().await.id))
     }
 
     async fn renew(&self, lease: &Lease) -> Lost {
@@ -328,7 +318,8 @@ impl EtcdSubnetManager {
         }
         loop {
             let grant = self.grant().await;
-            sleep_until(grant.renewed + renewal(grant.ttl, self.renew_margin, random())).await;
+            sleep_until(grant.renewed + renewal(grant.ttl, self.times.renew_margin, random()))
+                .await;
             match self.keep_alive(grant.id).await {
                 Ok(()) => {}
                 Err(Refusal::Absent) => {
@@ -406,7 +397,7 @@ impl EtcdSubnetManager {
         let renewed = Instant::now();
         let ask = |connection: Connection| async move {
             let answer = connection.leases().time_to_live(id, None).await?;
-            if answer.ttl() <= 0 || seconds(answer.granted_ttl()) != self.lease_ttl {
+            if answer.ttl() <= 0 || seconds(answer.granted_ttl()) != self.times.ttl {
                 return Ok(None);
             }
             connection.leases().keep_alive(id).await?;
@@ -421,7 +412,7 @@ impl EtcdSubnetManager {
     /// lease.
     async fn new_grant(&self) -> Grant {
         let id = random_range(1..=i64::MAX);
-        let ttl = i64::try_from(self.lease_ttl.as_secs()).unwrap_or(i64::MAX);
+        let ttl = i64::try_from(self.times.ttl.as_secs()).unwrap_or(i64::MAX);
         let ask = |connection: Connection| async move {
             let options = LeaseGrantOptions::new().with_id(id);
             connection.leases().grant(ttl, Some(options)).await

@@ -34,14 +34,21 @@ use super::hold::Losses;
 use crate::model::prefix::Prefix;
 use crate::random::random_range;
 
+/// How long our lease lasts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseTimes {
+    /// Without a renewal: a node that is off for longer loses its subnet.
+    pub ttl: Duration,
+    /// The lease is renewed at least this long before its end.
+    pub renew_margin: Duration,
+}
+
 /// The leases of one network in etcd. To hold a lease, also poll `watch`, which detects its loss.
 pub struct EtcdSubnetManager {
     store: Store,
     previous: Previous,
     occupied: channel::Sender<Vec<Prefix>>,
-    lease_ttl: Duration,
-    /// A lease is renewed at least this long before its end.
-    renew_margin: Duration,
+    times: LeaseTimes,
     grant: Mutex<Option<Grant>>,
     ours: channel::Sender<Ours>,
     losses: Mutex<Losses>,
@@ -50,15 +57,14 @@ pub struct EtcdSubnetManager {
 
 impl EtcdSubnetManager {
     /// Does not connect yet.
-    pub fn new(options: EtcdOptions, previous: Previous, renew_margin: Duration) -> Arc<Self> {
-        let (layout, lease_ttl) = (Layout::below(&options.prefix), options.lease_ttl);
+    pub fn new(options: EtcdOptions, previous: Previous, times: LeaseTimes) -> Arc<Self> {
+        let layout = Layout::below(&options.prefix);
         let client = Client::new(options, random_range(0..usize::MAX));
         Arc::new(Self {
             store: Store { client, layout },
             previous,
             occupied: channel::Sender::default(),
-            lease_ttl,
-            renew_margin,
+            times,
             grant: Mutex::new(None),
             ours: channel::Sender::new(Ours::default()),
             losses: Mutex::new(Losses::default()),

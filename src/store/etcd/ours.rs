@@ -20,7 +20,7 @@ pub(super) struct Ours {
     seen: Option<Seen>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Own {
     pub(super) id: LeaseId,
     pub(super) value: Vec<u8>,
@@ -50,6 +50,15 @@ struct Seen {
     revision: i64,
     /// None if the key does not exist.
     stored: Option<Stored>,
+}
+
+impl Own {
+    /// The lease `id` before it is written with `value`, under the etcd lease `grant`.
+    pub(super) fn unwritten(id: LeaseId, value: &[u8], grant: Option<i64>) -> Self {
+        let (value, intended) = (value.to_vec(), value.to_vec());
+        let (created, mod_revision, is_restored, disputed) = (0, 0, false, None);
+        Self { id, value, intended, grant, created, mod_revision, is_restored, disputed }
+    }
 }
 
 impl Ours {

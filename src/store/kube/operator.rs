@@ -1,15 +1,14 @@
 //! What operators read and write: the `ConfigMap`, by compare-and-swap, and leases and reports of
 //! nodes.
 
-use std::collections::{BTreeMap, HashSet};
+use std::borrow::Cow;
+use std::collections::HashSet;
 use std::time::Duration;
 
 use hyper::body::Bytes;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use tweed_client::api::{ApiOptions, ApiRequest, pages};
 use tweed_client::failover::{Failure, Refusal};
 
@@ -45,10 +44,32 @@ pub struct KubeClusterStore {
 const PAGE: u32 = 500;
 
 #[derive(Deserialize)]
-struct ReportPage {
+struct ReportPage<'a> {
     #[serde(default)]
-    metadata: ListMeta,
-    items: Vec<ConfigMap>,
+    metadata: ReportPageMetadata,
+    #[serde(borrow)]
+    items: Vec<ReportObject<'a>>,
+}
+
+#[derive(Default, Deserialize)]
+struct ReportPageMetadata {
+    #[serde(default, rename = "continue")]
+    token: String,
+}
+
+#[derive(Deserialize)]
+struct ReportObject<'a> {
+    #[serde(default, borrow)]
+    data: ReportData<'a>,
+}
+
+/// The keys [`request::REPORT`] and [`request::REFRESHED`].
+#[derive(Default, Deserialize)]
+struct ReportData<'a> {
+    #[serde(default, borrow)]
+    report: Cow<'a, str>,
+    #[serde(default)]
+    refreshed: Option<String>,
 }
 
 impl KubeClusterStore {
@@ -88,17 +109,14 @@ impl KubeClusterStore {
     }
 
     /// Calls `each` for all reports.
-    async fn reports(
-        &self,
-        mut each: impl FnMut(&BTreeMap<String, String>),
-    ) -> Result<(), Unavailable> {
+    async fn reports(&self, mut each: impl FnMut(&ReportData<'_>)) -> Result<(), Unavailable> {
         let mut token = String::new();
         loop {
             let body = self.ask(&request::reports(&self.options.namespace, &token, PAGE)).await;
             let body = body.map_err(|failure| self.client.report.explained(failure))?;
-            let page: ReportPage = decode(&body)?;
-            page.items.iter().filter_map(|object| object.data.as_ref()).for_each(&mut each);
-            token = page.metadata.continue_.unwrap_or_default();
+            let page: ReportPage<'_> = decode(&body)?;
+            page.items.iter().for_each(|item| each(&item.data));
+            token = page.metadata.token;
             if token.is_empty() {
                 return Ok(());
             }
@@ -130,13 +148,13 @@ impl ClusterStore for KubeClusterStore {
         let records = self.records(config.as_ref()).await?;
         let ids: HashSet<&LeaseId> = records.iter().map(|record| &record.id).collect();
         let now = Timestamp::now();
-        let stored = |data: &BTreeMap<String, String>| {
-            let report = NodeReport::decode(data.get(request::REPORT)?.as_bytes())?;
+        let stored = |data: &ReportData<'_>| {
+            let report = NodeReport::decode(data.report.as_bytes())?;
             let report = report.sharing(|lease| ids.get(lease).copied());
             let is_current = |(known, _): &(u64, u64)| *known == report.config_revision;
             let revision = current.filter(is_current).map_or(0, |(_, revision)| revision);
             let report = NodeReport { config_revision: revision, ..report };
-            Some(StoredReport { report, age: age(data.get(request::REFRESHED), now) })
+            Some(StoredReport { report, age: age(data.refreshed.as_deref(), now) })
         };
         let mut reports = Vec::new();
         self.reports(|data| reports.extend(stored(data))).await?;
@@ -158,7 +176,7 @@ impl ClusterStore for KubeClusterStore {
 }
 
 /// The time since `refreshed`; zero if the clock of the node is ahead of this one.
-fn age(refreshed: Option<&String>, now: Timestamp) -> Option<Duration> {
+fn age(refreshed: Option<&str>, now: Timestamp) -> Option<Duration> {
     let refreshed: Timestamp = refreshed?.parse().ok()?;
     Some(now.duration_since(refreshed).try_into().unwrap_or(Duration::ZERO))
 }
@@ -167,7 +185,7 @@ fn revision(object: &ConfigMap) -> i64 {
     object.metadata.resource_version.as_ref().and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
-fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, Unavailable> {
+fn decode<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Unavailable> {
     let unreadable = |error: serde_json::Error| {
         let error = excerpt::sentence(&error.to_string());
         Unavailable(format!("an answer of the API server cannot be read: {error}"))

@@ -15,8 +15,8 @@ use tweed::store::claim::Previous;
 use tweed::store::etcd::EtcdSubnetManager;
 
 use crate::fixture::node::{
-    SUBNETS, Updates, V4, attributes, config, manager, manager_of, next, options, previous, value,
-    vxlan,
+    SUBNETS, Updates, V4, attributes, config, manager, manager_of, next, options, previous,
+    renewed_before, value, vxlan,
 };
 use crate::fixture::refusal::{Calls, LEARNER, Refusal, refuse_all};
 use crate::fixture::server::{EtcdServer, TIMEOUT};
@@ -162,8 +162,11 @@ async fn a_lease_that_an_operator_reserves_is_not_lost_and_stays_reserved() {
 async fn a_lease_is_kept_alive_and_no_key_is_written_for_it() {
     let server = EtcdServer::start().await;
     let almost_all = Duration::from_secs(86_400 - 1);
-    let manager =
-        EtcdSubnetManager::new(options(&[server.endpoint()]), Previous::default(), almost_all);
+    let manager = EtcdSubnetManager::new(
+        options(&[server.endpoint()]),
+        Previous::default(),
+        renewed_before(almost_all),
+    );
     let mut node = Holder::new(manager).await;
     let before = server.revision().await;
     let grant = node.lease.grant.unwrap();
@@ -185,8 +188,11 @@ async fn a_lease_is_kept_alive_and_no_key_is_written_for_it() {
 async fn a_lease_held_again_keeps_its_renewal_interval() {
     let server = EtcdServer::start().await;
     let almost_all = Duration::from_secs(86_400 - 1);
-    let manager =
-        EtcdSubnetManager::new(options(&[server.endpoint()]), Previous::default(), almost_all);
+    let manager = EtcdSubnetManager::new(
+        options(&[server.endpoint()]),
+        Previous::default(),
+        renewed_before(almost_all),
+    );
     let mut node = Holder::new(manager).await;
     let grant = node.lease.grant.unwrap();
     let mut left = 0;
@@ -404,7 +410,8 @@ async fn calls_refused_with(refusal: Refusal, minimum: usize) -> Vec<String> {
     let calls = Calls::default();
     // With a margin longer than the term, a renewal is due after a second.
     let margin = Duration::from_secs(100_000);
-    let manager = EtcdSubnetManager::new(options(&[endpoint]), Previous::default(), margin);
+    let manager =
+        EtcdSubnetManager::new(options(&[endpoint]), Previous::default(), renewed_before(margin));
     let id = LeaseId::new("10.5.115.0-24");
     let lease = Lease { id, endpoints: Vec::new(), created: 1, grant: Some(7) };
     let calling = async {

@@ -501,7 +501,7 @@ async fn run(
     match options.store.clone() {
         StoreOptions::Etcd(etcd) => {
             let before = previous(&options, remembered.as_ref());
-            let manager = EtcdSubnetManager::new(etcd, before, options.renew_margin);
+            let manager = EtcdSubnetManager::new(etcd, before, options.lease);
             let parts = Parts { options, host, manager, kernel, remembered, blocking };
             run_parts(parts, network, outlook).await
         }

@@ -244,7 +244,7 @@ impl<'a> Reachability<'a> {
         own
     }
 
-    /// As in [`Planner::silent`].
+    /// The direct paths of this node that are not used because the peer must answer before.
     fn silent(&self, local: &NodeInputs) -> Fallbacks {
         let leases = self.view.silent().filter_map(|peer| self.peers.lease(&peer.lease.id));
         let endpoints = leases.flat_map(|lease| &lease.endpoints);

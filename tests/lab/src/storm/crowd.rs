@@ -11,10 +11,10 @@ use tokio::task::{AbortHandle, JoinSet};
 use tweed::model::config::BackendType;
 use tweed::model::lease::{Lease, LeaseAttributes};
 use tweed::store::claim::Previous;
-use tweed::store::etcd::EtcdOptions;
+use tweed::store::etcd::{EtcdOptions, LeaseTimes};
 
 use super::node::{Node, Orders, Seen, attributes};
-use super::scene::{PREFIX, RENEW_MARGIN};
+use super::scene::{LEASE, PREFIX};
 use super::view::Digest;
 use super::{Settings, gauge};
 use crate::stores::etcd::Etcd;
@@ -35,7 +35,7 @@ pub(super) struct Crowd {
     /// Members use them in turn.
     servers: Vec<EtcdOptions>,
     follow: watch::Sender<bool>,
-    renew_margin: Duration,
+    lease: LeaseTimes,
     spread: Duration,
     progress: fn(&str),
 }
@@ -56,7 +56,7 @@ impl Crowd {
             runtime: runtime.clone(),
             servers,
             follow: watch::Sender::new(true),
-            renew_margin: RENEW_MARGIN,
+            lease: LEASE,
             spread: settings.spread,
             progress: settings.progress,
         }
@@ -68,7 +68,7 @@ impl Crowd {
     }
 
     pub(super) fn renew_with_margin(&mut self, margin: Duration) {
-        self.renew_margin = margin;
+        self.lease.renew_margin = margin;
     }
 
     pub(super) fn len(&self) -> usize {
@@ -191,7 +191,7 @@ impl Crowd {
         let orders = Orders { attributes: attributes.subscribe(), follow: self.follow.subscribe() };
         let server =
             self.servers.get(number % self.servers.len().max(1)).cloned().unwrap_or_default();
-        let node = Node::new(server, previous, self.renew_margin, orders, Arc::clone(&seen));
+        let node = Node::new(server, previous, self.lease, orders, Arc::clone(&seen));
         let task = self.tasks.spawn_on(node.live(delay), &self.runtime);
         Member { number, seen, attributes, task }
     }

@@ -12,7 +12,7 @@ use tweed::model::config::BackendType;
 use tweed::model::config::NetworkConfig;
 use tweed::model::lease::{EndpointAttributes, Lease, LeaseAttributes, LeaseUpdate, Vtep};
 use tweed::store::claim::Previous;
-use tweed::store::etcd::{EtcdOptions, EtcdSubnetManager};
+use tweed::store::etcd::{EtcdOptions, EtcdSubnetManager, LeaseTimes};
 use tweed::store::{Documents, Error, Leases};
 
 use super::view::{Digest, View};
@@ -64,11 +64,11 @@ impl Node {
     pub(super) fn new(
         options: EtcdOptions,
         previous: Previous,
-        renew_margin: Duration,
+        lease: LeaseTimes,
         orders: Orders,
         seen: Arc<Mutex<Seen>>,
     ) -> Self {
-        Self { manager: EtcdSubnetManager::new(options, previous, renew_margin), orders, seen }
+        Self { manager: EtcdSubnetManager::new(options, previous, lease), orders, seen }
     }
 
     /// Runs until it is aborted.

@@ -7,7 +7,7 @@ use futures::StreamExt;
 use tokio::runtime::{Builder, Runtime};
 use tweed::store::Leases;
 use tweed::store::claim::Previous;
-use tweed::store::etcd::{EtcdOptions, EtcdSubnetManager};
+use tweed::store::etcd::{EtcdOptions, EtcdSubnetManager, LeaseTimes};
 
 use super::Settings;
 use super::proxy::Proxies;
@@ -16,7 +16,8 @@ use crate::Lab;
 use crate::stores::etcd::Etcd;
 
 /// The default of `tweedd`.
-pub(super) const RENEW_MARGIN: Duration = Duration::from_secs(3600);
+pub(super) const LEASE: LeaseTimes =
+    LeaseTimes { ttl: Duration::from_secs(86_400), renew_margin: Duration::from_secs(3600) };
 
 pub(super) const PREFIX: &str = "/coreos.com/network";
 
@@ -49,9 +50,8 @@ impl Scene {
 
     /// Of etcd itself.
     pub(super) fn options(&self) -> EtcdOptions {
-        let prefix = PREFIX.to_owned();
-        let (endpoints, lease_ttl) = (self.etcd.endpoints(), Duration::from_secs(86_400));
-        EtcdOptions { endpoints, prefix, lease_ttl, ..EtcdOptions::default() }
+        let (endpoints, prefix) = (self.etcd.endpoints(), PREFIX.to_owned());
+        EtcdOptions { endpoints, prefix, ..EtcdOptions::default() }
     }
 
     /// What simulated daemons use in turn: one proxy each, or etcd itself.
@@ -65,7 +65,7 @@ impl Scene {
 
     /// The content of etcd, read by a separate client.
     pub(super) fn truth(&self) -> Result<View> {
-        let manager = EtcdSubnetManager::new(self.options(), Previous::default(), RENEW_MARGIN);
+        let manager = EtcdSubnetManager::new(self.options(), Previous::default(), LEASE);
         let first = self.runtime.spawn(async move { manager.watch().next().await });
         let update = self.runtime.block_on(first)?.context("the watch ended")?;
         let mut view = View::default();
