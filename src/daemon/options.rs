@@ -13,7 +13,6 @@ mod tests;
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::{PathBuf, absolute};
-use std::time::Duration;
 
 use tracing::Level;
 

@@ -495,7 +495,8 @@ async fn first_readable(wires: &BTreeMap<Family, Wire>) -> Family {
     }
     let all = wires.iter().map(|(family, wire)| {
         Box::pin(async move {
-            wire.readable().await;
+            // A socket that fails has that to read.
+            let _ = wire.readable().await;
             *family
         })
     });
