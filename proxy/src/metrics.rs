@@ -115,7 +115,7 @@ impl Servers {
             _ => not_found(),
         };
         let health = async |path: String| match path.as_str() {
-            // The loop runs in the same thread: who answers is not stuck.
+            // The loop runs in the same thread: if that answers, the loop is not stuck.
             "/healthz" | "/livez" => text(200, "tweed-proxy is running\n"),
             "/readyz" => {
                 let readiness = figures.borrow().readiness();

@@ -76,6 +76,15 @@ impl Visit<'_> for Module {
         self.paths.extend(found);
     }
 
+    /// The arguments of a macro are no syntax tree: their paths are read as text.
+    fn visit_macro(&mut self, invoked: &syn::Macro) {
+        let text = invoked.tokens.to_string().replace(" :: ", "::");
+        let words = text.split(|it: char| !it.is_alphanumeric() && it != '_' && it != ':');
+        let paths = words.filter(|word| word.contains("::"));
+        self.paths.extend(paths.map(|path| path.split("::").map(ToOwned::to_owned).collect()));
+        visit::visit_macro(self, invoked);
+    }
+
     fn visit_path(&mut self, path: &syn::Path) {
         self.paths.push(path.segments.iter().map(|segment| segment.ident.to_string()).collect());
         visit::visit_path(self, path);

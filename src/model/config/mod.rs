@@ -30,7 +30,7 @@ pub struct NetworkConfig {
     pub mixed: bool,
     #[serde(default)]
     pub probe: Probe,
-    /// `EnableNFTables`: which firewall masquerades.
+    /// `EnableNFTables`: whether the operator asks for nftables.
     pub nftables: bool,
     /// `NonMasqueradeCIDRs`: destinations to which pods keep their own addresses.
     #[serde(default)]

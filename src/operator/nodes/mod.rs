@@ -286,7 +286,7 @@ impl fmt::Display for NodeList {
 const MANY: usize = 20_000;
 const FEW: usize = 3;
 
-/// The row of a node, with at most so many failing peers.
+/// The row of a node, with at most `most` failing peers.
 fn row(node: &ClusterNode, evidence: &Evidence<'_>, most: usize) -> NodeRow {
     let (state, reason) = evidence.verdict(node);
     let report = node.report.as_ref().map(|stored| &stored.report);

@@ -7,14 +7,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use super::Shared;
+use super::server::{PAGE, PAGE_SILENCE};
 use crate::network::http;
 use crate::traffic::probe::Pair;
 
 const BETWEEN_MESSAGES: Duration = Duration::from_millis(100);
 const BETWEEN_PAGES: Duration = Duration::from_millis(500);
-/// A page without data for this time has failed; long, because a busy machine delays it, and drops
-/// packets that TCP repeats after 1, 3 and 7 s.
-pub(super) const PAGE_SILENCE: Duration = Duration::from_secs(15);
 /// A stream without data for this time is broken.
 const SILENCE: Duration = Duration::from_secs(10);
 
@@ -99,7 +97,7 @@ impl Browser {
 
     fn page(&self) -> Result<()> {
         let length = http::get_within(PAGE_SILENCE, self.target, "/")?.body.len();
-        ensure!(length == super::server::PAGE, "{length} bytes from {}", self.target);
+        ensure!(length == PAGE, "{length} bytes from {}", self.target);
         Ok(())
     }
 }

@@ -10,10 +10,12 @@ use anyhow::{Context, Result};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::Shared;
-use super::client::PAGE_SILENCE;
 use crate::traffic::probe::Pair;
 use crate::wait::is_silence;
 
+/// A page without data for this time has failed; long, because a busy machine delays it, and drops
+/// packets that TCP repeats after 1, 3 and 7 s.
+pub(super) const PAGE_SILENCE: Duration = Duration::from_secs(15);
 /// The size of a page in bytes: some packets of the maximum size.
 pub(super) const PAGE: usize = 10_000;
 
