@@ -50,7 +50,7 @@ Exit codes:
 #[derive(Debug, Args)]
 #[command(after_help = STATES)]
 pub(super) struct NodesOptions {
-    /// Only nodes in one of the states not-ready, degraded, unreachable, stale and dead
+    /// Only not-ready, degraded, unreachable, stale and dead nodes
     #[arg(long)]
     failing: bool,
     /// Only this node, by name, public IP, subnet or lease
