@@ -20,7 +20,7 @@ pub struct Peers {
     arrivals: BTreeMap<LeaseId, u64>,
     arrival: u64,
     complete: bool,
-    /// The leases that have changed since the last call of [`Peers::affected`].
+    /// The leases that have changed since the last call of [`Peers::take_affected`].
     changed: BTreeSet<LeaseId>,
     /// The claims whose holder has changed since then, which affects other leases.
     reassigned: BTreeSet<Claimed>,
