@@ -79,7 +79,7 @@ enum Command {
     Plan(plan::PlanOptions),
     /// Lists the differences between kernel and plan; changes nothing
     Diff(Watch),
-    /// Shows what happens to a packet on this node and on the peer, hop by hop
+    /// Shows what happens to a packet here and on the peer, hop by hop
     Trace(trace::TraceOptions),
     /// Lists or removes the kernel entries and files of tweed
     Cleanup(cleanup::CleanupOptions),
