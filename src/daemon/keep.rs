@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::{Shared, files};
 use crate::control::{Event, Progress};
@@ -17,7 +17,7 @@ use crate::model::lease::{Lease, LeaseAttributes, LeaseId};
 use crate::model::status::StoreState;
 use crate::store::{Documents, Identity, Leases, Lost};
 
-/// After this time without an answer of the store, the checkpoint is used.
+/// The store has this long to grant the lease and to list all; then the checkpoint is used.
 const FIRST_ANSWER: Duration = Duration::from_secs(3);
 /// Longer than a rival waits before it acquires our lease again.
 const UNDISPUTED: Duration = Duration::from_secs(600);
@@ -130,16 +130,18 @@ pub(super) async fn forward_leases<S: Leases>(
 
 pub(super) async fn forward_state<S: Documents>(manager: Arc<S>, shared: Shared) -> Result<()> {
     let mut state = manager.state();
-    if timeout(FIRST_ANSWER, state.wait_for(|state| *state != StoreState::Unknown)).await.is_err() {
-        let reason = format!("no answer within {} s", FIRST_ANSWER.as_secs());
-        shared.send(Event::Store(StoreState::Waiting(reason))).await?;
-    }
+    let mut first_answer = pin!(sleep(FIRST_ANSWER).fuse());
     loop {
         let now = state.borrow_and_update().clone();
         if now != StoreState::Unknown {
             shared.send(Event::Store(now)).await?;
         }
-        state.changed().await.context("the state of the store is no longer reported")?;
+        tokio::select! {
+            changed = state.changed() => {
+                changed.context("the state of the store is no longer reported")?;
+            }
+            () = &mut first_answer => shared.send(Event::Overdue(FIRST_ANSWER)).await?,
+        }
     }
 }
 

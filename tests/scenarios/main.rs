@@ -96,6 +96,7 @@ scenarios! {
         a_changed_checkpoint_is_reported
         a_checkpoint_has_the_state_at_its_request
         a_device_that_is_down_is_set_up_without_the_store
+        a_reboot_with_a_slow_store_uses_the_checkpoint
         a_reboot_without_the_store_forwards_by_the_checkpoint
         a_reboot_without_the_store_guards_the_tunnel_by_the_checkpoint
         a_reboot_without_the_store_keeps_the_tunnel_where_the_direct_path_failed

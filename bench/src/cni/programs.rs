@@ -59,7 +59,7 @@ fn show(programs: &[Program; 3], sheet: &mut Sheet) -> Result<()> {
     let memory = megabytes(flannel.memory.median()) / megabytes(larger);
     sheet.goals(&[
         Goal::at_most("memory of an ADD, against the larger of the two", memory, 0.4, "×"),
-        Goal::at_most("size", megabytes(flannel.size), 2.0, "MB"),
+        Goal::at_most("size", megabytes(flannel.size), 1.2, "MB"),
         Goal::at_most("loaded with", flannel.shared_objects.into(), 0.0, "shared objects"),
     ])
 }

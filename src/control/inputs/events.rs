@@ -1,5 +1,7 @@
 //! How each event changes the inputs, and the resulting `Changes`.
 
+use std::time::Duration;
+
 use super::Inputs;
 use crate::control::changes::{Changes, Differences, MissingLeases};
 use crate::model::checkpoint::Checkpoint;
@@ -83,10 +85,19 @@ impl Inputs {
     pub fn store_changed(&mut self, state: StoreState) -> Changes {
         self.store = state;
         self.acquired &= !self.has_no_subnet();
+        self.overdue &= !self.has_no_subnet();
         if !self.store.is_reachable() {
             return Changes::default();
         }
         Changes { differences: Differences::Anywhere, losses: self.losses(), ..Changes::default() }
+    }
+
+    pub fn store_overdue(&mut self, after: Duration) -> Changes {
+        if self.store == StoreState::Unknown {
+            self.store = StoreState::Waiting(format!("no answer within {} s", after.as_secs()));
+        }
+        self.overdue = !self.has_no_subnet();
+        Changes::default()
     }
 
     /// The missing leases that may be withdrawn from now on, if there are any.

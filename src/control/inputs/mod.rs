@@ -76,6 +76,8 @@ pub struct Inputs {
     /// The pods of the remembered node.
     pub former_pods: FormerPods,
     pub store: StoreState,
+    /// Whether the store has had its time, since the start, to grant our lease and to list all.
+    pub overdue: bool,
     /// The numbers of missing peers and of all peers, while the withdrawal limit applies.
     pub held_back: Option<(usize, usize)>,
     /// This node's own lease is missing from the store too, although the node still runs: the store
@@ -391,12 +393,13 @@ impl Inputs {
         }
     }
 
-    /// Whether the store is unreachable or refuses what the lease of this node needs, so that the
-    /// checkpoint must be used. If it has no subnet for this node, that of the checkpoint is another
-    /// node's by now, or will be.
-    pub const fn lacks_store(&self) -> bool {
-        let store = &self.store;
-        matches!(store, StoreState::Waiting(_) | StoreState::Withholds(_) | StoreState::Lacks(_))
+    /// Whether the store is unreachable, refuses what the lease of this node needs, or is too slow, so
+    /// that the checkpoint must be used. If it has no subnet for this node, that of the checkpoint is
+    /// another node's by now, or will be.
+    pub fn lacks_store(&self) -> bool {
+        use StoreState::{Lacks, Waiting, Withholds};
+        let is_slow = self.overdue && !(self.acquired && self.peers.is_complete());
+        is_slow || matches!(self.store, Waiting(_) | Withholds(_) | Lacks(_))
     }
 
     /// Whether the store shows that this node has no subnet: pods may get no address of a former one.

@@ -112,6 +112,18 @@ fn rejected_by_late_reads() -> Vec<Rejected> {
                 step(67_977, Act::Migrate(Order::Finish)),
             ],
         ),
+        // A node boots while etcd takes seconds for each answer: its pods wait for the lease.
+        (
+            20_504_670,
+            Setup { stack: Stack::V6, ..ETCD },
+            vec![
+                step(0, Act::Configure(HOST_GW)),
+                step(26_972, Act::PowerOff(3)),
+                step(28_271, Act::Etcd(EtcdAct::Slow(Duration::from_millis(2781)))),
+                step(33_797, Act::Kernel(3, KernelAct::Interrupt)),
+                step(34_951, Act::PowerOn(3)),
+            ],
+        ),
     ]
 }
 

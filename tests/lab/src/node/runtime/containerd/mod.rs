@@ -68,8 +68,9 @@ impl Runtime for Containerd {
     }
 
     fn remove(&self, container: &Container) -> Result<()> {
-        self.cri.stop_pod(&container.id)?;
-        self.cri.remove_pod(&container.id)
+        let stopped = self.cri.stop_pod(&container.id);
+        let removed = stopped.and_then(|()| self.cri.remove_pod(&container.id));
+        removed.with_context(|| format!("containerd's last words:\n{}", self.process.last_words()))
     }
 }
 
