@@ -61,9 +61,9 @@ pub enum Event {
     Lease(LeaseUpdate),
     /// The store became unreachable or reachable.
     Store(StoreState),
-    /// The store has had this long since the start: what it has not confirmed comes from the
-    /// checkpoint.
-    Overdue(Duration),
+    /// The store has had its time, since the start, to grant the lease and to list all: what it has
+    /// not confirmed comes from the checkpoint.
+    Overdue,
     /// The checkpoint: the inputs at start-up, until the store responds.
     Remembered(Box<Checkpoint>),
     /// Another node publishes its own lease under this node's public IP, or has stopped.
@@ -251,7 +251,7 @@ impl Control {
             Event::LeaseAcquired(lease) => inputs.lease_acquired(lease),
             Event::Lease(update) => inputs.lease_changed(update),
             Event::Store(state) => inputs.store_changed(state),
-            Event::Overdue(after) => inputs.store_overdue(after),
+            Event::Overdue => inputs.store_overdue(),
             Event::Remembered(checkpoint) => {
                 inputs.checkpoint_read(*checkpoint, settings.former_pods)
             }

@@ -17,8 +17,10 @@ use crate::model::lease::{Lease, LeaseAttributes, LeaseId};
 use crate::model::status::StoreState;
 use crate::store::{Documents, Identity, Leases, Lost};
 
-/// The store has this long to grant the lease and to list all; then the checkpoint is used.
+/// After this time without an answer of the store, the checkpoint is used.
 const FIRST_ANSWER: Duration = Duration::from_secs(3);
+/// The store has this long to grant the lease and to list all. A distant one needs some seconds.
+const CONFIRMATION: Duration = Duration::from_secs(10);
 /// Longer than a rival waits before it acquires our lease again.
 const UNDISPUTED: Duration = Duration::from_secs(600);
 
@@ -129,8 +131,12 @@ pub(super) async fn forward_leases<S: Leases>(
 }
 
 pub(super) async fn forward_state<S: Documents>(manager: Arc<S>, shared: Shared) -> Result<()> {
+    let mut confirmation = pin!(sleep(CONFIRMATION).fuse());
     let mut state = manager.state();
-    let mut first_answer = pin!(sleep(FIRST_ANSWER).fuse());
+    if timeout(FIRST_ANSWER, state.wait_for(|state| *state != StoreState::Unknown)).await.is_err() {
+        let reason = format!("no answer within {} s", FIRST_ANSWER.as_secs());
+        shared.send(Event::Store(StoreState::Waiting(reason))).await?;
+    }
     loop {
         let now = state.borrow_and_update().clone();
         if now != StoreState::Unknown {
@@ -140,7 +146,7 @@ pub(super) async fn forward_state<S: Documents>(manager: Arc<S>, shared: Shared)
             changed = state.changed() => {
                 changed.context("the state of the store is no longer reported")?;
             }
-            () = &mut first_answer => shared.send(Event::Overdue(FIRST_ANSWER)).await?,
+            () = &mut confirmation => shared.send(Event::Overdue).await?,
         }
     }
 }

@@ -121,9 +121,7 @@ impl Stage {
             "config" => self.configure(&command.items().collect::<Vec<_>>().join(" ")).await,
             "own" => self.hold(&command.rest).await,
             "publish" => self.publish().await,
-            "store" if command.rest == "overdue" => {
-                self.send(Event::Overdue(Duration::from_secs(3))).await;
-            }
+            "store" if command.rest == "overdue" => self.send(Event::Overdue).await,
             "store" => self.send(Event::Store(store(&command.rest))).await,
             "lease" | "leases" => self.send_leases(command).await,
             "probes" => {

@@ -1,7 +1,5 @@
 //! How each event changes the inputs, and the resulting `Changes`.
 
-use std::time::Duration;
-
 use super::Inputs;
 use crate::control::changes::{Changes, Differences, MissingLeases};
 use crate::model::checkpoint::Checkpoint;
@@ -92,11 +90,10 @@ impl Inputs {
         Changes { differences: Differences::Anywhere, losses: self.losses(), ..Changes::default() }
     }
 
-    pub fn store_overdue(&mut self, after: Duration) -> Changes {
-        if self.store == StoreState::Unknown {
-            self.store = StoreState::Waiting(format!("no answer within {} s", after.as_secs()));
-        }
-        self.overdue = !self.has_no_subnet();
+    /// Without its etcd lease, this node may be a copy of the machine that has the subnet.
+    pub fn store_overdue(&mut self) -> Changes {
+        let has_proof = self.own.as_ref().is_some_and(|own| own.grant.is_some());
+        self.overdue = has_proof && !self.has_no_subnet();
         Changes::default()
     }
 

@@ -47,6 +47,16 @@ fn rejected_by_copies() -> Vec<Rejected> {
     vec![
         // A supervisor restarts the daemon of a copy.
         (2000, ETCD, vec![step(24_451, copy(2))]),
+        // A distant etcd takes seconds to refuse the lease to the copy, at each of its starts.
+        (
+            23_000_260,
+            Setup { stack: Stack::Dual, is_wide: true, ..ETCD },
+            vec![
+                step(0, Act::Configure(Config::Mixed(Backend::DirectRouting))),
+                step(16_248, copy(4)),
+                step(63_279, Act::StoreLink(4, LinkState::Cut)),
+            ],
+        ),
         // Two copies of one machine.
         (1428, ETCD, vec![step(15_116, copy(1)), step(38_548, copy(1))]),
         // A copy writes again before the original has overwritten it.
