@@ -246,7 +246,7 @@ fn are_others(mut own: impl Iterator<Item = Prefix>, written: &[Prefix]) -> bool
 
 /// Why the subnet file is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Withdrawal {
+pub(super) enum WithdrawalReason {
     /// Another node has the subnet. The checkpoint keeps it, so that the next start does not acquire
     /// another one while pods still use this one. It forgets the etcd lease, the proof by which a copy
     /// of a machine takes the subnet from the original: a supervisor starts this daemon again.
@@ -260,7 +260,7 @@ pub(super) enum Withdrawal {
 pub(super) async fn withdraw_subnet_file(
     options: &Options,
     (blocking, turns): (Blocking, &Turns),
-    withdrawal: Withdrawal,
+    withdrawal: WithdrawalReason,
 ) -> bool {
     let (path, state_file) = (options.subnet_file.clone(), options.state_file.clone());
     let withdraw = move || {
@@ -277,8 +277,8 @@ pub(super) async fn withdraw_subnet_file(
         let removed = std::fs::remove_file(path);
         let before = own.clone();
         match withdrawal {
-            Withdrawal::Taken => own.iter_mut().for_each(|own| own.grant = None),
-            Withdrawal::Released => *own = None,
+            WithdrawalReason::Taken => own.iter_mut().for_each(|own| own.grant = None),
+            WithdrawalReason::Released => *own = None,
         }
         if *own != before
             && let Err(error) = checkpoint::save(&state_file, &remembered)
@@ -525,14 +525,14 @@ mod tests {
                 std::fs::create_dir_all(obstacle.join("not empty")).unwrap();
             }
             let files = (Blocking::Inline, &Turns::default());
-            withdraw_subnet_file(&options, files, Withdrawal::Taken).await;
+            withdraw_subnet_file(&options, files, WithdrawalReason::Taken).await;
             assert!(!file.exists(), "{is_savable}");
             assert_eq!(grant(), known, "{is_savable}");
             let _ = std::fs::remove_dir_all(&obstacle);
         }
         std::fs::write(&file, "").unwrap();
         let files = (Blocking::Inline, &Turns::default());
-        assert!(withdraw_subnet_file(&options, files, Withdrawal::Released).await);
+        assert!(withdraw_subnet_file(&options, files, WithdrawalReason::Released).await);
         let loaded = checkpoint::load::<Checkpoint>(&options.state_file).unwrap().unwrap();
         assert!(!file.exists() && loaded.local.own.is_none());
     }
@@ -559,7 +559,8 @@ mod tests {
         assert!(futures::poll!(&mut write).is_pending());
         drop(write);
         let files = (Blocking::Threads, &turns);
-        let mut withdrawal = Box::pin(withdraw_subnet_file(&options, files, Withdrawal::Taken));
+        let mut withdrawal =
+            Box::pin(withdraw_subnet_file(&options, files, WithdrawalReason::Taken));
         assert!(futures::poll!(&mut withdrawal).is_pending());
         go_on.send(()).unwrap();
         assert!(withdrawal.await);

@@ -143,6 +143,7 @@ pub(super) async fn forward_state<S: Documents>(manager: Arc<S>, shared: Shared)
             shared.send(Event::Store(now)).await?;
         }
         tokio::select! {
+            biased;
             changed = state.changed() => {
                 changed.context("the state of the store is no longer reported")?;
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tweed_http::page::{Histogram, Page, number};
 
-use super::resources::{Pods, Resources};
+use super::resources::{PodUsage, Resources};
 use crate::model::config::BackendType;
 use crate::model::entry::EntryKind;
 use crate::model::lease::Rejected;
@@ -18,7 +18,7 @@ use crate::plan::preflight::Level;
 
 /// All figures of the page.
 #[derive(Debug)]
-pub struct Figures {
+pub struct Scrape {
     pub status: Status,
     pub readiness: Readiness,
     /// The time since the last heartbeat of the loop.
@@ -34,8 +34,8 @@ pub struct Figures {
 }
 
 /// The page at `/metrics`.
-pub fn render(figures: &Figures) -> String {
-    let Figures { status, measured, resources, .. } = figures;
+pub fn render(figures: &Scrape) -> String {
+    let Scrape { status, measured, resources, .. } = figures;
     let mut page = Page::default();
     health(&mut page, figures);
     store(&mut page, figures);
@@ -69,8 +69,8 @@ fn life(page: &mut Page, version: &str, readiness: &Readiness, silence: Duration
     page.gauge("tweed_loop_silence_seconds", help, silence.as_secs_f64());
 }
 
-fn health(page: &mut Page, figures: &Figures) {
-    let Figures { status, readiness, silence, findings, .. } = figures;
+fn health(page: &mut Page, figures: &Scrape) {
+    let Scrape { status, readiness, silence, findings, .. } = figures;
     life(page, &status.version, readiness, *silence);
     let help = "Whether this node applies the backend.";
     let backends = BackendType::ALL.map(BackendType::as_str);
@@ -86,7 +86,7 @@ fn health(page: &mut Page, figures: &Figures) {
     }
 }
 
-fn store(page: &mut Page, Figures { status, requests, lease_remaining, measured, .. }: &Figures) {
+fn store(page: &mut Page, Scrape { status, requests, lease_remaining, measured, .. }: &Scrape) {
     let help = "Whether the store is reachable.";
     page.gauge("tweed_store_reachable", help, u8::from(status.store.is_reachable()));
     let help = "Times of requests to the store until the answer or the timeout, in seconds.";
@@ -226,7 +226,7 @@ fn probes(page: &mut Page, probes: Option<&ProbeStatus>, measured: &Measurements
     page.counter("tweed_probes_unsent_total", help, unsent);
 }
 
-fn pods(page: &mut Page, Pods { attachments, addresses }: &Pods) {
+fn pods(page: &mut Page, PodUsage { attachments, addresses }: &PodUsage) {
     let help = "Attachments of containers that the CNI plugin has recorded.";
     page.gauge("tweed_cni_attachments", help, attachments);
     let help = "Addresses of this node's subnets, by whether a container has them.";
@@ -312,10 +312,10 @@ mod tests {
         histogram(Histogram::default(), seconds)
     }
 
-    fn figures(status: Status) -> Figures {
+    fn figures(status: Status) -> Scrape {
         let by_probes = (Some(Path::Tunnel), PathChangeReason::Probes);
         let usage = |used, free| vec![SubnetUsage { family: Family::V4, used, free }];
-        Figures {
+        Scrape {
             readiness: Readiness { ready: status.ready, reasons: Vec::new() },
             status,
             silence: Duration::from_millis(1500),
@@ -341,7 +341,7 @@ mod tests {
                     threads: 2,
                     started: 1_795_000_000.25,
                 }),
-                pods: Some(Pods { attachments: 7, addresses: usage(7, 246) }),
+                pods: Some(PodUsage { attachments: 7, addresses: usage(7, 246) }),
             },
             findings: Some([(Level::Warning, 1)].into()),
         }
@@ -356,7 +356,7 @@ mod tests {
     }
 
     /// The series of a page, without their values.
-    fn series(figures: &Figures) -> Vec<String> {
+    fn series(figures: &Scrape) -> Vec<String> {
         let page = render(figures);
         let samples = page.lines().filter(|line| !line.starts_with('#'));
         let series = samples.filter_map(|line| line.rsplit_once(' '));
@@ -399,7 +399,7 @@ mod tests {
 
     #[test]
     fn a_lease_without_an_end_has_infinite_time() {
-        let figures = Figures { lease_remaining: f64::INFINITY, ..figures(status()) };
+        let figures = Scrape { lease_remaining: f64::INFINITY, ..figures(status()) };
         let page = render(&figures);
         assert!(page.contains("\ntweed_lease_remaining_seconds +Inf\n"), "{page}");
     }

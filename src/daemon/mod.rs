@@ -13,7 +13,7 @@ pub mod resources;
 mod serve;
 mod systemd;
 
-use files::{Content, Turns, Withdrawal};
+use files::{Content, Turns, WithdrawalReason};
 pub use files::{load_checkpoint, previous};
 use keep::OwnLease;
 pub use log::{LogFormat, log_to_stderr};
@@ -258,7 +258,7 @@ impl<S: Leases + Documents + 'static> Daemon<S> {
             matches!(error.downcast_ref(), Some(store::Error::Taken { .. }))
         };
         if ended.as_ref().is_err_and(is_taken) {
-            files::withdraw_subnet_file(&options, files, Withdrawal::Taken).await;
+            files::withdraw_subnet_file(&options, files, WithdrawalReason::Taken).await;
         } else if ended.is_ok() && options.release_on_exit {
             release(&options, files, &*manager).await;
         }
@@ -268,7 +268,7 @@ impl<S: Leases + Documents + 'static> Daemon<S> {
 
 /// Gives the lease back: no pod may get an address of it any more, so the subnet file is removed first.
 async fn release(options: &Options, files: (Blocking, &Turns), manager: &impl Leases) {
-    if !files::withdraw_subnet_file(options, files, Withdrawal::Released).await {
+    if !files::withdraw_subnet_file(options, files, WithdrawalReason::Released).await {
         tracing::warn!("the lease is not released: it ends with its TTL");
         return;
     }

@@ -46,7 +46,7 @@ const EVENT_INTERVAL: Duration = Duration::from_secs(60);
 const REASONS: usize = 10;
 
 /// The last report that the store accepted.
-struct Published {
+struct SentReport {
     report: NodeReport,
     at: Instant,
 }
@@ -59,7 +59,7 @@ pub(super) async fn keep_report<S: Documents>(
     (mut reported, mut own): (watch::Receiver<()>, watch::Receiver<OwnLease>),
 ) -> Result<()> {
     let started = whole_seconds(shared.now());
-    let (mut published, mut held_back): (Option<Published>, Option<Instant>) = (None, None);
+    let (mut published, mut held_back): (Option<SentReport>, Option<Instant>) = (None, None);
     // Whether the store may no longer have the published report.
     let mut is_lost = false;
     let mut retries = Retries::default();
@@ -81,7 +81,7 @@ pub(super) async fn keep_report<S: Documents>(
             () = sleep_until(refresh) => {
                 let known = published.as_ref();
                 refresh = next_refresh(known);
-                let Some(Published { report, .. }) = known else { continue };
+                let Some(SentReport { report, .. }) = known else { continue };
                 match manager.refresh_report(report).await {
                     Ok(()) => continue,
                     Err(reason) => tracing::debug!(%reason, "the node's report is not refreshed"),
@@ -108,7 +108,7 @@ pub(super) async fn keep_report<S: Documents>(
             Ok(()) => {
                 retries = Retries::default();
                 is_lost = false;
-                published = Some(Published { report, at: Instant::now() });
+                published = Some(SentReport { report, at: Instant::now() });
             }
             Err(reason) => {
                 tracing::debug!(%reason, "the node's report is not published");
@@ -213,7 +213,7 @@ impl Allowance {
 }
 
 /// The earliest time to publish `report` after `known`.
-fn due(known: &Published, report: &NodeReport) -> Instant {
+fn due(known: &SentReport, report: &NodeReport) -> Instant {
     if report.concerns_migration(&known.report) { known.at } else { known.at + PAUSE }
 }
 
@@ -224,7 +224,7 @@ fn every(period: Duration) -> Interval {
 }
 
 /// Never later than the interval that the report names; random likewise.
-fn next_refresh(published: Option<&Published>) -> Instant {
+fn next_refresh(published: Option<&SentReport>) -> Instant {
     let named = published.and_then(|known| known.report.refresh_seconds);
     let interval = named.map_or_else(|| refresh_interval(0), Duration::from_secs);
     Instant::now() + interval.mul_f64(0.8 + 0.2 * random::<f64>())
@@ -234,7 +234,7 @@ fn next_refresh(published: Option<&Published>) -> Instant {
 async fn read_report(
     shared: &Shared,
     started: Timestamp,
-    published: Option<&Published>,
+    published: Option<&SentReport>,
 ) -> Result<Option<NodeReport>> {
     let Some(mut report) = shared.wait_for(Query::Report).await? else { return Ok(None) };
     if let Some(mtu) = report.pod_mtu {
@@ -261,7 +261,7 @@ async fn other_mtu(blocking: Blocking, subnets: Vec<Prefix>, mtu: u32) -> Result
     Ok(pods.into())
 }
 
-fn settling(published: Option<&Published>) -> Duration {
+fn settling(published: Option<&SentReport>) -> Duration {
     let peers = published.map_or(0, |known| known.report.peers.total());
     let settle = SETTLE_PER_PEER.saturating_mul(peers.try_into().unwrap_or(u32::MAX)) + SETTLE;
     settle.mul_f64(0.5 + random::<f64>())
@@ -285,7 +285,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn only_changes_for_which_a_migration_waits_are_published_at_once() {
-        let published = Published { report: report(), at: Instant::now() };
+        let published = SentReport { report: report(), at: Instant::now() };
         let mut other = report();
         other.reachability.unreachable = 1;
         assert_eq!(due(&published, &other), published.at + PAUSE);
@@ -322,7 +322,7 @@ mod tests {
     async fn a_report_is_refreshed_within_the_interval_that_it_names() {
         for (refresh_seconds, longest) in [(None, 60), (Some(250), 250)] {
             let report = NodeReport { refresh_seconds, ..report() };
-            let published = Published { report, at: Instant::now() };
+            let published = SentReport { report, at: Instant::now() };
             for _ in 0..100 {
                 let pause = next_refresh(Some(&published)) - Instant::now();
                 assert!(pause <= Duration::from_secs(longest), "{pause:?}");

@@ -15,12 +15,12 @@ use crate::model::prefix::{Family, Prefix};
 #[derive(Clone, Debug, Default)]
 pub struct Resources {
     pub process: Option<Process>,
-    pub pods: Option<Pods>,
+    pub pods: Option<PodUsage>,
 }
 
 /// The containers of this node.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Pods {
+pub struct PodUsage {
     pub attachments: usize,
     pub addresses: Vec<SubnetUsage>,
 }
@@ -36,11 +36,14 @@ impl Resources {
     /// Reads files, which may take long. `subnets` are those of this node.
     pub(super) fn read(started: SystemTime, subnets: &[Prefix]) -> Self {
         let (records, addresses) = (Path::new(RECORDS), Path::new(ADDRESSES));
-        Self { process: Process::read(started).ok(), pods: Pods::read(records, addresses, subnets) }
+        Self {
+            process: Process::read(started).ok(),
+            pods: PodUsage::read(records, addresses, subnets),
+        }
     }
 }
 
-impl Pods {
+impl PodUsage {
     /// None if the folders cannot be read.
     fn read(records: &Path, addresses: &Path, subnets: &[Prefix]) -> Option<Self> {
         let reserved = host_local::reserved_addresses(addresses).ok()?;
@@ -68,7 +71,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (records, addresses) = (folder.path().join("records"), folder.path().join("networks"));
         let subnets = ["10.244.3.0/24".parse().unwrap(), "fd00:3::/64".parse().unwrap()];
-        let none = Pods::read(&records, &addresses, &subnets).unwrap();
+        let none = PodUsage::read(&records, &addresses, &subnets).unwrap();
         assert_eq!((none.attachments, none.addresses[0].used), (0, 0));
         let network = addresses.join("cbr0");
         fs::create_dir_all(&network).unwrap();
@@ -77,7 +80,7 @@ mod tests {
         }
         fs::create_dir(&records).unwrap();
         fs::write(records.join("abc:eth0"), "{}").unwrap();
-        let some = Pods::read(&records, &addresses, &subnets).unwrap();
+        let some = PodUsage::read(&records, &addresses, &subnets).unwrap();
         assert_eq!(some.attachments, 1);
         let [v4, v6] = some.addresses[..] else { panic!("{some:?}") };
         assert_eq!((v4.used, v4.free), (2, 251));

@@ -14,7 +14,7 @@ use tweed_http::{self as http, Response};
 
 use super::{CHECK, Shared};
 use crate::control::{HEARTBEAT, Query};
-use crate::daemon::metrics::{self, Figures};
+use crate::daemon::metrics::{self, Scrape};
 use crate::daemon::options::Options;
 use crate::daemon::resources::Resources;
 use crate::model::path::Path;
@@ -183,7 +183,7 @@ async fn metrics(shared: &Shared) -> Response {
     http::text(200, &page)
 }
 
-async fn figures(shared: &Shared) -> Result<Figures> {
+async fn figures(shared: &Shared) -> Result<Scrape> {
     let (status, measured) = shared.ask(Query::Metrics).await?;
     let (started, subnets) = (shared.started, status.subnets.clone());
     let resources = spawn_blocking(move || Resources::read(started, &subnets)).await;
@@ -192,7 +192,7 @@ async fn figures(shared: &Shared) -> Result<Figures> {
         LeaseTerm::Until(end) => end.saturating_duration_since(Instant::now()).as_secs_f64(),
         LeaseTerm::Unlimited => f64::INFINITY,
     };
-    Ok(Figures {
+    Ok(Scrape {
         status,
         readiness: shared.readiness(),
         silence: shared.heartbeat.borrow().elapsed(),

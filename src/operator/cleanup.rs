@@ -73,7 +73,7 @@ struct CniFlags {
 
 /// The entries and files that a command removes or changes, and the outcome.
 #[derive(Serialize)]
-pub(super) struct Removal {
+pub(super) struct RemovalReport {
     /// Where the scope was read.
     source: String,
     pub(super) entries: Vec<String>,
@@ -116,7 +116,7 @@ pub(super) async fn answer(
     files: &Files,
     options: &CleanupOptions,
     mut kernel: impl Kernel,
-) -> Result<Removal, Error> {
+) -> Result<RemovalReport, Error> {
     if options.yes && !options.force {
         refuse_next_to_daemon(&files.socket(), "stop it first, or use --force").await?;
         refuse_next_to_flanneld()?;
@@ -133,7 +133,7 @@ pub(super) async fn answer(
     let of_bridges = Scope { tunnels: cni.bridges, ..Scope::default() };
     ops.extend(removed_bridges(&node::dump(&mut kernel, &of_bridges).await?));
     let files = [present_files(files), cni.files].concat();
-    let mut removal = Removal::new(owned.source, &ops, files);
+    let mut removal = RemovalReport::new(owned.source, &ops, files);
     if options.yes {
         // First, because the checkpoint names it.
         if let Some(own) = owned.lease.filter(|_| options.lease) {
@@ -366,20 +366,20 @@ fn remove_file(path: &PathBuf) -> Option<String> {
     Some(format!("- file {}: {error}", path.display()))
 }
 
-impl Answer for Removal {
+impl Answer for RemovalReport {
     fn exit_status(&self) -> ExitStatus {
         let is_refused = matches!(self.outcome, RemovalOutcome::Refused(_));
         if is_refused { ExitStatus::Problems } else { ExitStatus::Done }
     }
 }
 
-impl fmt::Display for Removal {
+impl fmt::Display for RemovalReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.write(f, &self.summary(), self.lease.as_deref())
     }
 }
 
-impl Removal {
+impl RemovalReport {
     pub(super) fn new(source: String, ops: &[Op], files: Vec<PathBuf>) -> Self {
         let entries = ops.iter().map(ToString::to_string).collect();
         Self { source, entries, files, outcome: RemovalOutcome::Listed, lease: None }

@@ -12,7 +12,7 @@ use crate::model::entry::KernelState;
 use crate::plan::diff::{Op, diff};
 
 #[derive(Serialize)]
-pub(super) struct Differences {
+pub(super) struct DiffReport {
     /// Where the plan's inputs were read.
     source: String,
     differences: Vec<Difference>,
@@ -30,13 +30,13 @@ struct Difference {
     tone: Tone,
 }
 
-pub(super) async fn answer(files: &Files, mut kernel: impl Kernel) -> Result<Differences, Error> {
+pub(super) async fn answer(files: &Files, mut kernel: impl Kernel) -> Result<DiffReport, Error> {
     let inputs = node::read_inputs(files).await?;
     let scope = inputs.scope();
     let actual = node::dump(&mut kernel, &scope).await?;
     let ops = diff(inputs.desired().state(), &actual, &scope);
     let differences = ops.iter().map(|op| Difference::of(op, &actual)).collect();
-    Ok(Differences { source: inputs.source, differences })
+    Ok(DiffReport { source: inputs.source, differences })
 }
 
 impl Difference {
@@ -56,13 +56,13 @@ impl Difference {
     }
 }
 
-impl Answer for Differences {
+impl Answer for DiffReport {
     fn exit_status(&self) -> ExitStatus {
         if self.differences.is_empty() { ExitStatus::Done } else { ExitStatus::Problems }
     }
 }
 
-impl fmt::Display for Differences {
+impl fmt::Display for DiffReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for difference in &self.differences {
             let text = wrap_entry(&difference.text, 4);

@@ -63,7 +63,7 @@ pub(super) struct Diagnosis {
 }
 
 /// What the daemon reports about itself.
-struct Reported {
+struct DaemonReport {
     readiness: Readiness,
     probes: Option<ProbeStatus>,
     peers: Vec<PeerStatus>,
@@ -91,7 +91,7 @@ pub(super) async fn answer(
         }
     };
     let (state, peers) = match reported {
-        Ok(Reported { readiness, probes, peers }) => (
+        Ok(DaemonReport { readiness, probes, peers }) => (
             DaemonState::Answers(readiness),
             peers::findings(&peers, probes.as_ref(), &needs.ports),
         ),
@@ -119,11 +119,11 @@ async fn read_facts(kernel: Result<impl Kernel, Error>) -> (Facts, Option<Unread
     }
 }
 
-async fn ask(files: &Files) -> Result<Reported, Unanswered> {
+async fn ask(files: &Files) -> Result<DaemonReport, Unanswered> {
     let socket = files.socket();
     let readiness = node::ask(&socket, "/readyz").await?;
     let Status { probes, .. } = node::ask(&socket, "/status").await?;
-    Ok(Reported { readiness, probes, peers: node::ask(&socket, "/peers").await? })
+    Ok(DaemonReport { readiness, probes, peers: node::ask(&socket, "/peers").await? })
 }
 
 impl DoctorOptions {

@@ -7,7 +7,7 @@ use clap::Args;
 use serde::Serialize;
 use tweed_cni::subnet_env::SubnetEnv;
 
-use super::cleanup::{self, Owned, Removal, RemovalOutcome};
+use super::cleanup::{self, Owned, RemovalOutcome, RemovalReport};
 use super::layout::counted;
 use super::node::{self, Files};
 use super::store::Etcd;
@@ -43,7 +43,7 @@ file and lease stay; no packet is lost. The command can be repeated.";
 #[derive(Serialize)]
 pub(super) struct Handover {
     #[serde(flatten)]
-    removal: Removal,
+    removal: RemovalReport,
     /// The result of removing the node's report from the store; none if no report was expected.
     report: Option<String>,
 }
@@ -64,7 +64,7 @@ pub(super) async fn answer(
     let actual = node::dump(&mut kernel, &owned.scope).await?;
     let ops = handover_ops(&owned.remaining, &actual, &owned.scope);
     let unused = cleanup::existing([files.socket()].into_iter().chain(files.state_files()));
-    let mut removal = Removal::new(owned.source, &ops, unused);
+    let mut removal = RemovalReport::new(owned.source, &ops, unused);
     let mut report = None;
     if !options.dry_run {
         removal.outcome = carry_out(&mut kernel, ops, &removal.files).await?;
@@ -136,7 +136,7 @@ impl Answer for Handover {
 
 impl fmt::Display for Handover {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Removal { entries, files, outcome, .. } = &self.removal;
+        let RemovalReport { entries, files, outcome, .. } = &self.removal;
         let changes =
             format!("{} and {}", counted(entries.len(), "change"), counted(files.len(), "file"));
         let summary = match outcome {

@@ -8,7 +8,7 @@ use serde::Serialize;
 use tweed_cni::host_local::{self, Classification, Finding, Kind, Location, Repair};
 use tweed_cni::state;
 
-use super::layout::{Table, wrap};
+use super::layout::{TextTable, wrap};
 use super::{Answer, Error, ExitStatus};
 
 #[derive(Debug, Subcommand)]
@@ -225,7 +225,7 @@ fn write_table(
     heading: &'static [&'static str],
     stores: &[CheckedStore],
 ) -> fmt::Result {
-    let mut table = Table::new(heading);
+    let mut table = TextTable::new(heading);
     for store in stores {
         for record in &store.records {
             let (RecordName::Address(subject) | RecordName::File(subject)) = &record.subject;

@@ -27,7 +27,7 @@ pub(super) enum Tone {
 pub(super) struct Toned<T>(pub(super) Tone, pub(super) T);
 
 /// Rows under a heading, each with an optional note below it.
-pub(super) struct Table {
+pub(super) struct TextTable {
     heading: &'static [&'static str],
     width: usize,
     /// The heading is the first.
@@ -66,14 +66,14 @@ impl From<Option<ReachabilityState>> for Tone {
     }
 }
 
-impl Table {
+impl TextTable {
     pub(super) fn new(heading: &'static [&'static str]) -> Self {
         let words = heading.iter().map(ToString::to_string).collect();
         let first = Row { tone: Tone::Plain, cells: words, note: None };
         Self { heading, width: WIDTH, rows: vec![first] }
     }
 
-    /// As [`Table::new`], with columns as wide as their cells.
+    /// As [`TextTable::new`], with columns as wide as their cells.
     pub(super) fn wide(heading: &'static [&'static str]) -> Self {
         Self { width: usize::MAX, ..Self::new(heading) }
     }
@@ -114,7 +114,7 @@ impl Table {
     }
 }
 
-impl fmt::Display for Table {
+impl fmt::Display for TextTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let starts = self.starts();
         for Row { tone, cells, note } in &self.rows {
@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     fn table(rows: &[[&str; 3]]) -> String {
-        let mut table = Table::new(&["SUBNET", "PUBLIC IP", "STATE"]);
+        let mut table = TextTable::new(&["SUBNET", "PUBLIC IP", "STATE"]);
         for row in rows {
             table.row(&row.each_ref().map(|cell| cell as &dyn fmt::Display), None);
         }
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn rows_have_colours_only_where_these_are_asked_for() {
-        let mut table = Table::new(&["NODE", "STATE"]);
+        let mut table = TextTable::new(&["NODE", "STATE"]);
         table.row(&[&"n1", &"ready"], None);
         table.toned_row(Tone::Bad, &[&"n2", &"dead"], Some("why".into()));
         table.toned_row(Tone::Warning, &[&"n3", &"stale"], None);

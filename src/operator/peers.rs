@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Args;
 use serde::Serialize;
 
-use super::layout::{Table, Tone, age, lasting, or_dash};
+use super::layout::{TextTable, Tone, age, lasting, or_dash};
 use super::node;
 use super::output::{Selection, Watch, is_named, numeric};
 use super::{Answer, Error, ExitStatus};
@@ -113,8 +113,16 @@ impl fmt::Display for PeerList {
             (0, total) => return writeln!(f, "none of {total} peers is listed"),
             _ => {}
         }
-        let mut table =
-            Table::new(&["SUBNET", "PUBLIC IP", "BACKEND", "PATH", "LOSS", "RTT", "SEEN", "STATE"]);
+        let mut table = TextTable::new(&[
+            "SUBNET",
+            "PUBLIC IP",
+            "BACKEND",
+            "PATH",
+            "LOSS",
+            "RTT",
+            "SEEN",
+            "STATE",
+        ]);
         for peer in &self.rows {
             let subnet = peer.subnet.map_or_else(|| peer.lease.to_string(), |s| s.to_string());
             let backend = Some(&peer.backend).filter(|backend| !backend.is_empty());

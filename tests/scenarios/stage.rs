@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, LocalSet};
 use tokio::time::{self, Instant};
 use tweed::control::{Event, HEARTBEAT, Outputs, Progress, Query, Reconciler, Settings};
-use tweed::daemon::metrics::{self, Figures};
+use tweed::daemon::metrics::{self, Scrape};
 use tweed::daemon::resources::Resources;
 use tweed::model::checkpoint::Checkpoint;
 use tweed::model::config::{ConfigUpdate, NetworkConfig, Unusable};
@@ -334,7 +334,7 @@ impl Stage {
     /// The series of metrics whose name contains `words` and that are not 0.
     async fn metrics(&self, words: &str) -> Vec<String> {
         let (status, measured) = self.ask(Query::Metrics).await;
-        let page = metrics::render(&Figures {
+        let page = metrics::render(&Scrape {
             status,
             measured,
             readiness: Readiness::default(),

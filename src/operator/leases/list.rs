@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::model::lease::Endpoint;
 use crate::model::status::LeaseStatus;
-use crate::operator::layout::{Table, Tone, or_dash};
+use crate::operator::layout::{TextTable, Tone, or_dash};
 use crate::operator::node;
 use crate::operator::output::{Watch, is_named, numeric};
 use crate::operator::{Answer, Error};
@@ -65,7 +65,7 @@ impl fmt::Display for LeaseList {
         if self.0.is_empty() {
             return writeln!(f, "there are no leases");
         }
-        let mut table = Table::new(&["SUBNET", "PUBLIC IP", "BACKEND", "VTEP", "KIND"]);
+        let mut table = TextTable::new(&["SUBNET", "PUBLIC IP", "BACKEND", "VTEP", "KIND"]);
         for status in &self.0 {
             let LeaseStatus { lease, reason, .. } = status;
             let kind = kind(status);

@@ -10,7 +10,7 @@ use crate::model::config::{NetworkConfig, Pool};
 use crate::model::lease::LeaseId;
 use crate::model::measurements::SubnetUsage;
 use crate::model::prefix::{Family, Prefix};
-use crate::operator::layout::{Table, age, counted, listed, wrap};
+use crate::operator::layout::{TextTable, age, counted, listed, wrap};
 use crate::operator::{Answer, ExitStatus};
 use crate::store::allocate::taken;
 use crate::store::claim::HeldLease;
@@ -113,7 +113,8 @@ impl Answer for Usage {
 
 impl fmt::Display for Usage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut table = Table::new(&["NETWORK", "SUBNETS", "USED", "RESERVED", "FREE", "TAKEN"]);
+        let mut table =
+            TextTable::new(&["NETWORK", "SUBNETS", "USED", "RESERVED", "FREE", "TAKEN"]);
         for family in &self.families {
             let FamilyUsage { network, subnets, used, reserved, free, .. } = family;
             let percent = format!("{} %", family.percent());

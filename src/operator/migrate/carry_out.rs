@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 use super::cluster::{ClusterView, Subject, Troubles, sentence};
 use super::decision::decide;
 use super::options::{Order, StageOptions};
-use super::outcome::{Ended, Outcome, Progress, announced, short};
+use super::outcome::{ClusterProgress, CommandEnd, Outcome, announced, short};
 use super::state::{Note, Step};
 use super::{read, unusable, view_of};
 use crate::kernel::host;
@@ -26,17 +26,17 @@ pub(super) async fn carry_out<S: ClusterStore>(
     author: Author,
     order: &Order,
     progress: &mut impl Write,
-) -> Result<Ended, Error> {
+) -> Result<CommandEnd, Error> {
     let (view, options) = (read(store).await?, order.options());
     let mut work = Work { store, author, options, progress, view, observed: None };
     let outcome = match work.carry_out(order).await {
-        Ok(outcome) | Err(Stop::Outcome(outcome)) => outcome,
-        Err(Stop::Degraded(troubles)) => work.degraded(&troubles).await,
-        Err(Stop::Error(error)) => return Err(error),
+        Ok(outcome) | Err(Halt::Outcome(outcome)) => outcome,
+        Err(Halt::Degraded(troubles)) => work.degraded(&troubles).await,
+        Err(Halt::Error(error)) => return Err(error),
     };
     let is_start = matches!(order, Order::Start(_));
     let outcome = if is_start { outcome.about_mixed(&work.view) } else { outcome };
-    Ok(Ended { outcome, progress: Progress::of(&work.view) })
+    Ok(CommandEnd { outcome, progress: ClusterProgress::of(&work.view) })
 }
 
 struct Work<'a, S, W> {
@@ -53,7 +53,7 @@ struct Work<'a, S, W> {
 
 /// Why an order ended before its last step.
 #[derive(Debug, thiserror::Error)]
-enum Stop {
+enum Halt {
     #[error("{}", .0.message)]
     Outcome(Outcome),
     /// A possible regression, with its troubles.
@@ -77,7 +77,7 @@ const SLOW: Duration = Duration::from_secs(5);
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(60);
 
 impl<S: ClusterStore, W: Write> Work<'_, S, W> {
-    async fn carry_out(&mut self, order: &Order) -> Result<Outcome, Stop> {
+    async fn carry_out(&mut self, order: &Order) -> Result<Outcome, Halt> {
         // The previous config must be applied before the next is written: a node without Mixed
         // would drop the first node that changes its backend.
         let continues = !matches!(order, Order::Pause | Order::Rollback { .. });
@@ -116,13 +116,13 @@ impl<S: ClusterStore, W: Write> Work<'_, S, W> {
     }
 
     /// Writes `step` and waits until it is applied.
-    async fn execute(&mut self, step: &Step, baseline: Option<&ClusterView>) -> Result<(), Stop> {
+    async fn execute(&mut self, step: &Step, baseline: Option<&ClusterView>) -> Result<(), Halt> {
         self.write(step).await?;
         if *step == Step::Pause { Ok(()) } else { self.wait(baseline).await }
     }
 
     /// Writes `step`, unless another operator has changed the config.
-    async fn write(&mut self, step: &Step) -> Result<(), Stop> {
+    async fn write(&mut self, step: &Step) -> Result<(), Halt> {
         let document = self.view.state.after(step, &self.author.note(), self.view.quality());
         let mut since = None;
         loop {
@@ -154,11 +154,11 @@ impl<S: ClusterStore, W: Write> Work<'_, S, W> {
                 }
                 Ok(Swap::Outdated) | Err(_) => "nothing was written",
             };
-            return Err(Stop::Outcome(Outcome::conflict(&before, &self.view, consequence)));
+            return Err(Halt::Outcome(Outcome::conflict(&before, &self.view, consequence)));
         }
     }
 
-    fn announce(&mut self, step: &Step) -> Result<(), Stop> {
+    fn announce(&mut self, step: &Step) -> Result<(), Halt> {
         let text = announced(step);
         self.observed = Some(text.clone());
         Ok(self.report(&text)?)
@@ -166,19 +166,19 @@ impl<S: ClusterStore, W: Write> Work<'_, S, W> {
 
     /// Reads the cluster again, unless another operator has changed the config. Returns for how long
     /// it could not be read.
-    async fn reread(&mut self) -> Result<Duration, Stop> {
+    async fn reread(&mut self) -> Result<Duration, Halt> {
         let (view, away) = self.read().await?;
         let before = mem::replace(&mut self.view, view);
         if before.state.document == self.view.state.document {
             return Ok(away);
         }
         let consequence = "this command stops observing";
-        Err(Stop::Outcome(Outcome::conflict(&before, &self.view, consequence)))
+        Err(Halt::Outcome(Outcome::conflict(&before, &self.view, consequence)))
     }
 
     /// The cluster, and for how long it could not be read before: the store was unreachable, or has
     /// kept this command waiting.
-    async fn read(&mut self) -> Result<(ClusterView, Duration), Stop> {
+    async fn read(&mut self) -> Result<(ClusterView, Duration), Halt> {
         let (begun, mut since) = (Instant::now(), None);
         loop {
             match self.store.read().await {
@@ -197,7 +197,7 @@ impl<S: ClusterStore, W: Write> Work<'_, S, W> {
         &mut self,
         Unavailable(why): &Unavailable,
         since: &mut Option<Instant>,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), Halt> {
         let limit = self.options.wait.timeout.max(RETRIES);
         if since.is_none() {
             let limit = short(limit);
@@ -222,7 +222,7 @@ impl<S: ClusterStore, W: Write> Work<'_, S, W> {
 
     /// Waits until every node that reports has applied the config; stops at the first possible
     /// regression since `baseline`.
-    async fn wait(&mut self, baseline: Option<&ClusterView>) -> Result<(), Stop> {
+    async fn wait(&mut self, baseline: Option<&ClusterView>) -> Result<(), Halt> {
         let mut deadline = Instant::now() + self.options.wait.timeout;
         let mut suspected = Suspected::default();
         let mut last = usize::MAX;
@@ -244,14 +244,14 @@ impl<S: ClusterStore, W: Write> Work<'_, S, W> {
             if Instant::now() >= deadline && suspected.is_quiet() {
                 let message =
                     "not all nodes have applied the config; tweedctl migrate status lists them";
-                return Err(Stop::Outcome(Outcome::new(ExitStatus::Late, message).with(lags)));
+                return Err(Halt::Outcome(Outcome::new(ExitStatus::Late, message).with(lags)));
             }
             sleep(PAUSE).await;
         }
     }
 
     /// Observes an applied stage, and stops at the first possible regression since `before`.
-    async fn observe(&mut self, before: &ClusterView) -> Result<(), Stop> {
+    async fn observe(&mut self, before: &ClusterView) -> Result<(), Halt> {
         let (mut started, mut next_report) = (Instant::now(), Duration::ZERO);
         let mut suspected = Suspected::default();
         loop {
@@ -286,7 +286,7 @@ impl<S: ClusterStore, W: Write> Work<'_, S, W> {
                 self.view = degraded;
                 match back {
                     Ok(back) => format!("possible regression, rolled back: {back}"),
-                    Err(Stop::Outcome(it)) if it.exit_status == ExitStatus::Late => {
+                    Err(Halt::Outcome(it)) if it.exit_status == ExitStatus::Late => {
                         format!("possible regression; the rollback is written, but {}", it.message)
                     }
                     Err(stop) => format!("possible regression, and the rollback failed: {stop}"),
@@ -297,9 +297,9 @@ impl<S: ClusterStore, W: Write> Work<'_, S, W> {
         Outcome::new(ExitStatus::Degraded, message).with(details)
     }
 
-    async fn go_back(&mut self) -> Result<String, Stop> {
+    async fn go_back(&mut self) -> Result<String, Halt> {
         let order = Order::Rollback { one_stage: true, wait: self.options.wait };
-        let step = decide(&order, &self.view).map_err(Stop::Outcome)?;
+        let step = decide(&order, &self.view).map_err(Halt::Outcome)?;
         self.execute(&step, None).await?;
         Ok(Outcome::done(&step, &self.view).message)
     }
@@ -325,13 +325,13 @@ const NOISE: Duration = Duration::from_secs(45);
 
 impl Suspected {
     /// Fails with those of `troubles` that have lasted too long, if any.
-    fn stop_if_confirmed(&mut self, mut troubles: Troubles) -> Result<(), Stop> {
+    fn stop_if_confirmed(&mut self, mut troubles: Troubles) -> Result<(), Halt> {
         self.0.retain(|subject, _| troubles.contains_key(subject));
         troubles.retain(|subject, _| {
             let since = self.0.entry(subject.clone()).or_insert_with(Instant::now);
             since.elapsed() >= tolerance(subject)
         });
-        if troubles.is_empty() { Ok(()) } else { Err(Stop::Degraded(troubles)) }
+        if troubles.is_empty() { Ok(()) } else { Err(Halt::Degraded(troubles)) }
     }
 
     /// Whether no trouble is confirmed or about to be.

@@ -15,15 +15,15 @@ use crate::operator::layout::counted;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Obstacles {
     /// Those that `--force` does not accept.
-    pub(super) fatal: Listing,
+    pub(super) fatal: FirstObstacles,
     /// Those that `--force` accepts: the nodes concerned keep their state. One is dead, unreachable or
     /// sends no report, or a pair keeps the tunnel.
-    pub(super) forgivable: Listing,
+    pub(super) forgivable: FirstObstacles,
 }
 
 /// The first obstacles of a kind, and the number of all. Each pair of a large cluster may be one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Listing {
+pub(super) struct FirstObstacles {
     pub(super) first: Vec<String>,
     pub(super) total: usize,
 }
@@ -31,7 +31,7 @@ pub(super) struct Listing {
 /// The number of obstacles of a kind that are listed.
 const MOST: usize = 1000;
 
-impl Listing {
+impl FirstObstacles {
     fn add(&mut self, text: impl FnOnce() -> String) {
         if self.first.len() < MOST {
             self.first.push(text());
@@ -131,7 +131,7 @@ impl Obstacles {
     /// A refusal, unless there is none but what `--force` accepts.
     pub(super) fn refuse(mut self, options: StageOptions) -> Result<(), Outcome> {
         if options.force {
-            self.forgivable = Listing::default();
+            self.forgivable = FirstObstacles::default();
         }
         if self.total() == 0 {
             return Ok(());

@@ -22,15 +22,15 @@ pub(super) struct Outcome {
 
 /// An outcome, and the cluster after it.
 #[derive(Debug, Serialize)]
-pub(super) struct Ended {
+pub(super) struct CommandEnd {
     #[serde(flatten)]
     pub(super) outcome: Outcome,
     #[serde(flatten)]
-    pub(super) progress: Progress,
+    pub(super) progress: ClusterProgress,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Progress {
+pub(super) struct ClusterProgress {
     /// The revision of the config key.
     revision: i64,
     mixed: bool,
@@ -168,7 +168,7 @@ pub(super) fn short(time: Duration) -> String {
     format!("{:#}", SignedDuration::from_secs(seconds.try_into().unwrap_or(i64::MAX)))
 }
 
-impl Progress {
+impl ClusterProgress {
     pub(super) fn of(view: &ClusterView) -> Self {
         let (config, under_way) = (&view.state.config, view.state.under_way.as_ref());
         Self {
@@ -199,7 +199,7 @@ impl Progress {
     }
 }
 
-impl fmt::Display for Progress {
+impl fmt::Display for ClusterProgress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mixed = if self.mixed { ", mixed" } else { "" };
         let Some((from, percent)) = self.from.zip(self.percent) else {
@@ -210,13 +210,13 @@ impl fmt::Display for Progress {
     }
 }
 
-impl Answer for Ended {
+impl Answer for CommandEnd {
     fn exit_status(&self) -> ExitStatus {
         self.outcome.exit_status
     }
 }
 
-impl fmt::Display for Ended {
+impl fmt::Display for CommandEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Outcome { message, details, .. } = &self.outcome;
         writeln!(f, "{}", wrap(message, 2))?;

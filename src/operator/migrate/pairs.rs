@@ -36,12 +36,12 @@ pub(super) struct PairsFrom<'a> {
     from: &'a Member,
     now: Reaches,
     then: Reaches,
-    pub(super) figures: Figures,
+    pub(super) figures: PairTotals,
 }
 
 /// The numbers of pairs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Figures {
+pub(super) struct PairTotals {
     pub(super) now: Counts,
     pub(super) then: Counts,
     /// Those that change their path.
@@ -70,7 +70,7 @@ pub(super) fn by_node(view: &ClusterView, then: Backends) -> impl Iterator<Item 
     order.into_iter().filter_map(move |at| {
         let from = view.members.get(at)?;
         let (now, then) = (now.from(at), then.from(at));
-        let pairs = PairsFrom { view, from, now, then, figures: Figures::default() };
+        let pairs = PairsFrom { view, from, now, then, figures: PairTotals::default() };
         let alike = last.take().filter(|last| last.is_like(&pairs));
         let alike = alike.unwrap_or_else(|| pairs.alike());
         let figures = pairs.figures_by(&alike);
@@ -116,14 +116,14 @@ impl<'a> PairsFrom<'a> {
     fn alike(&self) -> Self {
         let (view, from) = (self.view, self.from);
         let (now, then) = (self.now.common(), self.then.common());
-        let alike = Self { view, from, now, then, figures: Figures::default() };
-        let mut figures = Figures::default();
+        let alike = Self { view, from, now, then, figures: PairTotals::default() };
+        let mut figures = PairTotals::default();
         alike.iter().for_each(|pair| figures.add(&pair));
         Self { figures, ..alike }
     }
 
     /// The figures of `alike`, without what differs from it.
-    fn figures_by(&self, alike: &Self) -> Figures {
+    fn figures_by(&self, alike: &Self) -> PairTotals {
         let mut figures = alike.figures;
         for (to, family) in self.now.own_ends().chain(self.then.own_ends_but(&self.now)) {
             alike.pair(to, family).iter().for_each(|pair| figures.remove(pair));
@@ -140,7 +140,7 @@ impl Pair<'_> {
     }
 }
 
-impl Figures {
+impl PairTotals {
     pub(super) fn add(&mut self, pair: &Pair<'_>) {
         self.change(pair, |count| *count += 1);
     }

@@ -8,12 +8,12 @@ use super::cluster::ClusterView;
 use super::decision::stages;
 use super::obstacle::Obstacles;
 use super::outcome::{abridged, tied};
-use super::pairs::{self, Counts, Figures, Pair};
+use super::pairs::{self, Counts, Pair, PairTotals};
 use super::reachability::Backends;
 use crate::model::config::BackendType;
 use crate::model::path::Path;
 use crate::model::report::NodeReport;
-use crate::operator::layout::{Table, counted, listed, or_dash, wrap};
+use crate::operator::layout::{TextTable, counted, listed, or_dash, wrap};
 use crate::operator::{Answer, ExitStatus};
 
 #[derive(Debug, Serialize)]
@@ -116,7 +116,7 @@ impl<'a> Survey<'a> {
     fn of(view: &'a ClusterView, to: BackendType, shown: Shown, obstacles: &mut Obstacles) -> Self {
         let mut survey = Self::default();
         for from in pairs::by_node(view, Backends::All { kind: to, mixed: true }) {
-            let Figures { now, then, changed, special, cut } = from.figures;
+            let PairTotals { now, then, changed, special, cut } = from.figures;
             survey.now.add(now);
             survey.then.add(then);
             survey.special += special;
@@ -231,8 +231,8 @@ impl MigrationPlan<'_> {
     }
 }
 
-fn table<'a>(pairs: impl Iterator<Item = &'a Pair<'a>>) -> Table {
-    let mut table = Table::new(&["FROM", "TO", "NOW", "THEN"]);
+fn table<'a>(pairs: impl Iterator<Item = &'a Pair<'a>>) -> TextTable {
+    let mut table = TextTable::new(&["FROM", "TO", "NOW", "THEN"]);
     for Pair { from, to, now, then, reason, .. } in pairs {
         let [now, then] = [now, then].map(|path| or_dash(path.map(Path::as_str)));
         table.row(&[from, to, &now, &then], reason.as_deref().map(str::to_owned));

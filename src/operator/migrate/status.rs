@@ -6,20 +6,20 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::cluster::{ClusterView, sentence};
-use super::outcome::{Progress, pods_of_other_mtu};
+use super::outcome::{ClusterProgress, pods_of_other_mtu};
 use super::reachability::{Backends, Reach, Reachability, Reaches};
 use super::state::{Note, Reached};
 use crate::model::config::BackendType;
 use crate::model::path::Path;
 use crate::model::prefix::Family;
 use crate::model::report::{NodeReport, Quality};
-use crate::operator::layout::{Table, or_dash, wrap};
+use crate::operator::layout::{TextTable, or_dash, wrap};
 use crate::operator::{Answer, ExitStatus};
 
 #[derive(Debug, Serialize)]
 pub(in crate::operator) struct MigrationStatus {
     #[serde(flatten)]
-    progress: Progress,
+    progress: ClusterProgress,
     paused: Option<Note>,
     stages: Vec<Reached>,
     lags: Vec<String>,
@@ -65,7 +65,7 @@ impl MigrationStatus {
             view.reporting().map(|(_, report)| count(report)).sum()
         };
         Self {
-            progress: Progress::of(view),
+            progress: ClusterProgress::of(view),
             paused: under_way.and_then(|it| it.paused.clone()),
             stages: under_way.map(|it| it.history.clone()).unwrap_or_default(),
             lags: view.lags(),
@@ -129,7 +129,7 @@ impl fmt::Display for MigrationStatus {
             write!(f, "\n{}", self.history())?;
         }
         if !self.matrix.is_empty() {
-            let mut table = Table::new(&["NODE", "BACKEND", "PATHS"]);
+            let mut table = TextTable::new(&["NODE", "BACKEND", "PATHS"]);
             for MatrixRow { node, backend, paths } in &self.matrix {
                 table.row(&[node, backend, paths], None);
             }
@@ -166,8 +166,8 @@ impl MigrationStatus {
     }
 
     /// Each stage with its loss and latency; the first row is before all stages.
-    fn history(&self) -> Table {
-        let mut table = Table::new(&["STAGE", "SINCE", "FOR", "LOSS", "LATENCY", "BY"]);
+    fn history(&self) -> TextTable {
+        let mut table = TextTable::new(&["STAGE", "SINCE", "FOR", "LOSS", "LATENCY", "BY"]);
         if let Some(it) = self.stages.first().and_then(|first| first.before) {
             table.row(&[&"before", &"-", &"-", &it.loss(), &it.latency(), &"-"], None);
         }

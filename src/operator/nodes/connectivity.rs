@@ -19,7 +19,7 @@ use crate::model::path::{PeerReachability, ReachabilityState};
 use crate::model::prefix::Family;
 use crate::model::report::{self, Exception, FailingPeer, PeerGroup};
 use crate::model::status::{LeaseStatus, PeerStatus};
-use crate::operator::layout::{Table, Tone, age, counted, lasting, or_dash, summary, wrap};
+use crate::operator::layout::{TextTable, Tone, age, counted, lasting, or_dash, summary, wrap};
 use crate::operator::node::{self, CniFolders, Unanswered};
 use crate::operator::output::{Selection, Watch, is_named, numeric};
 use crate::operator::store::StoreFlags;
@@ -493,7 +493,7 @@ impl fmt::Display for Connectivity {
         let of_pods = self.pods.iter().flat_map(|pods| &pods.pairs);
         let pairs: Vec<&NodePair> = self.pairs.iter().chain(of_pods).collect();
         if !pairs.is_empty() {
-            let mut table = Table::new(&["FROM", "TO", "FAMILY", "STATE", "FOR"]);
+            let mut table = TextTable::new(&["FROM", "TO", "FAMILY", "STATE", "FOR"]);
             for NodePair { from, to, family, state, cause, since } in pairs {
                 let time = since.map(|since| self.now.duration_since(since));
                 let time = time.and_then(|time| Duration::try_from(time).ok());

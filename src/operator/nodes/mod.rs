@@ -18,7 +18,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use self::evidence::{ClusterNode, Evidence, NodeState};
-use super::layout::{Table, Tone, age, listed, or_dash, summary, wrap};
+use super::layout::{TextTable, Tone, age, listed, or_dash, summary, wrap};
 use super::output::{Watch, is_named, numeric};
 use super::store::{StoreFlags, unavailable};
 use super::{Answer, Error, ExitStatus};
@@ -175,7 +175,7 @@ impl NodeList {
     fn write_table(
         &self,
         f: &mut fmt::Formatter<'_>,
-        mut table: Table,
+        mut table: TextTable,
         cells: impl Fn(&NodeRow) -> Vec<String>,
     ) -> fmt::Result {
         if !self.rows.is_empty() {
@@ -244,7 +244,7 @@ impl fmt::Display for Wide<'_> {
             "VERSION",
         ];
         let Self(list) = self;
-        list.write_table(f, Table::wide(heading), |row| {
+        list.write_table(f, TextTable::wide(heading), |row| {
             let mixed = row.mixed.map(|mixed| if mixed { "on" } else { "off" });
             let running = row.started.map(|started| list.now.duration_since(started));
             let running = running.and_then(|time| Duration::try_from(time).ok());
@@ -268,7 +268,7 @@ impl fmt::Display for Wide<'_> {
 impl fmt::Display for NodeList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let heading = &["NODE", "SUBNET", "BACKEND", "MTU", "STATE", "UNREACHABLE", "SEEN"];
-        self.write_table(f, Table::new(heading), |row| {
+        self.write_table(f, TextTable::new(heading), |row| {
             vec![
                 row.name.clone(),
                 or_dash(row.subnets.first()),

@@ -41,7 +41,7 @@ pub(super) struct PingedPeer {
 }
 
 /// An unanswered ping: the number of the peer, the number of the size, and the destination.
-type Awaited = (usize, usize, IpAddr);
+type PendingPing = (usize, usize, IpAddr);
 
 /// In bytes, with the IP header.
 const SMALL: u16 = 84;
@@ -139,7 +139,7 @@ impl PingedPeer {
 }
 
 impl PodPings {
-    fn unanswered(&self, attempt: usize) -> Vec<Awaited> {
+    fn unanswered(&self, attempt: usize) -> Vec<PendingPing> {
         let mut unanswered = Vec::new();
         for (number, peer) in self.peers.iter().enumerate().filter(|(_, it)| it.from.is_some()) {
             for (size, _) in peer.answered.iter().enumerate().filter(|(_, answered)| !**answered) {
@@ -150,7 +150,7 @@ impl PodPings {
     }
 
     /// A ping that cannot be sent is not answered.
-    fn send(&self, wires: &[EchoWire], (number, size, to): Awaited, nonce: u64) {
+    fn send(&self, wires: &[EchoWire], (number, size, to): PendingPing, nonce: u64) {
         let wire = wires.iter().find(|wire| wire.family() == Family::of(to));
         let from = self.peers.get(number).and_then(|peer| peer.from);
         if let (Some(wire), Some(from), Some(size)) = (wire, from, self.sizes.get(size)) {
@@ -158,7 +158,7 @@ impl PodPings {
         }
     }
 
-    fn receive(&mut self, wires: &[EchoWire], awaited: &BTreeMap<u64, Awaited>) {
+    fn receive(&mut self, wires: &[EchoWire], awaited: &BTreeMap<u64, PendingPing>) {
         for (source, nonce) in wires.iter().flat_map(|wire| wire.echoed(REPLIES)) {
             let Some((number, size, _)) = awaited.get(&nonce).filter(|it| it.2 == source) else {
                 continue;

@@ -50,7 +50,7 @@ pub(super) struct EtcdSource {
     /// The revision up to which all changes are known.
     revision: i64,
     /// The newest change of a lease that is known.
-    newest: Option<Change>,
+    newest: Option<KeyChange>,
     /// The cluster and the raft term in which that revision was read.
     era: Option<Era>,
     open: Option<Watch>,
@@ -61,14 +61,14 @@ pub(super) struct EtcdSource {
 }
 
 /// What a key of a lease became at a revision.
-struct Change {
+struct KeyChange {
     id: LeaseId,
     revision: i64,
     /// Empty if it is malformed; none if it was deleted.
     value: Option<Vec<u8>>,
 }
 
-impl Change {
+impl KeyChange {
     /// None for a key that may not be read again: one that reserves nothing, or has a large value.
     fn of(id: &LeaseId, revision: i64, stored: Option<&Stored>) -> Option<Self> {
         let is_large = stored.is_some_and(|stored| stored.is_oversized);
@@ -151,7 +151,7 @@ impl Source for EtcdSource {
             None => self.list_again().await?,
         };
         self.revision = listing.revision;
-        let change = |it: &Stored| Change::of(&it.record.id, it.mod_revision, Some(it));
+        let change = |it: &Stored| KeyChange::of(&it.record.id, it.mod_revision, Some(it));
         self.newest = listing.newest().and_then(change);
         let oversized = listing.stored.iter().filter(|stored| stored.is_oversized);
         self.oversized = oversized.map(|stored| stored.record.id.clone()).collect();
@@ -350,7 +350,7 @@ impl EtcdSource {
         }
         let see = |ours: &mut Ours| ours.see(&id, stored.as_ref(), kv.mod_revision());
         self.manager.ours.send_if_modified(see);
-        if let Some(change) = Change::of(&id, kv.mod_revision(), stored.as_ref()) {
+        if let Some(change) = KeyChange::of(&id, kv.mod_revision(), stored.as_ref()) {
             self.newest = Some(change);
         }
         Some(stored.map_or(LeaseUpdate::Remove(id), |stored| LeaseUpdate::Put(stored.record)))
@@ -431,16 +431,16 @@ mod tests {
             Stored::new(id.clone(), value.as_bytes(), Origin { created: 5, grant: None }, revision)
         };
         let (put, other) = (stored(1, 9), stored(2, 9));
-        let written = Change::of(&id, 9, Some(&put)).unwrap();
+        let written = KeyChange::of(&id, 9, Some(&put)).unwrap();
         let found = [Some(put), Some(other), Some(stored(1, 8)), None];
         assert_eq!(
             found.map(|it| written.is_in_history_of(it.as_ref())),
             [true, false, false, false]
         );
-        let deleted = Change::of(&id, 9, None).unwrap();
+        let deleted = KeyChange::of(&id, 9, None).unwrap();
         let found = [None, Some(stored(1, 8))];
         assert_eq!(found.map(|it| deleted.is_in_history_of(it.as_ref())), [true, false]);
-        assert!(Change::of(&LeaseId::new("\u{fffd}"), 9, None).is_none());
+        assert!(KeyChange::of(&LeaseId::new("\u{fffd}"), 9, None).is_none());
     }
 
     #[test]

@@ -10,7 +10,7 @@ use tweed_client::failover::{Outcomes, Refusal};
 use tweed_client::watch::updates;
 
 use super::node::{NODE_GRANT, NodeObject, Reader};
-use super::own::{Ours, OwnNode, Published};
+use super::own::{Ours, OwnNode, PublishedLease};
 use super::watch::KubeSource;
 use super::{KubeSubnetManager, request};
 use crate::model::config::NetworkConfig;
@@ -50,7 +50,7 @@ impl Leases for KubeSubnetManager {
                 created: node.created,
                 grant: NODE_GRANT,
             };
-            let published = Published { attributes: attributes.clone(), subnets };
+            let published = PublishedLease { attributes: attributes.clone(), subnets };
             self.ours.send_modify(|ours| {
                 ours.families = Some(families(config));
                 ours.published = Some(published);

@@ -14,12 +14,12 @@ pub(super) struct Ours {
     pub(super) name: Option<String>,
     /// The address families of the network, if known.
     pub(super) families: Option<Vec<Family>>,
-    pub(super) published: Option<Published>,
+    pub(super) published: Option<PublishedLease>,
     seen: Option<Seen>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Published {
+pub(super) struct PublishedLease {
     pub(super) attributes: LeaseAttributes,
     pub(super) subnets: Vec<Prefix>,
 }
@@ -140,7 +140,7 @@ impl OwnNode {
     }
 
     /// What differs from the published lease, if anything.
-    fn differs(&self, published: &Published) -> Option<String> {
+    fn differs(&self, published: &PublishedLease) -> Option<String> {
         let missing = self.annotations.missing(&published.attributes);
         if let Some((key, _)) = missing.first_key_value() {
             return Some(format!("annotation {key} differs from the published value"));
@@ -192,7 +192,7 @@ mod tests {
     fn holding() -> Ours {
         let mut ours = Ours { name: Some("n1".into()), ..Ours::default() };
         let subnets = vec!["10.244.1.0/24".parse().unwrap()];
-        ours.published = Some(Published { attributes: attributes(), subnets });
+        ours.published = Some(PublishedLease { attributes: attributes(), subnets });
         ours.set_seen(Some(node("7", &["10.244.1.0/24"], &[])));
         ours
     }

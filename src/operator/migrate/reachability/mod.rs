@@ -40,13 +40,13 @@ pub(super) struct Reaches {
     /// None for the paths of any node like it, also to the node itself.
     from: Option<usize>,
     /// Those of all nodes like it.
-    row: Rc<Row>,
+    row: Rc<ReachOfClass>,
     /// Those that differ.
     own: BTreeMap<(usize, Family), Reach>,
 }
 
 /// The paths to each node, in the order of the members, IPv4 first. Also to the node itself.
-type Row = Vec<[Option<Reach>; 2]>;
+type ReachOfClass = Vec<[Option<Reach>; 2]>;
 
 /// The paths that the nodes would plan, computed with the daemon's own plan: once for all nodes that
 /// plan alike, because thousands of nodes have millions of pairs.
@@ -61,13 +61,13 @@ pub(super) struct Reachability<'a> {
     /// The positions of the nodes by the first addresses of their subnets.
     owners: BTreeSet<(IpAddr, usize)>,
     /// The last class that was planned.
-    current: Option<Planned>,
+    current: Option<ClassPlan>,
 }
 
 /// What the nodes of one class plan.
-struct Planned {
+struct ClassPlan {
     class: usize,
-    row: Rc<Row>,
+    row: Rc<ReachOfClass>,
     /// None if they do not report.
     planner: Option<Planner>,
 }
@@ -193,12 +193,12 @@ impl<'a> Reachability<'a> {
         Reaches { from: Some(from), row, own }
     }
 
-    fn plan(&mut self, class: usize, from: usize) -> Planned {
+    fn plan(&mut self, class: usize, from: usize) -> ClassPlan {
         let Some(member) = self.view.members.get(from) else {
-            return Planned { class, row: Rc::default(), planner: None };
+            return ClassPlan { class, row: Rc::default(), planner: None };
         };
         let Some(local) = self.local(member) else {
-            return Planned { class, row: Rc::new(self.assumed(member)), planner: None };
+            return ClassPlan { class, row: Rc::new(self.assumed(member)), planner: None };
         };
         let rules = local.rules();
         self.peers.validate_by(if self.singular.contains(&from) {
@@ -210,12 +210,12 @@ impl<'a> Reachability<'a> {
         let planner = Planner { backends: backend::backends(&local), local, silent };
         let row = self.view.members.iter();
         let row = row.map(|peer| planner.to(self.peers.peer(&peer.lease.id), &planner.silent));
-        Planned { class, row: Rc::new(row.collect()), planner: Some(planner) }
+        ClassPlan { class, row: Rc::new(row.collect()), planner: Some(planner) }
     }
 
     /// The paths that differ from those of its class: its probe failures, and what it reports, which
     /// takes precedence over its computed plan.
-    fn exceptional(&self, from: usize, common: &Planned) -> BTreeMap<(usize, Family), Reach> {
+    fn exceptional(&self, from: usize, common: &ClassPlan) -> BTreeMap<(usize, Family), Reach> {
         let mut own = BTreeMap::new();
         let report = self.view.members.get(from).and_then(|member| member.report.as_ref());
         let Some((report, planner)) = report.zip(common.planner.as_ref()) else { return own };
@@ -256,7 +256,7 @@ impl<'a> Reachability<'a> {
     }
 
     /// Flannel's rule: a tunnel from vxlan to vxlan, a route from host-gw to host-gw, nothing else.
-    fn assumed(&self, member: &Member) -> Row {
+    fn assumed(&self, member: &Member) -> ReachOfClass {
         let path = member.backend().map(|kind| match kind {
             BackendType::Vxlan => Path::Tunnel,
             BackendType::HostGw => Path::Direct,

@@ -9,7 +9,7 @@ use crate::model::path::Path;
 
 use super::super::cluster::ClusterView;
 use super::super::obstacle::Obstacles;
-use super::super::pairs::{self, Figures};
+use super::super::pairs::{self, PairTotals};
 use super::super::reachability::{Backends, Reachability};
 use super::super::state::Step;
 use super::world::{Listens, MIXED, Runs, VXLAN, World, named, percent, step};
@@ -78,7 +78,7 @@ fn nodes_that_plan_alike_have_the_paths_that_each_would_plan_alone() {
         for mixed in [true, false] {
             let then = Backends::All { kind: BackendType::HostGw, mixed };
             for from in pairs::by_node(&view, then) {
-                let mut counted = Figures::default();
+                let mut counted = PairTotals::default();
                 from.iter().for_each(|pair| counted.add(&pair));
                 assert_eq!(from.figures, counted, "mistake {number}, {mixed}");
             }
