@@ -121,8 +121,7 @@ impl Stage {
             "config" => self.configure(&command.items().collect::<Vec<_>>().join(" ")).await,
             "own" => self.hold(&command.rest).await,
             "publish" => self.publish().await,
-            "store" if command.rest == "overdue" => self.send(Event::Overdue).await,
-            "store" => self.send(Event::Store(store(&command.rest))).await,
+            "store" => self.send(store(&command.rest)).await,
             "lease" | "leases" => self.send_leases(command).await,
             "probes" => {
                 if let Some(event) = self.prober.perform(&command.rest) {
@@ -513,8 +512,9 @@ fn reload(words: &str) -> Reload {
     }
 }
 
-fn store(words: &str) -> StoreState {
-    match words {
+fn store(words: &str) -> Event {
+    Event::Store(match words {
+        "overdue" => return Event::Overdue,
         "reachable" => StoreState::Reachable,
         "refuses" => StoreState::Refuses("this node's report: request is too large".into()),
         "lacks" => StoreState::NoSubnet(
@@ -523,7 +523,7 @@ fn store(words: &str) -> StoreState {
         "holds" => StoreState::Holds("a value is too large for a lease".into()),
         "unreachable" => StoreState::Waiting("no server answers".into()),
         other => panic!("a store is not {other}"),
-    }
+    })
 }
 
 fn id(subnets: &str) -> LeaseId {

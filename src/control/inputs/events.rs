@@ -90,7 +90,8 @@ impl Inputs {
         Changes { differences: Differences::Anywhere, losses: self.losses(), ..Changes::default() }
     }
 
-    /// Without its etcd lease, this node may be a copy of the machine that has the subnet.
+    /// Without the store's handle of its lease, this node may be a copy of the machine that has the
+    /// subnet.
     pub fn store_overdue(&mut self) -> Changes {
         let has_proof = self.own.as_ref().is_some_and(|own| own.grant.is_some());
         self.overdue = has_proof && !self.has_no_subnet();
