@@ -228,14 +228,20 @@ impl EtcdSubnetManager {
             Precondition::Unchanged(own.mod_revision)
         };
         let mut dispute = None;
+        let subnets = own.subnets();
+        let taken = |held| subnets.first().map(|subnet| claimant.taken(*subnet, &held));
         loop {
+            let overwritten_again_by = self.ours.borrow().overwritten_again_by.clone();
+            if let Some(error) = overwritten_again_by.and_then(taken) {
+                return Err(error);
+            }
             let Err(rivals) = self.write(&mut own, condition, Vec::new()).await else {
                 own.disputed = dispute.or(own.disputed);
                 return Ok(own);
             };
             let found = rivals.iter().find(|stored| stored.record.id == own.id);
-            if let Some(rival) = rival(claimant, &own, &rivals) {
-                return Err(rival);
+            if let Some(error) = rival(claimant, &own, &rivals).and_then(taken) {
+                return Err(error);
             }
             // The other machine may write again before we overwrite its lease.
             dispute = found.and_then(|stored| Dispute::over(stored, claimant));
@@ -439,10 +445,10 @@ impl EtcdSubnetManager {
     }
 }
 
-/// The error if another node holds our subnet, under our key or another one. A copy of this machine
-/// publishes under the same etcd lease: it is overwritten once; the one that the other overwrites
-/// again ends. What a backup restored below our write is overwritten.
-fn rival(claimant: &Claimant<'_>, own: &Own, rivals: &[Stored]) -> Option<Error> {
+/// The lease of another node that holds our subnet, under our key or another one. A copy of this
+/// machine publishes under the same etcd lease: it is overwritten once; the one that the other
+/// overwrites again ends. What a backup restored below our write is overwritten.
+fn rival(claimant: &Claimant<'_>, own: &Own, rivals: &[Stored]) -> Option<HeldLease> {
     let is_ours = |stored: &Stored, held: &HeldLease| {
         let same_grant = held.grant.is_some() && held.grant == own.grant;
         // A lease without a public IP was edited by mistake, and is still ours.
@@ -451,9 +457,7 @@ fn rival(claimant: &Claimant<'_>, own: &Own, rivals: &[Stored]) -> Option<Error>
             || own.overwrote(stored);
         held.id == own.id && is_ours
     };
-    let held = |stored: &Stored| stored.holding().filter(|held| !is_ours(stored, held));
-    let rival = rivals.iter().find_map(held)?;
-    Some(claimant.taken(*own.subnets().first()?, &rival))
+    rivals.iter().find_map(|stored| stored.holding().filter(|held| !is_ours(stored, held)))
 }
 
 fn seconds(ttl: i64) -> Duration {

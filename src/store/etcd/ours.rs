@@ -9,7 +9,7 @@ use super::store::{Listing, Stored};
 use super::value::{self, Origin};
 use crate::model::lease::{Endpoint, LeaseId};
 use crate::model::prefix::Prefix;
-use crate::store::claim::{Claimant, have_common};
+use crate::store::claim::{Claimant, HeldLease, have_common};
 use crate::store::hold::RELATED_LOSSES;
 use crate::store::{AddressConflict, Lost};
 
@@ -18,6 +18,9 @@ use crate::store::{AddressConflict, Lost};
 pub(super) struct Ours {
     pub(super) own: Option<Own>,
     seen: Option<Seen>,
+    /// The lease of the machine that overwrote ours again, after we had overwritten its own. A
+    /// third machine may have overwritten that one since.
+    pub(super) overwritten_again_by: Option<HeldLease>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,6 +69,10 @@ impl Ours {
     pub(super) fn see(&mut self, id: &LeaseId, stored: Option<&Stored>, revision: i64) -> bool {
         let is_ours = self.own.as_ref().is_some_and(|own| own.id == *id);
         if is_ours {
+            let is_news = |own: &&Own| revision > own.mod_revision;
+            let written = self.own.as_ref().filter(is_news).zip(stored);
+            let again = written.and_then(|(own, stored)| own.dispute_in(stored));
+            self.overwritten_again_by = again.or(self.overwritten_again_by.take());
             self.seen = Some(Seen { revision, stored: stored.cloned() });
         }
         is_ours
@@ -157,6 +164,13 @@ impl Own {
         theirs.endpoints.iter().find(has_ours).map(AddressConflict::of)
     }
 
+    /// The lease `stored`, if it is that of a machine whose lease we overwrote, under our etcd
+    /// lease.
+    fn dispute_in(&self, stored: &Stored) -> Option<HeldLease> {
+        let held = stored.holding().filter(|held| held.grant.is_some() && held.grant == self.grant);
+        held.filter(|held| self.is_disputed_with(&held.public_ips))
+    }
+
     /// Whether we overwrote a lease of the machine with these public IPs a short time ago.
     pub(super) fn is_disputed_with(&self, public_ips: &[IpAddr]) -> bool {
         self.disputed.as_ref().is_some_and(|dispute| {
@@ -200,7 +214,7 @@ mod tests {
             is_restored: false,
             disputed: None,
         };
-        Ours { own: Some(own), seen: None }
+        Ours { own: Some(own), ..Ours::default() }
     }
 
     /// Why our lease, written at revision 9, is lost after its key was read like this.
@@ -287,6 +301,28 @@ mod tests {
         let other_key = Stored::new(LeaseId::new("10.5.4.0-24"), OTHER, restored.origin, 8);
         let found = [&restored, &newer, &created_again, &other_key];
         assert_eq!(found.map(|it| own.overwrote(it)), [true, false, false, false]);
+    }
+
+    /// Of three machines with one etcd lease, one has overwritten the lease of the second, and sees
+    /// the second overwrite it, then the third.
+    #[test]
+    fn a_machine_that_overwrites_ours_again_counts_even_if_a_third_overwrites_it() {
+        let by = |octet: u8| format!(r#"{{"PublicIP":"10.0.0.{octet}"}}"#).into_bytes();
+        let overwritten_again_by = |writes: &[(u8, i64)]| {
+            let mut ours = ours();
+            let disputed =
+                Dispute { since: Instant::now(), with: vec!["10.0.0.2".parse().unwrap()] };
+            ours.own.as_mut().unwrap().disputed = Some(disputed);
+            for (octet, revision) in writes {
+                ours.see(&id(), Some(&stored(&by(*octet), Some(7), *revision)), *revision);
+            }
+            ours.overwritten_again_by.map(|held| held.public_ips)
+        };
+        let second = Some(vec!["10.0.0.2".parse().unwrap()]);
+        assert_eq!(overwritten_again_by(&[(2, 10)]), second);
+        assert_eq!(overwritten_again_by(&[(2, 10), (3, 11)]), second);
+        assert_eq!(overwritten_again_by(&[(3, 10)]), None, "the third may be a copy of ours");
+        assert_eq!(overwritten_again_by(&[(2, 8)]), None, "this is the lease that we overwrote");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use tweed_client::failover::{Failure, Refusal};
 use tweed_client::watch::{Interrupted, Listed, Source};
 
 use super::client::{Client, Connection, revision};
-use super::ours::Ours;
+use super::ours::{Ours, Own};
 use super::startup::Proof;
 use super::store::{Listing, Stored};
 use super::{EtcdSubnetManager, key};
@@ -75,6 +75,11 @@ impl KeyChange {
         let value = stored.map(|stored| stored.value.clone());
         let is_lease = !key::claimed(id).is_empty() && !is_large;
         is_lease.then(|| Self { id: id.clone(), revision, value })
+    }
+
+    /// Our last write.
+    fn written(own: &Own) -> Self {
+        Self { id: own.id.clone(), revision: own.mod_revision, value: Some(own.value.clone()) }
     }
 
     /// Whether the history in which `stored` is this key at this revision has this change.
@@ -256,8 +261,9 @@ impl EtcdSource {
         self.era.replace(now).map_or(Ok(()), |before| before.check_continuity(now))
     }
 
-    /// Checks that our own lease was created at the same revision, and has what we wrote last. This
-    /// detects a store that was wiped or restored, even if its revisions have reached ours.
+    /// Checks that our own lease was created at the same revision, and has what we wrote last, or
+    /// had it before another machine overwrote it. This detects a store that was wiped or restored,
+    /// even if its revisions have reached ours.
     async fn check_own(&self) -> Result<(), Interrupted> {
         let EtcdSubnetManager { store, ours, .. } = &*self.manager;
         loop {
@@ -265,10 +271,16 @@ impl EtcdSource {
             let Some(known) = &own else { return Ok(()) };
             let read = store.read_once(&known.id, 0).await;
             let (stored, revision) = read.map_err(|failure| self.interrupted(failure))?;
+            let is_same = |it: &&Stored| it.origin.created == known.created;
+            let continues = match stored.as_ref().filter(is_same) {
+                Some(stored) if known.wrote(stored) => true,
+                // The watch reports each machine that has overwritten it; a listing only the last.
+                Some(_) => self.is_in_history(&KeyChange::written(known)).await? == Some(true),
+                None => false,
+            };
             // Otherwise, this node may have published what was read.
             if ours.borrow().own == own {
-                let is_same = |it: &Stored| it.origin.created == known.created && known.wrote(it);
-                let continues = revision >= self.revision && stored.as_ref().is_some_and(is_same);
+                let continues = continues && revision >= self.revision;
                 return continues.then_some(()).ok_or(Interrupted::Gap);
             }
         }
@@ -277,19 +289,25 @@ impl EtcdSource {
     /// Checks that the newest change is in the history: our own lease may be the same in a backup. After
     /// an election all leases are listed anyway.
     async fn check_newest(&self) -> Result<(), Interrupted> {
-        let store = &self.manager.store;
         let Some(newest) = &self.newest else { return Ok(()) };
-        let continues = match store.read_once(&newest.id, newest.revision).await {
-            Ok((stored, _)) => newest.is_in_history_of(stored.as_ref()),
-            // It is compacted, or not written yet.
-            Err(Failure::Refused(Refusal::NoHistory)) => {
-                let read = store.read_once(&newest.id, 0).await;
+        let continues = match self.is_in_history(newest).await? {
+            Some(is_in_history) => is_in_history,
+            None => {
+                let read = self.manager.store.read_once(&newest.id, 0).await;
                 let (stored, _) = read.map_err(|failure| self.interrupted(failure))?;
                 stored.is_none_or(|stored| stored.mod_revision >= newest.revision)
             }
-            Err(failure) => return Err(self.interrupted(failure)),
         };
         continues.then_some(()).ok_or(Interrupted::Gap)
+    }
+
+    /// None if the history at the revision of `change` is compacted, or not written yet.
+    async fn is_in_history(&self, change: &KeyChange) -> Result<Option<bool>, Interrupted> {
+        match self.manager.store.read_once(&change.id, change.revision).await {
+            Ok((stored, _)) => Ok(Some(change.is_in_history_of(stored.as_ref()))),
+            Err(Failure::Refused(Refusal::NoHistory)) => Ok(None),
+            Err(failure) => Err(self.interrupted(failure)),
+        }
     }
 
     /// A watch that the server cancelled stays open without messages.

@@ -59,6 +59,17 @@ fn rejected_by_copies() -> Vec<Rejected> {
         ),
         // Two copies of one machine.
         (1428, ETCD, vec![step(15_116, copy(1)), step(38_548, copy(1))]),
+        // One copy overwrites the lease before the other has read that the original overwrote its.
+        (
+            24_002_276,
+            Setup { stack: Stack::Dual, is_wide: true, ..ETCD },
+            vec![
+                step(0, Act::Configure(HOST_GW)),
+                step(23_588, Act::Configure(Config::Mixed(Backend::Vxlan))),
+                step(24_813, copy(4)),
+                step(24_940, copy(4)),
+            ],
+        ),
         // A copy writes again before the original has overwritten it.
         (
             10_068,
