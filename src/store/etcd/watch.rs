@@ -290,13 +290,12 @@ impl EtcdSource {
     /// an election all leases are listed anyway.
     async fn check_newest(&self) -> Result<(), Interrupted> {
         let Some(newest) = &self.newest else { return Ok(()) };
-        let continues = match self.is_in_history(newest).await? {
-            Some(is_in_history) => is_in_history,
-            None => {
-                let read = self.manager.store.read_once(&newest.id, 0).await;
-                let (stored, _) = read.map_err(|failure| self.interrupted(failure))?;
-                stored.is_none_or(|stored| stored.mod_revision >= newest.revision)
-            }
+        let continues = if let Some(is_in_history) = self.is_in_history(newest).await? {
+            is_in_history
+        } else {
+            let read = self.manager.store.read_once(&newest.id, 0).await;
+            let (stored, _) = read.map_err(|failure| self.interrupted(failure))?;
+            stored.is_none_or(|stored| stored.mod_revision >= newest.revision)
         };
         continues.then_some(()).ok_or(Interrupted::Gap)
     }
