@@ -29,6 +29,15 @@ impl OwnReasons {
     }
 }
 
+impl Readiness {
+    /// Not ready if the subnet file does not have the subnets of this node, for the reason `lacks`.
+    #[must_use]
+    pub fn with_subnet_file(self, lacks: Option<String>) -> Self {
+        let Some(reason) = lacks else { return self };
+        Self { ready: false, reasons: [vec![reason], self.reasons].concat() }
+    }
+}
+
 impl Control {
     pub(super) fn readiness_of(&self, own: &OwnReasons) -> Readiness {
         own.with(self.store_warning().into_iter().chain(self.reachability_warnings()))

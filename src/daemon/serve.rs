@@ -214,18 +214,12 @@ fn liveness(shared: &Shared) -> Response {
 }
 
 impl Shared {
-    /// Ready only if the subnet file has the subnets of this node.
     pub(super) fn readiness(&self) -> Readiness {
         let progress = self.progress.borrow();
-        let mut readiness = progress.readiness.clone();
         let lacks = match &*self.subnet_file.borrow() {
             Ok(content) => content.lacks(&progress, &self.options.control.policy),
             Err(reason) => Some(reason.clone()),
         };
-        if let Some(reason) = lacks {
-            readiness.ready = false;
-            readiness.reasons.insert(0, reason);
-        }
-        readiness
+        progress.readiness.clone().with_subnet_file(lacks)
     }
 }
