@@ -14,7 +14,7 @@ use crate::kernel::host::{self, Places};
 use crate::model::node::Facts;
 use crate::model::prefix::Prefix;
 use crate::model::status::{PeerStatus, ProbeStatus, Readiness, Status};
-use crate::plan::preflight::daemon::{self, DaemonState};
+use crate::plan::preflight::daemon::{self, DaemonAnswer};
 use crate::plan::preflight::{self, Finding, Level, Needs, Obstacle, Unread, peers};
 
 #[derive(Debug, Args)]
@@ -92,7 +92,7 @@ pub(super) async fn answer(
     };
     let (state, peers) = match reported {
         Ok(DaemonReport { readiness, probes, peers }) => (
-            DaemonState::Answers(readiness),
+            DaemonAnswer::Answers(readiness),
             peers::findings(&peers, probes.as_ref(), &needs.ports),
         ),
         Err(unanswered) => (options.state_of(&unanswered, files), Vec::new()),
@@ -128,20 +128,20 @@ async fn ask(files: &Files) -> Result<DaemonReport, Unanswered> {
 
 impl DoctorOptions {
     /// What a daemon that does not answer has left.
-    fn state_of(&self, unanswered: &Unanswered, files: &Files) -> DaemonState {
+    fn state_of(&self, unanswered: &Unanswered, files: &Files) -> DaemonAnswer {
         let socket = files.socket();
         match unanswered {
-            Unanswered::Forbidden(_) => DaemonState::Forbidden,
+            Unanswered::Forbidden(_) => DaemonAnswer::Forbidden,
             Unanswered::Absent(_) => {
                 let left = [socket, files.state_file(), self.root.join(node::LASTING)];
                 let left = left.into_iter().find(|file| file.exists());
-                left.map_or(DaemonState::Absent, |file| {
-                    DaemonState::Ended(file.display().to_string())
+                left.map_or(DaemonAnswer::Absent, |file| {
+                    DaemonAnswer::Ended(file.display().to_string())
                 })
             }
             Unanswered::Silent { reason, .. } => match host::stopped_listener(&socket) {
-                Some(process) => DaemonState::Stopped(process),
-                None => DaemonState::Silent(reason.clone()),
+                Some(process) => DaemonAnswer::Stopped(process),
+                None => DaemonAnswer::Silent(reason.clone()),
             },
         }
     }

@@ -30,7 +30,7 @@ use serde::Serialize;
 pub use self::migrate::migrate;
 use self::node::Files;
 use self::nodes::connectivity::{self, ConnectivityCommand};
-use self::output::{Answer, Output, Watch, write};
+use self::output::{Answer, Output, WatchFlag, write};
 use crate::kernel::Kernel;
 
 /// Shows and checks the state of tweedd on this node, and migrates clusters
@@ -78,7 +78,7 @@ enum Command {
     /// Shows what a node would program; needs no daemon or privileges
     Plan(plan::PlanOptions),
     /// Lists the differences between kernel and plan; changes nothing
-    Diff(Watch),
+    Diff(WatchFlag),
     /// Shows what happens to a packet here and on the peer, hop by hop
     Trace(trace::TraceOptions),
     /// Lists or removes the kernel entries and files of tweed

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::layout::{TextTable, Tone, age, lasting, or_dash};
 use super::node;
-use super::output::{Selection, Watch, is_named, numeric};
+use super::output::{Selection, WatchFlag, is_named, numeric};
 use super::{Answer, Error, ExitStatus};
 use crate::model::lease::LeaseId;
 use crate::model::path::{DegradedCause, Path, PeerReachability, UnknownCause};
@@ -25,7 +25,7 @@ pub(super) struct PeersOptions {
     #[command(flatten)]
     selection: Selection,
     #[command(flatten)]
-    pub(super) watch: Watch,
+    pub(super) watch: WatchFlag,
 }
 
 const EXIT_CODES: &str = "\

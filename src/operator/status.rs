@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 
 use super::layout::{Tone, Toned, counted, listed, wrap};
 use super::node;
-use super::output::{Watch, duration};
+use super::output::{WatchFlag, duration};
 use super::{Answer, Error, ExitStatus};
 use crate::model::policy::{Conntrack, Pods, UnknownSources};
 use crate::model::status::{
@@ -32,7 +32,7 @@ pub(super) struct StatusOptions {
     #[arg(requires = "wait")]
     timeout: Duration,
     #[command(flatten)]
-    pub(super) watch: Watch,
+    pub(super) watch: WatchFlag,
 }
 
 /// How often a node that is not ready is asked again.

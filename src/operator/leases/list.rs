@@ -10,7 +10,7 @@ use crate::model::lease::Endpoint;
 use crate::model::status::LeaseStatus;
 use crate::operator::layout::{TextTable, Tone, or_dash};
 use crate::operator::node;
-use crate::operator::output::{Watch, is_named, numeric};
+use crate::operator::output::{WatchFlag, is_named, numeric};
 use crate::operator::{Answer, Error};
 
 #[derive(Debug, Default, Args)]
@@ -22,7 +22,7 @@ pub(super) struct ListOptions {
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
     #[command(flatten)]
-    pub(super) watch: Watch,
+    pub(super) watch: WatchFlag,
 }
 
 #[derive(Serialize)]

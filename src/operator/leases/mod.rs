@@ -15,7 +15,7 @@ use self::change::{Decision, Reservation};
 use self::list::ListOptions;
 use self::usage::Usage;
 use super::nodes::NodeList;
-use super::output::{Output, Watch};
+use super::output::{Output, WatchFlag};
 use super::store::{StoreFlags, unavailable};
 use super::{Error, ExitStatus, write};
 use crate::model::config::NetworkConfig;
@@ -68,7 +68,7 @@ enum LeasesCommand {
         force: bool,
     },
     /// Counts used, reserved and free subnets
-    Usage(Watch),
+    Usage(WatchFlag),
 }
 
 /// How often a change is tried again after another client has changed leases.

@@ -7,7 +7,7 @@ use clap::builder::PossibleValue;
 use clap::{Args, Subcommand, ValueEnum, value_parser};
 
 use crate::model::config::{BackendType, canonical};
-use crate::operator::output::{Watch, duration};
+use crate::operator::output::{WatchFlag, duration};
 use crate::operator::store::StoreFlags;
 
 const EXIT_CODES: &str = "\
@@ -48,7 +48,7 @@ pub(super) enum MigrateCommand {
     /// Shows the progress: nodes, pairs, stages; writes nothing
     // In the help, after `start`.
     #[command(display_order = 1)]
-    Status(Watch),
+    Status(WatchFlag),
 }
 
 /// The commands that write. Each is idempotent.

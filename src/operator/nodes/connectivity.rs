@@ -21,7 +21,7 @@ use crate::model::report::{self, Exception, FailingPeer, PeerGroup};
 use crate::model::status::{LeaseStatus, PeerStatus};
 use crate::operator::layout::{TextTable, Tone, age, counted, lasting, or_dash, summary, wrap};
 use crate::operator::node::{self, CniFolders, Unanswered};
-use crate::operator::output::{Selection, Watch, is_named, numeric};
+use crate::operator::output::{Selection, WatchFlag, is_named, numeric};
 use crate::operator::store::StoreFlags;
 use crate::operator::{Answer, Error, ExitStatus};
 use crate::store::operator::StoreContents;
@@ -66,7 +66,7 @@ pub(in crate::operator) struct ConnectivityOptions {
     #[command(flatten)]
     selection: Selection,
     #[command(flatten)]
-    pub(in crate::operator) watch: Watch,
+    pub(in crate::operator) watch: WatchFlag,
     #[command(flatten)]
     store: StoreFlags,
 }

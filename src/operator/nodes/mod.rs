@@ -19,7 +19,7 @@ use serde::Serialize;
 
 use self::evidence::{ClusterNode, Evidence, NodeState};
 use super::layout::{TextTable, Tone, age, listed, or_dash, summary, wrap};
-use super::output::{Watch, is_named, numeric};
+use super::output::{WatchFlag, is_named, numeric};
 use super::store::{StoreFlags, unavailable};
 use super::{Answer, Error, ExitStatus};
 use crate::model::lease::LeaseId;
@@ -57,7 +57,7 @@ pub(super) struct NodesOptions {
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
     #[command(flatten)]
-    pub(super) watch: Watch,
+    pub(super) watch: WatchFlag,
     #[command(flatten)]
     store: StoreFlags,
 }

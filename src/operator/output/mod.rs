@@ -4,7 +4,7 @@ mod selection;
 mod watch;
 
 pub(super) use self::selection::{Selection, is_named, numeric};
-pub(super) use self::watch::{Watch, duration};
+pub(super) use self::watch::{WatchFlag, duration};
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};

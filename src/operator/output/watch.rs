@@ -12,7 +12,7 @@ use crate::excerpt;
 use crate::operator::{Error, ExitStatus};
 
 #[derive(Clone, Copy, Debug, Default, Args)]
-pub(in crate::operator) struct Watch {
+pub(in crate::operator) struct WatchFlag {
     /// Repeat every 2s, or as often as given, until interrupted
     #[arg(long = "watch", value_name = "TIME", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "2s", value_parser = interval)]
@@ -25,7 +25,7 @@ const SHORTEST: Duration = Duration::from_millis(100);
 /// Moves the cursor home and clears the screen; what was scrolled away is kept.
 const CLEAR: &str = "\x1b[H\x1b[J";
 
-impl Watch {
+impl WatchFlag {
     /// Writes the result once, or again and again. If a later one is unavailable, its error is
     /// printed instead: a daemon may be restarting.
     pub(in crate::operator) async fn show<A: Answer>(

@@ -50,7 +50,7 @@ const MODE: u32 = 0o600;
 
 /// What was written.
 #[derive(Serialize)]
-struct Written {
+struct WrittenDump {
     file: String,
     parts: Vec<String>,
     missing: Vec<MissingPart>,
@@ -80,7 +80,7 @@ pub(super) async fn run<K: Kernel>(
         let redacted = |text: &String| redactor.redacted(text);
         part.content = part.content.as_ref().map(redacted).map_err(redacted);
     }
-    let written = Written::of(&file, &parts);
+    let written = WrittenDump::of(&file, &parts);
     let summary = format!("{}{written}", written.reasons());
     let archive = gzip(&archive(&parts, &summary, &name, now)?);
     let mut errors = io::stderr();
@@ -94,7 +94,7 @@ pub(super) async fn run<K: Kernel>(
     write(out, output, &written)
 }
 
-impl Written {
+impl WrittenDump {
     fn of(file: &Path, parts: &[Part]) -> Self {
         let is_missing = |part: &&Part| part.content.is_err();
         let found = parts.iter().filter(|part| !is_missing(part)).map(|part| part.name.clone());
@@ -120,13 +120,13 @@ impl Written {
     }
 }
 
-impl Answer for Written {
+impl Answer for WrittenDump {
     fn exit_status(&self) -> ExitStatus {
         self.exit_status
     }
 }
 
-impl fmt::Display for Written {
+impl fmt::Display for WrittenDump {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let parts = counted(self.parts.len(), "part");
         let text = format!(

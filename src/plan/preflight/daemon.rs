@@ -6,7 +6,7 @@ use crate::model::status::Readiness;
 
 /// What is known about tweedd of this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DaemonState {
+pub enum DaemonAnswer {
     Answers(Readiness),
     /// Its process is stopped, as by SIGSTOP.
     Stopped(u32),
@@ -21,47 +21,47 @@ pub enum DaemonState {
 }
 
 /// `socket` is its control socket.
-pub fn finding(state: &DaemonState, socket: &str, needs: &Needs) -> Option<Finding> {
+pub fn finding(state: &DaemonAnswer, socket: &str, needs: &Needs) -> Option<Finding> {
     const UNFOLLOWED: &str = "packets still flow by the present routes, but changes of peers, links \
                               and leases are not followed";
     let (id, level, what, why, fix) = match state {
-        DaemonState::Answers(readiness) if readiness.ready => return None,
-        DaemonState::Answers(readiness) => (
+        DaemonAnswer::Answers(readiness) if readiness.ready => return None,
+        DaemonAnswer::Answers(readiness) => (
             "daemon-not-ready",
             Level::Warning,
             "tweedd is not ready".to_owned(),
             readiness.reasons.join("; "),
             "see docs/operations.md, section Troubleshooting, for each reason".to_owned(),
         ),
-        DaemonState::Stopped(process) => (
+        DaemonAnswer::Stopped(process) => (
             "daemon-silent",
             Level::Warning,
             format!("tweedd (process {process}) is stopped by a signal"),
             UNFOLLOWED.to_owned(),
             format!("kill -CONT {process}, or restart tweedd"),
         ),
-        DaemonState::Silent(reason) => (
+        DaemonAnswer::Silent(reason) => (
             "daemon-silent",
             Level::Warning,
             "tweedd does not answer".to_owned(),
             format!("{reason}; {UNFOLLOWED}"),
             "read its log, and restart it".to_owned(),
         ),
-        DaemonState::Forbidden => (
+        DaemonAnswer::Forbidden => (
             "not-examined",
             Level::Unknown,
             "tweedd and its peers were not examined".to_owned(),
             format!("only root may query tweedd{}", defaults(needs)),
             "run tweedctl doctor as root".to_owned(),
         ),
-        DaemonState::Ended(file) => (
+        DaemonAnswer::Ended(file) => (
             "daemon-ended",
             Level::Warning,
             "tweedd does not run".to_owned(),
             format!("it has left {file}; {UNFOLLOWED}"),
             "read its log, and start it again".to_owned(),
         ),
-        DaemonState::Absent => (
+        DaemonAnswer::Absent => (
             "daemon-not-started",
             Level::Note,
             "tweedd does not run, and has left no files".to_owned(),
@@ -91,7 +91,7 @@ mod tests {
 
     use super::*;
 
-    fn found(state: &DaemonState) -> String {
+    fn found(state: &DaemonAnswer) -> String {
         let needs = Needs::before_the_first_start(None, &[]);
         let Some(finding) = finding(state, "/run/flannel/subnet.sock", &needs) else {
             return String::new();
@@ -103,19 +103,19 @@ mod tests {
     #[test]
     fn a_daemon_that_is_ready_has_no_finding() {
         let warned = Readiness { ready: true, reasons: vec!["paths are not probed".into()] };
-        assert_eq!(found(&DaemonState::Answers(warned)), "");
+        assert_eq!(found(&DaemonAnswer::Answers(warned)), "");
     }
 
     #[test]
     fn each_other_state_of_the_daemon_is_a_finding() {
         let reasons = vec!["no network config yet".into(), "no subnet is leased yet".into()];
         let states = [
-            DaemonState::Answers(Readiness { ready: false, reasons }),
-            DaemonState::Stopped(812),
-            DaemonState::Silent("timed out".into()),
-            DaemonState::Forbidden,
-            DaemonState::Ended("/run/flannel/subnet.sock".into()),
-            DaemonState::Absent,
+            DaemonAnswer::Answers(Readiness { ready: false, reasons }),
+            DaemonAnswer::Stopped(812),
+            DaemonAnswer::Silent("timed out".into()),
+            DaemonAnswer::Forbidden,
+            DaemonAnswer::Ended("/run/flannel/subnet.sock".into()),
+            DaemonAnswer::Absent,
         ];
         let found: Vec<String> = states.iter().map(found).collect();
         expect![[r"

@@ -79,11 +79,11 @@ pub struct HostState<'a> {
 pub struct Question<'a> {
     packet: TracedPacket,
     planned: Planned<'a>,
-    origin: Origin<'a>,
-    target: Target<'a>,
+    origin: PacketOrigin<'a>,
+    target: PacketTarget<'a>,
 }
 
-enum Origin<'a> {
+enum PacketOrigin<'a> {
     /// A pod of this node, in this subnet.
     Pod(Prefix),
     /// This node itself.
@@ -92,7 +92,7 @@ enum Origin<'a> {
     Peer(PeerEnd<'a>),
 }
 
-enum Target<'a> {
+enum PacketTarget<'a> {
     /// This subnet of this node, or an address of this node in it.
     Pod(Prefix),
     Host,
@@ -212,17 +212,17 @@ enum Here {
 }
 
 impl Here {
-    const fn origin<'a>(self, own: Prefix) -> Origin<'a> {
+    const fn origin<'a>(self, own: Prefix) -> PacketOrigin<'a> {
         match self {
-            Self::Pod => Origin::Pod(own),
-            Self::Host => Origin::Host,
+            Self::Pod => PacketOrigin::Pod(own),
+            Self::Host => PacketOrigin::Host,
         }
     }
 
-    const fn target<'a>(self, own: Prefix) -> Target<'a> {
+    const fn target<'a>(self, own: Prefix) -> PacketTarget<'a> {
         match self {
-            Self::Pod => Target::Pod(own),
-            Self::Host => Target::Host,
+            Self::Pod => PacketTarget::Pod(own),
+            Self::Host => PacketTarget::Host,
         }
     }
 }
@@ -279,17 +279,17 @@ impl<'a> Question<'a> {
                 let public_ip = peer.endpoint.public_ip;
                 return Err(Untraceable::Elsewhere { source_ip: source, destination, public_ip });
             }
-            Origin::Peer(peer)
+            PacketOrigin::Peer(peer)
         };
         let mut networks = planned.local.config.networks();
         let target = if let Some(here) = planned.here(own, destination) {
             here.target(own)
         } else if let Some(peer) = planned.peer(destination) {
-            Target::Peer(peer)
+            PacketTarget::Peer(peer)
         } else if let Some(network) = networks.find(|network| network.contains(destination)) {
             return Err(Untraceable::NoLease { address: destination, network });
         } else {
-            Target::Outside
+            PacketTarget::Outside
         };
         Ok(Self { packet, planned, origin, target })
     }
@@ -302,10 +302,11 @@ impl<'a> Question<'a> {
     /// The peer from which the packet comes, or to which it goes.
     pub const fn peer(&self) -> Option<&'a Endpoint> {
         match (&self.origin, &self.target) {
-            (Origin::Peer(peer), _) | (_, Target::Peer(peer)) => Some(peer.endpoint),
-            (Origin::Pod(_) | Origin::Host, Target::Pod(_) | Target::Host | Target::Outside) => {
-                None
-            }
+            (PacketOrigin::Peer(peer), _) | (_, PacketTarget::Peer(peer)) => Some(peer.endpoint),
+            (
+                PacketOrigin::Pod(_) | PacketOrigin::Host,
+                PacketTarget::Pod(_) | PacketTarget::Host | PacketTarget::Outside,
+            ) => None,
         }
     }
 

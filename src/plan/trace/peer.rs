@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Delivery, Hop, HopKind, HopState, Origin, PeerEnd, Planned, Question, Target, Trace,
-    TracedPacket,
+    Delivery, Hop, HopKind, HopState, PacketOrigin, PacketTarget, PeerEnd, Planned, Question,
+    Trace, TracedPacket,
 };
 use crate::model::lease::{Endpoint, LeaseId};
 use crate::model::path::Path;
@@ -71,10 +71,10 @@ impl<'a> Question<'a> {
         let TracedPacket { source, destination, .. } = packet;
         let (origin, target) = match arrives_by {
             Some(_) if is_of(peer.endpoint, source) => {
-                (Origin::Peer(peer), planned.here(own, destination)?.target(own))
+                (PacketOrigin::Peer(peer), planned.here(own, destination)?.target(own))
             }
             None if peer.endpoint.subnet.contains(destination) => {
-                (planned.here(own, source)?.origin(own), Target::Peer(peer))
+                (planned.here(own, source)?.origin(own), PacketTarget::Peer(peer))
             }
             Some(_) | None => return None,
         };
@@ -84,14 +84,14 @@ impl<'a> Question<'a> {
     /// What to ask the peer that sends the packet.
     pub const fn for_sender(&self) -> Option<PeerQuestion> {
         match self.origin {
-            Origin::Peer(_) => Some(PeerQuestion { packet: self.packet, arrives_by: None }),
-            Origin::Pod(_) | Origin::Host => None,
+            PacketOrigin::Peer(_) => Some(PeerQuestion { packet: self.packet, arrives_by: None }),
+            PacketOrigin::Pod(_) | PacketOrigin::Host => None,
         }
     }
 
     /// What to ask the peer that receives the packet, as it leaves this node by `trace`.
     pub fn for_receiver(&self, trace: &Trace) -> Option<PeerQuestion> {
-        let Target::Peer(_) = self.target else { return None };
+        let PacketTarget::Peer(_) = self.target else { return None };
         let source = trace.translated_to.unwrap_or(self.packet.source);
         let packet = TracedPacket { source, ..self.packet };
         let is_on_its_way = trace.delivery != Delivery::Dropped;
@@ -102,7 +102,7 @@ impl<'a> Question<'a> {
     /// The packet as the peer sends it.
     #[must_use]
     pub fn sent_as(mut self, hops: &PeerHops) -> Self {
-        if let (Origin::Peer(peer), PeerHops::Seen(trace)) = (&mut self.origin, hops) {
+        if let (PacketOrigin::Peer(peer), PeerHops::Seen(trace)) = (&mut self.origin, hops) {
             peer.path = trace.leaves_by.or(peer.path);
             self.packet.source = trace.translated_to.unwrap_or(self.packet.source);
         }

@@ -6,7 +6,8 @@ use super::HopState::{self, Dropped, Passed, Planned, Unknown};
 use super::rules::{self, Arrival, Header};
 use super::state::NextHop;
 use super::{
-    Delivery, Hop, HopKind, HostState, Origin, PeerEnd, Question, Target, Trace, TracedPacket,
+    Delivery, Hop, HopKind, HostState, PacketOrigin, PacketTarget, PeerEnd, Question, Trace,
+    TracedPacket,
 };
 use crate::model::entry::{
     Entry, Fdb, Hook, Key, LinkName, RouteKind, SettingKind, Verdict, Vxlan,
@@ -31,7 +32,7 @@ pub(super) struct Walk<'a> {
 /// The walk has ended, with a hop that drops the packet or that cannot be followed.
 struct Ended;
 
-type Step<T = ()> = Result<T, Ended>;
+type Walked<T = ()> = Result<T, Ended>;
 
 impl<'a> Walk<'a> {
     pub(super) const fn new(question: &'a Question<'a>, host: &'a HostState<'a>) -> Self {
@@ -49,28 +50,32 @@ impl<'a> Walk<'a> {
         Trace { packet: question.packet, translated_to, leaves_by, hops, delivery }
     }
 
-    fn walk(&mut self) -> Step {
+    fn walk(&mut self) -> Walked {
         let Question { origin, target, .. } = self.question;
         match origin {
-            Origin::Pod(subnet) => self.leaves_pod(*subnet)?,
-            Origin::Host => self.passes(HopKind::Host, "this node sends it")?,
-            Origin::Peer(peer) => self.arrives_from(peer)?,
+            PacketOrigin::Pod(subnet) => self.leaves_pod(*subnet)?,
+            PacketOrigin::Host => self.passes(HopKind::Host, "this node sends it")?,
+            PacketOrigin::Peer(peer) => self.arrives_from(peer)?,
         }
         let destination = self.packet().destination;
         match (origin, target) {
-            (_, Target::Host) => self.reaches_host(),
-            (_, Target::Pod(_) | Target::Outside) if self.host.is_local(destination) => {
+            (_, PacketTarget::Host) => self.reaches_host(),
+            (_, PacketTarget::Pod(_) | PacketTarget::Outside)
+                if self.host.is_local(destination) =>
+            {
                 self.reaches_host()
             }
-            (Origin::Pod(_), Target::Pod(subnet)) => self.stays_on_bridge(*subnet),
-            (Origin::Host | Origin::Peer(_), Target::Pod(_)) => self.reaches_pod(),
-            (_, Target::Peer(peer)) => self.goes_to(peer),
-            (_, Target::Outside) => self.leaves_the_network(),
+            (PacketOrigin::Pod(_), PacketTarget::Pod(subnet)) => self.stays_on_bridge(*subnet),
+            (PacketOrigin::Host | PacketOrigin::Peer(_), PacketTarget::Pod(_)) => {
+                self.reaches_pod()
+            }
+            (_, PacketTarget::Peer(peer)) => self.goes_to(peer),
+            (_, PacketTarget::Outside) => self.leaves_the_network(),
         }
     }
 
     /// A pod sends by its default route, which leads to the bridge.
-    fn leaves_pod(&mut self, subnet: Prefix) -> Step {
+    fn leaves_pod(&mut self, subnet: Prefix) -> Walked {
         let source = self.packet().source;
         let Some(bridge) = self.host.bridge(subnet) else {
             let gateway = subnet.gateway();
@@ -81,21 +86,21 @@ impl<'a> Walk<'a> {
         self.fits(bridge)
     }
 
-    fn stays_on_bridge(&mut self, subnet: Prefix) -> Step {
+    fn stays_on_bridge(&mut self, subnet: Prefix) -> Walked {
         let destination = self.packet().destination;
         let bridge = self.host.bridge(subnet).map_or("the bridge", LinkName::as_str);
         let text = format!("{bridge} passes it to {destination}: it is not routed");
         self.passes(HopKind::Pod, text)
     }
 
-    fn reaches_host(&mut self) -> Step {
+    fn reaches_host(&mut self) -> Walked {
         let destination = self.packet().destination;
         let text = format!("{destination} is an address of this node: it is not forwarded");
         self.passes(HopKind::Host, text)
     }
 
     /// Routed to a pod of this node.
-    fn reaches_pod(&mut self) -> Step {
+    fn reaches_pod(&mut self) -> Walked {
         let destination = self.packet().destination;
         let next = self.takes_route("no link has the subnet of this node: no pod runs here")?;
         if let Some(gateway) = next.gateway {
@@ -110,7 +115,7 @@ impl<'a> Walk<'a> {
         self.passes(HopKind::Pod, text)
     }
 
-    fn goes_to(&mut self, PeerEnd { endpoint: peer, reason, .. }: &PeerEnd<'_>) -> Step {
+    fn goes_to(&mut self, PeerEnd { endpoint: peer, reason, .. }: &PeerEnd<'_>) -> Walked {
         let reason = reason.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
         let next = self.takes_route(&format!("the main table has no route to {peer}{reason}"))?;
         self.fits(next.link)?;
@@ -124,7 +129,7 @@ impl<'a> Walk<'a> {
         self.plans(HopKind::Pod, text)
     }
 
-    fn goes_directly(&mut self, peer: &Endpoint, next: &NextHop<'_>) -> Step {
+    fn goes_directly(&mut self, peer: &Endpoint, next: &NextHop<'_>) -> Walked {
         let underlay = &self.question.planned.local.node.interface;
         let (link, public_ip) = (next.link, peer.public_ip);
         let (state, text) = match next.gateway {
@@ -149,7 +154,12 @@ impl<'a> Walk<'a> {
         self.plans(HopKind::Guard, "does not apply: it is no packet of the tunnel")
     }
 
-    fn goes_through_tunnel(&mut self, peer: &Endpoint, next: &NextHop<'_>, vxlan: &Vxlan) -> Step {
+    fn goes_through_tunnel(
+        &mut self,
+        peer: &Endpoint,
+        next: &NextHop<'_>,
+        vxlan: &Vxlan,
+    ) -> Walked {
         let link = next.link;
         let gateway = next.gateway.unwrap_or(self.packet().destination);
         let neighbour = self.host.actual.get(&Key::Neighbour(link.clone(), gateway));
@@ -172,7 +182,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Whether the entries of the tunnel agree with the lease of the peer, which drops other frames.
-    fn leads_to(&mut self, peer: &Endpoint, fdb: &Fdb, vxlan: &Vxlan) -> Step {
+    fn leads_to(&mut self, peer: &Endpoint, fdb: &Fdb, vxlan: &Vxlan) -> Walked {
         let (mac, remote, public_ip) = (fdb.mac, fdb.destination, peer.public_ip);
         if remote != public_ip {
             let why =
@@ -193,7 +203,7 @@ impl<'a> Walk<'a> {
     }
 
     /// The outer packet.
-    fn crosses_underlay(&mut self, peer: &Endpoint, vxlan: &Vxlan) -> Step {
+    fn crosses_underlay(&mut self, peer: &Endpoint, vxlan: &Vxlan) -> Walked {
         let public_ip = peer.public_ip;
         let Some(RouteLookup { link, .. }) = self.host.lookup(public_ip) else {
             return self.drops(HopKind::Underlay, format!("no route leads to {public_ip}"));
@@ -208,7 +218,7 @@ impl<'a> Walk<'a> {
             Some((mtu, true)) => {
                 let is_cut = outer > mtu;
                 // For packets of its own, the kernel learns the smaller MTU.
-                let is_learned = is_cut && matches!(self.question.origin, Origin::Host);
+                let is_learned = is_cut && matches!(self.question.origin, PacketOrigin::Host);
                 let how = if is_cut { ": in fragments, which some networks drop" } else { "" };
                 let by = format!("by {link}, which has the MTU {mtu}{how}");
                 let state = if is_learned { Unknown } else { Passed };
@@ -220,7 +230,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Entries on two hosts do not show whether the network between them passes packets.
-    fn shows_probes(&mut self, peer: &Endpoint) -> Step {
+    fn shows_probes(&mut self, peer: &Endpoint) -> Walked {
         let Some(probes) = self.host.probes else { return Ok(()) };
         let text = match probes.cause() {
             Some(cause) => format!("{peer} is {}: {cause}", probes.state().as_str()),
@@ -237,7 +247,7 @@ impl<'a> Walk<'a> {
         self.note(HopKind::Probe, state, text)
     }
 
-    fn leaves_the_network(&mut self) -> Step {
+    fn leaves_the_network(&mut self) -> Walked {
         let destination = self.packet().destination;
         let Some(RouteLookup { link, .. }) = self.host.lookup(destination) else {
             return self.drops(HopKind::Route, format!("no route leads to {destination}"));
@@ -249,16 +259,18 @@ impl<'a> Walk<'a> {
         self.changes_source()?;
         let text = match (self.translated_to, &self.question.origin) {
             (Some(source), _) => format!("other hosts answer {source}"),
-            (None, Origin::Pod(subnet)) => {
+            (None, PacketOrigin::Pod(subnet)) => {
                 format!("other hosts need a route to {subnet} for their answers")
             }
-            (None, Origin::Host | Origin::Peer(_)) => "other hosts answer this node".to_owned(),
+            (None, PacketOrigin::Host | PacketOrigin::Peer(_)) => {
+                "other hosts answer this node".to_owned()
+            }
         };
         self.plans(HopKind::Outside, text)
     }
 
     /// The packet of a peer, up to the route to a pod of this node.
-    fn arrives_from(&mut self, PeerEnd { endpoint: peer, path, reason }: &PeerEnd<'_>) -> Step {
+    fn arrives_from(&mut self, PeerEnd { endpoint: peer, path, reason }: &PeerEnd<'_>) -> Walked {
         let local = &self.question.planned.local;
         let Some(path) = path else {
             let reason = reason.as_deref().unwrap_or("it is skipped");
@@ -289,7 +301,7 @@ impl<'a> Walk<'a> {
     }
 
     /// The guard of the tunnel decides about the outer packet.
-    fn passes_guard(&mut self, peer: &Endpoint) -> Step {
+    fn passes_guard(&mut self, peer: &Endpoint) -> Walked {
         let local = &self.question.planned.local;
         let public_ip = peer.public_ip;
         let source = peer.vtep.and_then(|vtep| vtep.source).unwrap_or(public_ip);
@@ -315,7 +327,7 @@ impl<'a> Walk<'a> {
     }
 
     /// The tunnel device accepts frames to the MAC address and VNI that this node has published.
-    fn leaves_tunnel(&mut self, device: &LinkName) -> Step {
+    fn leaves_tunnel(&mut self, device: &LinkName) -> Walked {
         let own = self.question.planned.local.own.as_ref();
         let vtep = own.and_then(|own| own.endpoint(self.family())).and_then(|end| end.vtep);
         let Some((vxlan, mac)) = self.host.tunnel(device) else {
@@ -336,7 +348,7 @@ impl<'a> Walk<'a> {
     }
 
     /// The reverse-path filter, which exists for IPv4 only.
-    fn passes_path_filter(&mut self, arrival: &LinkName) -> Step {
+    fn passes_path_filter(&mut self, arrival: &LinkName) -> Walked {
         let (kind, source) = (SettingKind::ReversePath, self.packet().source);
         let held = self.host.actual.get(&Key::Setting(kind, arrival.clone()));
         let is_strict = matches!(held, Some(Entry::Setting(setting)) if setting.is_on(kind));
@@ -355,7 +367,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Rules of policy routing, the route of the main table, and its nexthop object.
-    fn takes_route(&mut self, without: &str) -> Step<NextHop<'a>> {
+    fn takes_route(&mut self, without: &str) -> Walked<NextHop<'a>> {
         let destination = self.packet().destination;
         let by = self.host.lookup(destination).map(|lookup| &lookup.link);
         let Some(route) = self.host.route(destination) else {
@@ -399,7 +411,7 @@ impl<'a> Walk<'a> {
     }
 
     /// The packet must not be fragmented.
-    fn fits(&mut self, link: &LinkName) -> Step {
+    fn fits(&mut self, link: &LinkName) -> Walked {
         let size = self.packet().size;
         let (state, text) = match self.host.link(link) {
             Some((_, false)) => (Dropped, format!("{link} is down")),
@@ -413,8 +425,8 @@ impl<'a> Walk<'a> {
     }
 
     /// The chains for forwarded packets; packets of this node itself are not forwarded.
-    fn passes_forward(&mut self) -> Step {
-        if matches!(self.question.origin, Origin::Host) {
+    fn passes_forward(&mut self) -> Walked {
+        if matches!(self.question.origin, PacketOrigin::Host) {
             return Ok(());
         }
         let (actual, family) = (self.host.actual, self.family());
@@ -444,7 +456,7 @@ impl<'a> Walk<'a> {
     }
 
     /// The rules that translate the sources of new flows.
-    fn changes_source(&mut self) -> Step {
+    fn changes_source(&mut self) -> Walked {
         let TracedPacket { source, destination, .. } = *self.packet();
         let text = match rules::translation(self.host.actual, (source, destination), 0) {
             Some(rule) if rule.verdict.translates() => {
@@ -470,25 +482,25 @@ impl<'a> Walk<'a> {
         self.packet().family()
     }
 
-    fn passes(&mut self, hop: HopKind, text: impl Into<String>) -> Step {
+    fn passes(&mut self, hop: HopKind, text: impl Into<String>) -> Walked {
         self.note(hop, Passed, text)
     }
 
-    fn plans(&mut self, hop: HopKind, text: impl Into<String>) -> Step {
+    fn plans(&mut self, hop: HopKind, text: impl Into<String>) -> Walked {
         self.note(hop, Planned, text)
     }
 
-    fn drops<T>(&mut self, hop: HopKind, text: impl Into<String>) -> Step<T> {
+    fn drops<T>(&mut self, hop: HopKind, text: impl Into<String>) -> Walked<T> {
         self.note(hop, Dropped, text)?;
         Err(Ended)
     }
 
-    fn cannot_follow<T>(&mut self, hop: HopKind, text: impl Into<String>) -> Step<T> {
+    fn cannot_follow<T>(&mut self, hop: HopKind, text: impl Into<String>) -> Walked<T> {
         self.note(hop, Unknown, text)?;
         Err(Ended)
     }
 
-    fn note(&mut self, hop: HopKind, state: HopState, text: impl Into<String>) -> Step {
+    fn note(&mut self, hop: HopKind, state: HopState, text: impl Into<String>) -> Walked {
         self.hops.push(Hop { hop, state, text: text.into() });
         match state {
             Passed | Planned => Ok(()),

@@ -9,7 +9,7 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use super::EtcdOptions;
 use super::client::{Client, Connection, revision};
 use super::key::Layout;
-use super::store::{Extent, Page, Store, Stored, pages, unchanged};
+use super::store::{Page, PageContent, Store, Stored, pages, unchanged};
 use crate::model::lease::LeaseId;
 use crate::model::report::NodeReport;
 use crate::store::ClusterStore;
@@ -122,7 +122,7 @@ impl EtcdClusterStore {
     async fn below<T>(
         &self,
         prefix: &str,
-        read: impl Fn(&KeyValue, Extent) -> Option<T>,
+        read: impl Fn(&KeyValue, PageContent) -> Option<T>,
     ) -> Result<(Vec<T>, i64), Unavailable> {
         let (client, options) = (&self.store.client, &GetOptions::new());
         let ask = |page: Page, _| async move {
@@ -133,7 +133,7 @@ impl EtcdClusterStore {
     }
 
     async fn leases(&self) -> Result<(Vec<Stored>, i64), Unavailable> {
-        let read = |kv: &KeyValue, extent| self.store.stored_to(kv, extent);
+        let read = |kv: &KeyValue, content| self.store.stored_to(kv, content);
         self.below(&self.store.layout.subnets, read).await
     }
 

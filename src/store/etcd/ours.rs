@@ -17,7 +17,7 @@ use crate::store::{AddressConflict, Lost};
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ours {
     pub(super) own: Option<Own>,
-    seen: Option<Seen>,
+    seen: Option<SeenKey>,
     /// The lease of the machine that overwrote ours again, after we had overwritten its own. A
     /// third machine may have overwritten that one since.
     pub(super) overwritten_again_by: Option<HeldLease>,
@@ -49,7 +49,7 @@ pub(super) struct Dispute {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Seen {
+struct SeenKey {
     revision: i64,
     /// None if the key does not exist.
     stored: Option<Stored>,
@@ -73,7 +73,7 @@ impl Ours {
             let written = self.own.as_ref().filter(is_news).zip(stored);
             let again = written.and_then(|(own, stored)| own.dispute_in(stored));
             self.overwritten_again_by = again.or(self.overwritten_again_by.take());
-            self.seen = Some(Seen { revision, stored: stored.cloned() });
+            self.seen = Some(SeenKey { revision, stored: stored.cloned() });
         }
         is_ours
     }

@@ -112,7 +112,7 @@ pub(super) struct Store {
 impl Store {
     pub(super) async fn read_all(&self) -> Result<Listing, Failure> {
         let (stored, revision) =
-            self.pages(GetOptions::new(), |kv, extent| self.stored_to(kv, extent)).await?;
+            self.pages(GetOptions::new(), |kv, content| self.stored_to(kv, content)).await?;
         Ok(Listing { stored, revision })
     }
 
@@ -191,19 +191,19 @@ impl Store {
     }
 
     pub(super) fn stored(&self, kv: &KeyValue) -> Option<Stored> {
-        self.stored_to(kv, Extent::Whole)
+        self.stored_to(kv, PageContent::Whole)
     }
 
     /// The lease in one entry of a page.
-    pub(super) fn stored_to(&self, kv: &KeyValue, extent: Extent) -> Option<Stored> {
+    pub(super) fn stored_to(&self, kv: &KeyValue, content: PageContent) -> Option<Stored> {
         let id = self.layout.lease_id(kv.key())?;
         let origin = Origin {
             created: kv.create_revision().unsigned_abs(),
             grant: Some(kv.lease()).filter(|grant| *grant != 0),
         };
-        Some(match extent {
-            Extent::Whole => Stored::new(id, kv.value(), origin, kv.mod_revision()),
-            Extent::KeyAlone => Stored::unread(id, origin, kv.mod_revision()),
+        Some(match content {
+            PageContent::Whole => Stored::new(id, kv.value(), origin, kv.mod_revision()),
+            PageContent::KeyAlone => Stored::unread(id, origin, kv.mod_revision()),
         })
     }
 
@@ -212,7 +212,7 @@ impl Store {
     async fn pages<T>(
         &self,
         options: GetOptions,
-        read: impl Fn(&KeyValue, Extent) -> Option<T>,
+        read: impl Fn(&KeyValue, PageContent) -> Option<T>,
     ) -> Result<(Vec<T>, i64), Failure> {
         let page = Page::below(&self.layout.subnets, PAGE);
         let read = pages(page, read, |page, at| self.page(page, at, &options)).await;
@@ -307,12 +307,12 @@ pub(super) struct Page {
     pub(super) end: Vec<u8>,
     most: i64,
     limit: i64,
-    extent: Extent,
+    content: PageContent,
 }
 
 /// Which parts of each key are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Extent {
+pub(super) enum PageContent {
     Whole,
     KeyAlone,
 }
@@ -324,7 +324,7 @@ const LONGEST_KEY: usize = 64 * 1024 * 1024;
 /// requests one page, at that revision once it is known.
 pub(super) async fn pages<T, F>(
     mut page: Page,
-    read: impl Fn(&KeyValue, Extent) -> Option<T>,
+    read: impl Fn(&KeyValue, PageContent) -> Option<T>,
     ask: impl Fn(Page, Option<i64>) -> F,
 ) -> Result<(Vec<T>, i64), Failure>
 where
@@ -336,7 +336,7 @@ where
             Err(Failure::Refused(Refusal::TooLarge(_))) if page.shrink() => continue,
             answer => answer?,
         };
-        all.extend(answer.kvs().iter().filter_map(|kv| read(kv, page.extent)));
+        all.extend(answer.kvs().iter().filter_map(|kv| read(kv, page.content)));
         let first = *at.get_or_insert(revision(answer.header()));
         if !page.advance(&answer) {
             return Ok((all, first));
@@ -350,7 +350,7 @@ impl Page {
         let (parent, slash) = (prefix.trim_end_matches('/'), b'/');
         let end = [parent.as_bytes(), &[slash + 1]].concat();
         let from = prefix.as_bytes().to_vec();
-        Self { from, end, most, limit: most, extent: Extent::Whole }
+        Self { from, end, most, limit: most, content: PageContent::Whole }
     }
 
     pub(super) fn get(
@@ -359,9 +359,9 @@ impl Page {
         options: &GetOptions,
     ) -> impl Future<Output = Result<GetResponse, Error>> + use<> {
         let options = options.clone().with_range(self.end.clone()).with_limit(self.limit);
-        let (options, longest) = match self.extent {
-            Extent::Whole => (options, LONGEST_ANSWER),
-            Extent::KeyAlone => (options.with_keys_only(), LONGEST_KEY),
+        let (options, longest) = match self.content {
+            PageContent::Whole => (options, LONGEST_ANSWER),
+            PageContent::KeyAlone => (options.with_keys_only(), LONGEST_KEY),
         };
         let from = self.from.clone();
         async move { connection.kv_of(longest).get(from, Some(options)).await }
@@ -370,10 +370,10 @@ impl Page {
     /// Requests fewer keys after an answer that was too large. Returns false if it was a single
     /// key.
     fn shrink(&mut self) -> bool {
-        match (self.limit, self.extent) {
+        match (self.limit, self.content) {
             (2.., _) => self.limit /= 2,
-            (_, Extent::Whole) => self.extent = Extent::KeyAlone,
-            (_, Extent::KeyAlone) => return false,
+            (_, PageContent::Whole) => self.content = PageContent::KeyAlone,
+            (_, PageContent::KeyAlone) => return false,
         }
         true
     }
@@ -388,7 +388,7 @@ impl Page {
 
     /// Requests more keys again after an answer that was not too large.
     fn grow(&mut self) {
-        (self.limit, self.extent) = (self.most.min(self.limit * 2), Extent::Whole);
+        (self.limit, self.content) = (self.most.min(self.limit * 2), PageContent::Whole);
     }
 }
 
@@ -396,19 +396,19 @@ impl Page {
 mod tests {
     use super::*;
 
-    fn page(limit: i64, extent: Extent) -> Page {
-        Page { limit, extent, ..Page::below("/n/", 10) }
+    fn page(limit: i64, content: PageContent) -> Page {
+        Page { limit, content, ..Page::below("/n/", 10) }
     }
 
     #[test]
     fn a_page_that_is_too_large_is_halved_down_to_one_key() {
-        let halved = std::iter::successors(Some(page(10, Extent::Whole)), |page| {
+        let halved = std::iter::successors(Some(page(10, PageContent::Whole)), |page| {
             let mut smaller = page.clone();
             smaller.shrink().then_some(smaller)
         });
-        let seen: Vec<_> = halved.map(|page| (page.limit, page.extent)).collect();
-        let whole = [10, 5, 2, 1].map(|limit| (limit, Extent::Whole));
-        assert_eq!(seen, [whole.as_slice(), &[(1, Extent::KeyAlone)]].concat());
+        let seen: Vec<_> = halved.map(|page| (page.limit, page.content)).collect();
+        let whole = [10, 5, 2, 1].map(|limit| (limit, PageContent::Whole));
+        assert_eq!(seen, [whole.as_slice(), &[(1, PageContent::KeyAlone)]].concat());
     }
 
     #[test]
@@ -418,8 +418,9 @@ mod tests {
             larger.grow();
             larger
         };
-        let pages = std::iter::successors(Some(page(1, Extent::Whole)), |page| Some(grown(page)));
+        let pages =
+            std::iter::successors(Some(page(1, PageContent::Whole)), |page| Some(grown(page)));
         assert_eq!(pages.take(6).map(|page| page.limit).collect::<Vec<_>>(), [1, 2, 4, 8, 10, 10]);
-        assert_eq!(grown(&page(1, Extent::KeyAlone)), page(2, Extent::Whole));
+        assert_eq!(grown(&page(1, PageContent::KeyAlone)), page(2, PageContent::Whole));
     }
 }

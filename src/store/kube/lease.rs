@@ -10,7 +10,7 @@ use tweed_client::failover::{Outcomes, Refusal};
 use tweed_client::watch::updates;
 
 use super::node::{NODE_GRANT, NodeObject, Reader};
-use super::own::{Ours, OwnNode, PublishedLease};
+use super::own::{OurNode, OwnNode, PublishedLease};
 use super::watch::KubeSource;
 use super::{KubeSubnetManager, request};
 use crate::model::config::NetworkConfig;
@@ -62,7 +62,7 @@ impl Leases for KubeSubnetManager {
 
     /// The watch on all nodes detects a loss.
     async fn hold(&self, _lease: &Lease) -> Lost {
-        until_lost(&self.ours, Ours::loss).await
+        until_lost(&self.ours, OurNode::loss).await
     }
 
     fn prepare_watch(&self, config: &NetworkConfig) -> bool {

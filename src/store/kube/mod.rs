@@ -21,11 +21,11 @@ use std::sync::Arc;
 use tokio::sync::{Mutex, watch as channel};
 use tweed_client::api::{self, Program};
 
-use self::own::Ours;
+use self::own::OurNode;
 use super::hold::Losses;
 use super::report::Report;
 
-type Client = api::Client<Report>;
+type ApiClient = api::Client<Report>;
 
 /// How to reach Kubernetes, and the identity of this node.
 #[derive(Clone, Debug)]
@@ -61,8 +61,8 @@ pub struct PodRef {
 /// its loss.
 pub struct KubeSubnetManager {
     options: KubeOptions,
-    client: Arc<Client>,
-    ours: channel::Sender<Ours>,
+    client: Arc<ApiClient>,
+    ours: channel::Sender<OurNode>,
     losses: Mutex<Losses>,
 }
 
@@ -72,17 +72,17 @@ impl KubeSubnetManager {
         Arc::new(Self {
             client: Arc::new(client(options.api.clone())),
             options,
-            ours: channel::Sender::new(Ours::default()),
+            ours: channel::Sender::new(OurNode::default()),
             losses: Mutex::new(Losses::default()),
         })
     }
 }
 
-fn client(options: ApiOptions) -> Client {
+fn client(options: ApiOptions) -> ApiClient {
     let program = Program {
         agent: concat!("tweedd/", env!("CARGO_PKG_VERSION")),
         flags: "set --kubeconfig-file or --kube-api-url",
         permissions: "docs/kubernetes.md",
     };
-    Client::new(options, program, Report::of("the API server", "nodes"))
+    ApiClient::new(options, program, Report::of("the API server", "nodes"))
 }

@@ -15,7 +15,7 @@ use tweed_client::failover::{Failure, Refusal};
 use super::annotations::AnnotationPrefix;
 use super::node::{NodeObject, Reader};
 use super::watch::Nodes;
-use super::{Client, client, request};
+use super::{ApiClient, client, request};
 use crate::excerpt;
 use crate::model::config::NetworkConfig;
 use crate::model::lease::{LeaseId, Record};
@@ -36,7 +36,7 @@ pub struct KubeClusterOptions {
 
 /// A network in Kubernetes, for its operator.
 pub struct KubeClusterStore {
-    client: Client,
+    client: ApiClient,
     options: KubeClusterOptions,
 }
 

@@ -9,13 +9,13 @@ use crate::store::{Error, Lost};
 
 /// Our node, as far as it is known.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Ours {
+pub(super) struct OurNode {
     /// Known after the first lookup.
     pub(super) name: Option<String>,
     /// The address families of the network, if known.
     pub(super) families: Option<Vec<Family>>,
     pub(super) published: Option<PublishedLease>,
-    seen: Option<Seen>,
+    seen: Option<SeenNode>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub(super) struct PublishedLease {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Seen {
+enum SeenNode {
     Node(OwnNode),
     Gone,
 }
@@ -40,11 +40,11 @@ pub(super) struct OwnNode {
     pub(super) pod_cidrs: Result<Vec<Prefix>, Malformed>,
 }
 
-impl Ours {
+impl OurNode {
     pub(super) fn node(&self) -> Option<&OwnNode> {
         match &self.seen {
-            Some(Seen::Node(node)) => Some(node),
-            Some(Seen::Gone) | None => None,
+            Some(SeenNode::Node(node)) => Some(node),
+            Some(SeenNode::Gone) | None => None,
         }
     }
 
@@ -74,7 +74,7 @@ impl Ours {
     /// Accepts any version next, since versions may have restarted. Returns false: this is no
     /// change.
     pub(super) fn forget_version(&mut self) -> bool {
-        if let Some(Seen::Node(node)) = &mut self.seen {
+        if let Some(SeenNode::Node(node)) = &mut self.seen {
             node.version.clear();
         }
         false
@@ -82,7 +82,7 @@ impl Ours {
 
     /// Notes the present version; none if our node does not exist. Returns whether it differs.
     pub(super) fn set_seen(&mut self, node: Option<OwnNode>) -> bool {
-        let seen = Some(node.map_or(Seen::Gone, Seen::Node));
+        let seen = Some(node.map_or(SeenNode::Gone, SeenNode::Node));
         std::mem::replace(&mut self.seen, seen.clone()) != seen
     }
 
@@ -91,8 +91,8 @@ impl Ours {
         let published = self.published.as_ref()?;
         let name = self.name.as_deref().unwrap_or_default();
         match self.seen.as_ref()? {
-            Seen::Gone => Some(Lost::because(format!("node {name} is gone"))),
-            Seen::Node(node) => {
+            SeenNode::Gone => Some(Lost::because(format!("node {name} is gone"))),
+            SeenNode::Node(node) => {
                 let what = node.differs(published)?;
                 Some(Lost::because(format!("node {name}: {what}")))
             }
@@ -189,15 +189,15 @@ mod tests {
         LeaseAttributes { backend: BackendType::HostGw, endpoints }
     }
 
-    fn holding() -> Ours {
-        let mut ours = Ours { name: Some("n1".into()), ..Ours::default() };
+    fn holding() -> OurNode {
+        let mut ours = OurNode { name: Some("n1".into()), ..OurNode::default() };
         let subnets = vec!["10.244.1.0/24".parse().unwrap()];
         ours.published = Some(PublishedLease { attributes: attributes(), subnets });
         ours.set_seen(Some(node("7", &["10.244.1.0/24"], &[])));
         ours
     }
 
-    fn loss(ours: &Ours) -> Option<String> {
+    fn loss(ours: &OurNode) -> Option<String> {
         ours.loss().map(|lost| lost.reason)
     }
 

@@ -8,7 +8,7 @@ use tweed_client::failover::{Failure, Refusal};
 use tweed_client::watch::{Interrupted, Listed, Source};
 
 use super::node::{NodeObject, Reader};
-use super::own::{Ours, OwnNode};
+use super::own::{OurNode, OwnNode};
 use super::{KubeSubnetManager, request};
 use crate::model::lease::{LeaseId, LeaseUpdate, Record};
 use crate::store::report::Report;
@@ -52,7 +52,7 @@ impl Source for KubeSource {
     async fn list(&mut self) -> Result<Listed<LeaseUpdate>, Interrupted> {
         let manager = Arc::clone(&self.nodes.manager);
         self.nodes.reader = manager.reader();
-        manager.ours.send_if_modified(Ours::forget_version);
+        manager.ours.send_if_modified(OurNode::forget_version);
         let mut records = BTreeMap::new();
         let listed = self.history.list(|event| self.nodes.list(&mut records, event)).await;
         listed.map_err(|failure| manager.client.report.interrupted(failure))?;
@@ -152,7 +152,7 @@ impl KnownNodes {
     fn note_missing_own(&self, version: u64) {
         let name = self.manager.ours.borrow().name.clone();
         if name.is_some_and(|name| !self.known.contains_key(name.as_str())) {
-            let see = |ours: &mut Ours| !ours.is_after(version) && ours.set_seen(None);
+            let see = |ours: &mut OurNode| !ours.is_after(version) && ours.set_seen(None);
             self.manager.ours.send_if_modified(see);
         }
     }

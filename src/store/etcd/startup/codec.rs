@@ -67,7 +67,7 @@ pub fn read_snapshot(snapshot: &[u8]) -> Option<Vec<Record>> {
 }
 
 fn listing(rows: &[u8]) -> Option<Listing> {
-    let mut rows = Reader(rows);
+    let mut rows = Remaining(rows);
     let revision = rows.number()?.cast_signed();
     let mut stored = Vec::new();
     while !rows.0.is_empty() {
@@ -79,7 +79,7 @@ fn listing(rows: &[u8]) -> Option<Listing> {
     Some(Listing { stored, revision })
 }
 
-fn row(rows: &mut Reader<'_>) -> Option<Stored> {
+fn row(rows: &mut Remaining<'_>) -> Option<Stored> {
     let id = LeaseId::new(str::from_utf8(rows.bytes()?).ok()?);
     let value = rows.bytes()?;
     let created = rows.number()?;
@@ -119,9 +119,9 @@ impl Writer {
 }
 
 /// The remaining bytes.
-struct Reader<'a>(&'a [u8]);
+struct Remaining<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> Remaining<'a> {
     fn number(&mut self) -> Option<u64> {
         let mut number = 0;
         for shift in (0..u64::BITS).step_by(7) {
