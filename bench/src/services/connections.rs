@@ -1,5 +1,5 @@
-//! Connections through services: how long they take to be there, and whether a rolling update refuses or
-//! loses any.
+//! Connections through services: how long they take to be there, and whether a rolling update, or a
+//! restart of the proxy, refuses or loses any.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::{ErrorKind, Read, Write};
@@ -35,6 +35,8 @@ const UPDATES: u32 = 6;
 const STEP: Duration = Duration::from_millis(300);
 /// How long a pod still accepts connections after it is terminating (Kubernetes: up to 30 s).
 const GRACE: Duration = Duration::from_secs(1);
+/// How often the proxy is killed and started.
+const RESTARTS: u32 = 20;
 /// The clients, and the time between two connections of each: 5,000 per second.
 const CLIENTS: u32 = 5;
 const BETWEEN: Duration = Duration::from_millis(1);
@@ -73,7 +75,8 @@ pub(super) fn run(proxy: &Path, sheet: &mut Sheet) -> Result<()> {
     let fewest = least.iter().copied().fold(f64::MAX, f64::min);
     goals.push(Goal::at_most("30,000 against 1,000 services", most - fewest, 1.0, "µs"));
     sheet.goals(&goals)?;
-    rolling_update(proxy, sheet)
+    rolling_update(proxy, sheet)?;
+    restarts(proxy, sheet)
 }
 
 /// Times of connections from a host without a proxy, which tracks them, from one that translates them
@@ -138,40 +141,95 @@ fn rolling_update(proxy: &Path, sheet: &mut Sheet) -> Result<()> {
     let segment = scene.lab.segment("10.99.2.0/24")?;
     let endpoints = Endpoints::start(&scene, &segment)?;
     let _proxy = scene.start(proxy, "first")?;
-    let is_over = AtomicBool::new(false);
-    let begun = Instant::now();
-    let outcomes = thread::scope(|scope| -> Result<_> {
-        let clients: Vec<_> = (0..CLIENTS)
-            .map(|client| {
-                let (namespace, is_over) = (scene.node.namespace(), &is_over);
-                scope.spawn(move || namespace.within(|| connect_until(is_over, client)))
-            })
-            .collect();
+    let load = Load::during(scene.node.namespace(), || {
         (0..UPDATES).for_each(|update| update_all(&scene, &endpoints, update));
-        is_over.store(true, Ordering::Relaxed);
-        let mut all = BTreeMap::new();
-        for client in clients {
-            let outcomes = client.join().ok().context("a client panicked")??;
-            for (what, count) in outcomes {
-                *all.entry(what).or_default() += count;
-            }
-        }
-        Ok(all)
+        Ok(())
     })?;
-    let of = |what| outcomes.get(what).copied().unwrap_or(0_u32);
-    let (answered, refused, late, lost) = (of("answered"), of("refused"), of("late"), of("lost"));
-    let replaced = ROLLING.services * ROLLING.endpoints * UPDATES;
-    let total = answered + refused + late + lost;
-    let rate = f64::from(total) / begun.elapsed().as_secs_f64();
-    let (shown, replaced) = (thousands(total), thousands(replaced));
+    let replaced = thousands(ROLLING.services * ROLLING.endpoints * UPDATES);
+    let (total, rate, late) = (thousands(load.total()), load.rate(), load.of("late"));
+    let (refused, lost) = (load.of("refused"), load.of("lost"));
     let per_second = format!("{rate:.0}");
-    sheet.row(&[&ROLLING.services, &replaced, &shown, &per_second, &refused, &late, &lost])?;
-    sheet.goals(&[
-        Goal::at_least("connections per second", rate, 4500.0, ""),
-        Goal::at_most("refused", f64::from(refused), 0.0, ""),
-        Goal::at_most("reset by ended pods", f64::from(late), 0.0, ""),
-        Goal::at_most("lost", f64::from(lost), 0.0, ""),
-    ])
+    sheet.row(&[&ROLLING.services, &replaced, &total, &per_second, &refused, &late, &lost])?;
+    let late = Goal::at_most("reset by ended pods", f64::from(late), 0.0, "");
+    sheet.goals(&load.goals().into_iter().chain([late]).collect::<Vec<_>>())
+}
+
+fn restarts(proxy: &Path, sheet: &mut Sheet) -> Result<()> {
+    let head =
+        ["services", "restarts after kill -9", "connections", "per second", "refused", "lost"];
+    sheet.table("Restarts of tweed-proxy", &head)?;
+    let scene = Scene::with(ROLLING)?;
+    let segment = scene.lab.segment("10.99.2.0/24")?;
+    let _endpoints = Endpoints::start(&scene, &segment)?;
+    let (mut running, _) = scene.start(proxy, "first")?;
+    let load = Load::during(scene.node.namespace(), || {
+        for restart in 0..RESTARTS {
+            thread::sleep(STEP);
+            running.kill()?;
+            thread::sleep(STEP);
+            (running, _) = scene.start(proxy, &format!("restart-{restart}"))?;
+        }
+        Ok(())
+    })?;
+    let (total, rate) = (thousands(load.total()), load.rate());
+    // A pod ends no connection here, so that a reset is a lost one.
+    let (refused, lost) = (load.of("refused"), load.of("lost") + load.of("late"));
+    sheet.row(&[&ROLLING.services, &RESTARTS, &total, &format!("{rate:.0}"), &refused, &lost])?;
+    let late = Goal::at_most("reset", f64::from(load.of("late")), 0.0, "");
+    sheet.goals(&load.goals().into_iter().chain([late]).collect::<Vec<_>>())
+}
+
+/// The outcomes of connections to all services.
+struct Load {
+    outcomes: BTreeMap<&'static str, u32>,
+    took: Duration,
+}
+
+impl Load {
+    /// Clients in `namespace` connect until `work` is done.
+    fn during(namespace: &Namespace, work: impl FnOnce() -> Result<()>) -> Result<Self> {
+        let is_over = AtomicBool::new(false);
+        let begun = Instant::now();
+        let outcomes = thread::scope(|scope| -> Result<_> {
+            let clients: Vec<_> = (0..CLIENTS)
+                .map(|client| {
+                    let is_over = &is_over;
+                    scope.spawn(move || namespace.within(|| connect_until(is_over, client)))
+                })
+                .collect();
+            let done = work();
+            is_over.store(true, Ordering::Relaxed);
+            let mut all = BTreeMap::new();
+            for client in clients {
+                let outcomes = client.join().ok().context("a client panicked")??;
+                for (what, count) in outcomes {
+                    *all.entry(what).or_default() += count;
+                }
+            }
+            done.map(|()| all)
+        })?;
+        Ok(Self { outcomes, took: begun.elapsed() })
+    }
+
+    fn of(&self, outcome: &str) -> u32 {
+        self.outcomes.get(outcome).copied().unwrap_or(0)
+    }
+
+    fn total(&self) -> u32 {
+        self.outcomes.values().sum()
+    }
+
+    fn rate(&self) -> f64 {
+        f64::from(self.total()) / self.took.as_secs_f64()
+    }
+
+    fn goals(&self) -> [Goal; 3] {
+        [
+            Goal::at_least("connections per second", self.rate(), 4500.0, ""),
+            Goal::at_most("refused", f64::from(self.of("refused")), 0.0, ""),
+            Goal::at_most("lost", f64::from(self.of("lost")), 0.0, ""),
+        ]
+    }
 }
 
 /// Outcomes of connections, by turns to all services.
