@@ -130,6 +130,15 @@ fn settings_that_a_read_only_host_forbids_are_logged_once() {
         }
     }
     cluster.wait_for_paths(|_, _| Path::Direct).unwrap();
+    // One node alone on host-gw makes both paths direct; the other one would keep vxlan without Mixed.
+    for daemon in &cluster.daemons {
+        let is_changed = || {
+            let status = json(daemon, "status")?;
+            ensure!(status["backend"] == "host-gw", "{status}");
+            Ok(())
+        };
+        eventually(PATIENCE, is_changed).unwrap();
+    }
     // Nor does the daemon make them strict again after the migration.
     cluster.etcd.put(CONFIG, &Stack::V4.config(&HOST_GW.config())).unwrap();
     for (daemon, node) in cluster.daemons.iter().zip(&cluster.nodes) {
