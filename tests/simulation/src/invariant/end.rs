@@ -71,13 +71,12 @@ impl Judge {
     }
 
     /// The number of peers that each node has. The lease of a node that has ended stays until its
-    /// TTL is over, and so may that of a machine which was installed again with another address, or has
-    /// left.
+    /// TTL is over, and so may that of a machine which was installed again or has left.
     fn peers(&self, cluster: &Cluster) -> RangeInclusive<usize> {
         let (leases, running) = (cluster.leases(), self.lasting(cluster).count().saturating_sub(1));
-        let own: Vec<_> = cluster.members().flat_map(|node| cluster.leases_of(node)).collect();
+        let holders = cluster.members().filter(|node| cluster.leases_of(node).next().is_some());
         let may_stay = !self.forgotten.is_empty() || cluster.nodes.iter().any(|node| node.has_left);
-        let is_left = may_stay && leases.iter().any(|lease| !own.contains(lease));
+        let is_left = may_stay && leases.len() > holders.count();
         let is_known = self.moved.is_empty() && !is_left;
         running..=if is_known { running } else { running.max(leases.len() - 1) }
     }
@@ -98,8 +97,8 @@ impl Judge {
             let own: Vec<String> = cluster.leases_of(node).map(|(key, _)| key).collect();
             // The lease of the node that had the address before ends with its TTL, and so does one that
             // a machine wrote just before it was installed once more.
-            let installed = self.forgotten.get(&node.index).copied().unwrap_or_default();
-            let is_single = own.len() <= installed.max(1) || self.moved.contains(&node.index);
+            let allowed = self.forgotten.get(&node.index).copied().unwrap_or_default();
+            let is_single = own.len() <= allowed.max(1) || self.moved.contains(&node.index);
             let is_right = is_single && cluster.holds_lease(node);
             let name = node.lease_name();
             (!is_right).then(|| format!("n{} with {name:?} has {own:?}", node.index + 1))

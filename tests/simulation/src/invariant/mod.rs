@@ -66,7 +66,7 @@ pub struct Judge {
     backups: BTreeMap<usize, u8>,
     /// The addresses of the nodes when etcd was copied.
     copied_store: Vec<u8>,
-    /// The machines that were installed again, and how often.
+    /// The machines that were installed again, and how many leases they may have since.
     forgotten: BTreeMap<usize, usize>,
     /// The nodes that recognise their lease in a restored etcd only by their address.
     unproved: BTreeSet<usize>,
@@ -279,6 +279,8 @@ impl Judge {
             Act::Readdress(..) => {
                 self.need_store(index);
                 self.note_address(index, node.address);
+                // Back at its former address, it has the lease from before its installation, too.
+                self.forgotten.entry(index).and_modify(|leases| *leases += 1);
                 // With another address, it looks like a copy that has not ended yet.
                 let runs = |(copy, _): &&(usize, usize)| cluster.nodes[*copy].ends.is_empty();
                 let mut copies = self.copied.iter().filter(|(_, original)| *original == index);
