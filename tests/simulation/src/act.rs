@@ -62,6 +62,10 @@ pub enum Act {
     Join,
     /// A machine is switched off for good, and removed from the store.
     Leave(usize),
+    /// The Node of a machine is deleted in Kubernetes, and its pods with it.
+    Deregister(usize),
+    /// The kubelet of a machine registers it again, with the subnet of this number.
+    Register(usize, usize),
     /// Both machines lose power, and get the address of the other one.
     SwapAddresses(usize, usize),
     /// DHCP gives a running machine addresses with this last byte, unless a machine has them.
@@ -155,8 +159,8 @@ pub enum Device {
 pub enum Config {
     /// The key is deleted.
     Missing,
-    /// No JSON.
-    Malformed,
+    /// With the typo of this number: no node accepts it.
+    Malformed(usize),
     /// With another network, without `Mixed`.
     OtherNetwork,
     Mixed(Backend),
@@ -216,7 +220,27 @@ impl Act {
 /// The beginnings of the networks, and what a mistake makes of them.
 const MISTAKEN: [(&str, &str); 2] = [("10.244.", "10.224."), ("fd00:244:", "fd00:224:")];
 
+/// What stands in the config, and what a typo makes of it: no JSON, a value of another type, an unknown
+/// backend, values out of range.
+const TYPOS: [(&str, &str); 6] = [
+    ("{", ""),
+    (r#""Mixed":true"#, r#""Mixed":"true""#),
+    (r#""vxlan""#, r#""vxlam""#),
+    (r#""Type""#, r#""VNI":-1,"Type""#),
+    ("}}", r#"},"SubnetLen":"24"}"#),
+    ("}}", r#"},"Rollout":{"From":{"Type":"vxlan"},"Percent":101}}"#),
+];
+
 impl Config {
+    /// The number of typos.
+    pub const TYPOS: usize = TYPOS.len();
+
+    /// Whether no node accepts this text.
+    pub fn is_malformed(text: &str, stack: Stack) -> bool {
+        let mut all = (0..Self::TYPOS).filter_map(|number| Self::Malformed(number).text(stack));
+        all.any(|malformed| malformed == text.trim_end())
+    }
+
     /// Whether this is the text of a config with another network.
     pub fn is_of_other_network(text: &str) -> bool {
         MISTAKEN.iter().any(|(_, wrong)| text.contains(wrong))
@@ -234,7 +258,10 @@ impl Config {
         };
         Some(match self {
             Self::Missing => return None,
-            Self::Malformed => "{".to_owned(),
+            Self::Malformed(number) => {
+                let (right, wrong) = TYPOS[number];
+                config(true, Backend::Vxlan, "").replace(right, wrong)
+            }
             Self::OtherNetwork => {
                 let config = config(false, Backend::Vxlan, "");
                 MISTAKEN.iter().fold(config, |text, (right, wrong)| text.replace(right, wrong))
@@ -396,7 +423,7 @@ impl fmt::Display for Act {
             Self::DeleteLease(node) => write!(f, "delete-lease {}", name(*node)),
             Self::Configure(config) => match config {
                 Config::Missing => f.write_str("config missing"),
-                Config::Malformed => f.write_str("config malformed"),
+                Config::Malformed(number) => write!(f, "config malformed {number}"),
                 Config::OtherNetwork => f.write_str("config other-network"),
                 Config::Mixed(backend) => write!(f, "config {backend}"),
                 Config::Rollout(percent) => write!(f, "config rollout {percent}"),
@@ -417,6 +444,8 @@ impl fmt::Display for Act {
             Self::Copy(node, MachineId::New) => write!(f, "copy {} with-new-id", name(*node)),
             Self::Join => f.write_str("join"),
             Self::Leave(node) => write!(f, "leave {}", name(*node)),
+            Self::Deregister(node) => write!(f, "deregister {}", name(*node)),
+            Self::Register(node, number) => write!(f, "register {} {number}", name(*node)),
             Self::SwapAddresses(one, other) => {
                 write!(f, "swap-addresses {} {}", name(*one), name(*other))
             }

@@ -117,7 +117,7 @@ impl Cluster {
         node.add_foreign_route();
         node.mount(self.mounted.as_deref())?;
         if let Store::Kubernetes(kubernetes) = &self.store {
-            kubernetes.add_node(index);
+            kubernetes.add_node(index, index + 1);
         }
         let (kernel, address) = (node.kernel.clone(), node.address);
         let host = Host { kernel, address, is_up: true, pods: None };
@@ -262,7 +262,9 @@ impl Cluster {
     fn is_on(&self, key: &str) -> Option<bool> {
         let (text, mut parsed) = (self.config()?, self.parsed.borrow_mut());
         if parsed.0 != text {
-            *parsed = (text.clone(), serde_json::from_str(&text).ok());
+            let is_valid = !Config::is_malformed(&text, self.setup.stack);
+            let config = is_valid.then(|| serde_json::from_str(&text).ok()).flatten();
+            *parsed = (text.clone(), config);
         }
         Some(parsed.1.as_ref()?.pointer(key).is_some_and(|value| value == true))
     }
@@ -420,6 +422,30 @@ impl Cluster {
         }
         self.nodes[index].has_left = true;
         true
+    }
+
+    /// The Node of a machine is deleted, if the API server can be reached. Its pods end.
+    pub fn deregister(&mut self, index: usize) {
+        let Store::Kubernetes(kubernetes) = &self.store else { return };
+        if self.store.health().is_writable() {
+            kubernetes.delete_node(index);
+            self.network.segment.borrow_mut().hosts[index].pods = None;
+        }
+    }
+
+    /// A machine without a Node gets one, with the subnet of this number.
+    pub fn register(&self, index: usize, number: usize) {
+        let Store::Kubernetes(kubernetes) = &self.store else { return };
+        let may_write = self.store.health().is_writable() && !self.nodes[index].has_left;
+        if may_write && kubernetes.node(index).is_none() {
+            kubernetes.add_node(index, number);
+        }
+    }
+
+    /// Whether each machine is known to Kubernetes.
+    pub fn is_registered(&self) -> bool {
+        let Store::Kubernetes(kubernetes) = &self.store else { return true };
+        self.members().all(|node| kubernetes.node(node.index).is_some())
     }
 
     /// The machines that belong to the cluster.

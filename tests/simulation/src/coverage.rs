@@ -82,7 +82,7 @@ fn flip(script: &Script, at: Duration) -> Flip {
         _ => None,
     });
     match edits.rfind(|(edited, _)| *edited < at) {
-        Some((_, Config::Missing | Config::Malformed | Config::OtherNetwork)) => Flip::Mistake,
+        Some((_, Config::Missing | Config::Malformed(_) | Config::OtherNetwork)) => Flip::Mistake,
         Some((edited, _)) if at.saturating_sub(edited) <= AROUND => Flip::Begun,
         None | Some((_, Config::Mixed(Backend::Vxlan))) => Flip::Vxlan,
         Some((_, Config::Mixed(Backend::DirectRouting))) => Flip::DirectRouting,

@@ -124,7 +124,7 @@ impl Script {
             || self.steps.iter().any(|step| step.act.may_forget_subnet());
         for step in self.steps.iter_mut().filter(|_| may_forget) {
             if step.act == Act::Configure(Config::OtherNetwork) {
-                step.act = Act::Configure(Config::Malformed);
+                step.act = Act::Configure(Config::Malformed(0));
             }
         }
     }
@@ -198,6 +198,10 @@ impl Throw<'_> {
             }
             Fault::Join => self.add(at, Act::Join),
             Fault::Leave => self.leave(at, node),
+            Fault::Rejoin => {
+                let number = self.number_of_subnet(node);
+                self.pair((at, Act::Deregister(node)), (end, Act::Register(node, number)));
+            }
             Fault::TakeOver => self.add(at, Act::TakeOver(node)),
             Fault::SwapAddresses => {
                 let other = self.other(node);
@@ -263,10 +267,21 @@ impl Throw<'_> {
         }
     }
 
+    /// Its first one, or one that no other node has.
+    fn number_of_subnet(&mut self, node: usize) -> usize {
+        match self.rng.random_range(0..SUBNETS) {
+            0 => node + 1,
+            number => 100 + node * SUBNETS + number,
+        }
+    }
+
     fn edit(&mut self, at: Duration, end: Duration, fault: Fault) {
         let config = Act::Configure(self.config());
         if fault == Fault::Mistake {
-            let mistake = self.one_of([Config::Missing, Config::Malformed, Config::OtherNetwork]);
+            // Flanneld accepts some of what `tweedd` refuses.
+            let typos = if self.script.setup.flannel.is_some() { 1 } else { Config::TYPOS };
+            let malformed = Config::Malformed(self.rng.random_range(0..typos));
+            let mistake = self.one_of([Config::Missing, malformed, Config::OtherNetwork]);
             self.pair((at, Act::Configure(mistake)), (end, config));
         } else {
             self.add(at, config);
@@ -464,6 +479,8 @@ const REPEATED: f64 = 0.2;
 const LAST_ADDRESS: u8 = 12;
 /// The MTUs that interfaces get: that of a tunnel below, the usual one, that of jumbo frames.
 const MTUS: [u32; 3] = [1400, 1500, 9000];
+/// How many subnets a node may get.
+const SUBNETS: usize = 4;
 /// How many histories have an edit of the config at this moment.
 const EDITED: f64 = 0.7;
 /// How many finished migrations are taken back.

@@ -94,6 +94,8 @@ pub enum Fault {
     EtcdFull,
     /// An etcd lease ends, with the lease of a node
     ExpireLease,
+    /// A Node is deleted, and registered again, mostly with another podCIDR
+    Rejoin,
 }
 
 impl Fault {
@@ -103,6 +105,7 @@ impl Fault {
         match (self, setup.flannel) {
             (Self::TakeOver, flannel) => flannel.is_some(),
             (Self::Copy | Self::ExpireLease, None) => matches!(setup.store, StoreKind::Etcd),
+            (Self::Rejoin, None) => matches!(setup.store, StoreKind::Kubernetes),
             (_, None) => true,
             (fault, Some(_)) => matches!(
                 fault,

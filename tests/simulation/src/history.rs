@@ -250,6 +250,7 @@ impl History {
             if !self.is_plugged_in(index) {
                 self.plug_in(index);
             }
+            self.cluster.register(index, index + 1);
             self.cluster.nodes[index].flannel = None;
             if self.cluster.nodes[index].run.is_none() {
                 self.cluster.start(index);
@@ -300,6 +301,8 @@ impl History {
                     self.power_off(*index);
                 }
             }
+            Act::Deregister(index) => self.cluster.deregister(*index),
+            Act::Register(index, number) => self.cluster.register(*index, *number),
             Act::Join => {
                 let last = self.add()?;
                 self.cluster.start(last);

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use tweed::model::config::NetworkConfig;
 use tweed_simulation::act::{
     Act, Backend, ClusterId, Config, Device, EtcdAct, InterfaceAct, KernelAct, MachineId, Order,
     SegmentAct, Step,
@@ -37,6 +38,17 @@ fn a_seed_decides_everything() {
         })
         .collect();
     assert!(hashes.iter().collect::<BTreeSet<_>>().len() == hashes.len(), "{hashes:?}");
+}
+
+#[test]
+fn no_node_accepts_a_config_with_a_typo() {
+    for (stack, number) in [Stack::V4, Stack::V6, Stack::Dual]
+        .into_iter()
+        .flat_map(|it| (0..Config::TYPOS).map(move |n| (it, n)))
+    {
+        let text = Config::Malformed(number).text(stack).unwrap();
+        assert!(NetworkConfig::parse(text.as_bytes()).is_err(), "{text}");
+    }
 }
 
 /// The acts that a history with this seed needed to be rejected. Other dice do not change them.

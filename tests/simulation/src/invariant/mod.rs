@@ -70,6 +70,8 @@ pub struct Judge {
     forgotten: BTreeMap<usize, usize>,
     /// The nodes that recognise their lease in a restored etcd only by their address.
     unproved: BTreeSet<usize>,
+    /// The nodes that may have got another subnet, because their Node was deleted.
+    rejoined: BTreeSet<usize>,
     /// The nodes that have, or had, an address.
     addresses: BTreeMap<u8, BTreeSet<usize>>,
     arrivals: Arrivals,
@@ -143,6 +145,7 @@ impl Judge {
             copied_store: Vec::new(),
             forgotten: BTreeMap::new(),
             unproved: BTreeSet::new(),
+            rejoined: BTreeSet::new(),
             addresses: BTreeMap::new(),
             arrivals: Arrivals::default(),
             load: Load::default(),
@@ -164,6 +167,10 @@ impl Judge {
             Act::SwapAddresses(one, other) => self.swap([*one, *other], cluster),
             Act::Copy(node, id) => self.copy(*node, *id, cluster),
             Act::Leave(node) => self.free(*node),
+            Act::Deregister(node) | Act::Register(node, _) => {
+                self.need_store(*node);
+                self.rejoined.insert(*node);
+            }
             Act::DeleteLease(node) | Act::ExpireLease(node) => {
                 self.need_store(*node);
                 self.free(*node);
@@ -443,7 +450,9 @@ impl Judge {
         };
         let is_connected = |node: &Node| is_store_usable && node.link.state() == LinkState::Open;
         // A node waits for what others publish.
-        let is_undisturbed = cluster.members().all(|node| is_connected(node) && runs(node));
+        let is_registered = self.rejoined.is_empty() || cluster.is_registered();
+        let is_undisturbed =
+            is_registered && cluster.members().all(|node| is_connected(node) && runs(node));
         let remembers = |node: &Node| node.remembers() && !self.full.contains_key(&node.index);
         let repairs = |node: &Node| runs(node) && (is_connected(node) || remembers(node));
         let repairing: Vec<bool> = cluster.nodes.iter().map(repairs).collect();
@@ -535,6 +544,10 @@ impl Judge {
     fn subnets(&mut self, cluster: &Cluster) -> Option<Violation> {
         let segment = cluster.network.segment.borrow();
         for (node, (known, host)) in self.pods.iter_mut().zip(&segment.hosts).enumerate() {
+            // No pods are there until it has joined.
+            if self.rejoined.contains(&node) && !self.debts[node].left.is_zero() {
+                *known = None;
+            }
             match (*known, host.pods) {
                 (Some(before), Some(now)) if before != now => {
                     let detail = format!("n{}: {before}, then {now}", node + 1);

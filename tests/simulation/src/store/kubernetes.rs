@@ -61,9 +61,9 @@ impl Kubernetes {
         Self { server, stack, health, closings: watch::Sender::new(0) }
     }
 
-    /// A machine joins the cluster, which assigns a subnet to it.
-    pub fn add_node(&self, index: usize) {
-        let subnets = self.stack.subnets(index + 1);
+    /// A machine joins the cluster, which assigns the subnet of this number to it.
+    pub fn add_node(&self, index: usize, number: usize) {
+        let subnets = self.stack.subnets(number);
         let subnets: Vec<String> = subnets.iter().map(ToString::to_string).collect();
         let subnets: Vec<&str> = subnets.iter().map(String::as_str).collect();
         self.server.add_node(&name(index), &subnets);
@@ -124,7 +124,7 @@ impl Kubernetes {
     pub fn restore(&self, backup: Backup, nodes: &[usize]) {
         self.server.restore(backup);
         let lacks = |it: &&usize| self.server.node(&name(**it)).is_none();
-        nodes.iter().filter(lacks).for_each(|it| self.add_node(*it));
+        nodes.iter().filter(lacks).for_each(|it| self.add_node(*it, it + 1));
         self.close();
     }
 
