@@ -103,7 +103,7 @@ target/judges/flannel/flanneld: tests/judges/flannel/go.mod tests/judges/flannel
 target/judges/former/tweedd: tests/judges/former
 	CARGO="$(CARGO)" tests/judges/former $(dir $@)
 
-judge-proxy: packages target/judges/proxy/kube-proxy target/judges/nft/nft ## Let kube-proxy judge tweed-proxy by packets; an hour or so
+judge-proxy: packages target/judges/proxy/kube-proxy target/judges/nft/nft ## Let kube-proxy judge tweed-proxy by packets; 15 minutes or so
 	NEWEST_NFT=$(CURDIR)/target/judges/nft/nft \
 	    $(CARGO) test --locked --package tweed-proxy --features judge --test kernel newest
 	RECORDING=$(CURDIR)/target/judges/proxy/recording.jsonl KUBE_PROXY=$(CURDIR)/target/judges/proxy/kube-proxy \

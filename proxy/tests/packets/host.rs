@@ -228,7 +228,7 @@ impl Host {
             if is_last {
                 return ("DROP".to_owned(), false);
             }
-            thread::yield_now();
+            thread::sleep(Duration::from_millis(1));
         }
     }
 

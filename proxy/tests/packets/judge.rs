@@ -3,10 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
+use std::fmt::Debug;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::process::{Child, ChildStdout};
+use std::thread;
 
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
@@ -21,6 +23,9 @@ const ROUNDS: u64 = 1000;
 
 /// The rounds in one pair of namespaces: the list of all connections becomes longer with each packet.
 const ROUNDS_PER_HOST: u64 = 25;
+
+/// How many pairs of namespaces there are at once: a dropped packet is waited for.
+const AT_ONCE: usize = 4;
 
 /// How many packets are sent in each round.
 const PACKETS: usize = 6;
@@ -83,43 +88,70 @@ fn packets_go_where_present_tests_of_kube_proxy_want_them() {
 
 #[test]
 fn packets_go_where_kube_proxy_sends_them_whatever_the_objects_are() {
-    let (mut sent, mut compared, mut failed) = (0, 0, Vec::new());
-    for first in (0..ROUNDS).step_by(ROUNDS_PER_HOST.try_into().unwrap()) {
-        let addresses = if (first / ROUNDS_PER_HOST).is_multiple_of(2) { V4 } else { V6 };
-        let (ours, theirs) = (addresses.host(), addresses.host());
-        let mut rival = Rival::start(&theirs, &addresses);
-        for round in first..first + ROUNDS_PER_HOST {
-            let mut rng = StdRng::seed_from_u64(round);
-            let objects = addresses.objects(&mut rng);
-            // A packet must not belong to a connection of an earlier round.
-            ours.forget_connections();
-            theirs.forget_connections();
-            addresses.apply(&ours, &objects);
-            rival.program(&objects);
-            let (our, their) = (addresses.ours_of_sctp(&ours), addresses.theirs_of_sctp(&theirs));
-            compared += our.len();
-            if our != their {
-                failed.push(format!(
-                    "round {round}: SCTP: {our:?}, not {their:?}: {}",
-                    json!(objects)
-                ));
-            }
-            for _ in 0..PACKETS {
-                let packet = addresses.packet(&mut rng, &objects);
-                let (our, their) = (fates(&ours, packet), fates(&theirs, packet));
-                sent += 1;
-                if our != their && !is_known(packet, &our, &their) {
-                    failed.push(format!(
-                        "round {round}: {packet:?}: {our:?}, not {their:?}: {}",
-                        json!(objects)
-                    ));
-                }
-            }
-        }
-    }
-    println!("{sent} packets, {compared} addresses of SCTP");
+    let first = (0..ROUNDS).step_by(ROUNDS_PER_HOST.try_into().unwrap());
+    let verdicts: Vec<Verdict> = thread::scope(|scope| {
+        let play = |worker: usize| {
+            let first = first.clone().skip(worker).step_by(AT_ONCE);
+            scope.spawn(|| first.map(rounds).collect::<Vec<_>>())
+        };
+        let workers: Vec<_> = (0..AT_ONCE).map(play).collect();
+        workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
+    });
+    let sent: usize = verdicts.iter().map(|verdict| verdict.sent).sum();
+    let compared: usize = verdicts.iter().map(|verdict| verdict.compared).sum();
+    let failed: Vec<String> = verdicts.into_iter().flat_map(|verdict| verdict.failed).collect();
     assert!(sent > 0 && compared > 0, "{sent} and {compared}");
     assert!(failed.is_empty(), "{} of {sent}:\n{}", failed.len(), failed.join("\n"));
+}
+
+/// What some rounds have shown.
+#[derive(Default)]
+struct Verdict {
+    /// The packets.
+    sent: usize,
+    /// The addresses of SCTP.
+    compared: usize,
+    /// What differs.
+    failed: Vec<String>,
+}
+
+/// The rounds of one pair of namespaces.
+fn rounds(first: u64) -> Verdict {
+    let addresses = if (first / ROUNDS_PER_HOST).is_multiple_of(2) { V4 } else { V6 };
+    let (ours, theirs) = (addresses.host(), addresses.host());
+    let (mut rival, mut verdict) = (Rival::start(&theirs, &addresses), Verdict::default());
+    for round in first..first + ROUNDS_PER_HOST {
+        let mut rng = StdRng::seed_from_u64(round);
+        let objects = addresses.objects(&mut rng);
+        // A packet must not belong to a connection of an earlier round.
+        ours.forget_connections();
+        theirs.forget_connections();
+        addresses.apply(&ours, &objects);
+        rival.program(&objects);
+        let mut differ = |what: &str, our: &dyn Debug, their: &dyn Debug| {
+            let objects = json!(objects);
+            verdict
+                .failed
+                .push(format!("round {round}: {what}: {our:?}, not {their:?}: {objects}"));
+        };
+        let (our, their) = (addresses.ours_of_sctp(&ours), addresses.theirs_of_sctp(&theirs));
+        if our != their {
+            differ("SCTP", &our, &their);
+        }
+        for _ in 0..PACKETS {
+            let packet = addresses.packet(&mut rng, &objects);
+            let (our, their) = thread::scope(|scope| {
+                let (our, their) = (scope.spawn(|| fates(&ours, packet)), fates(&theirs, packet));
+                (our.join().unwrap(), their)
+            });
+            if our != their && !is_known(packet, &our, &their) {
+                differ(&format!("{packet:?}"), &our, &their);
+            }
+        }
+        verdict.sent += PACKETS;
+        verdict.compared += our.len();
+    }
+    verdict
 }
 
 /// kube-proxy in the namespace of a host.
