@@ -194,6 +194,11 @@ impl ModelKernel {
         self.notify_chain_change(&Key::Chain(name));
     }
 
+    /// Whether the host's chain in front of `name` drops packets without a rule.
+    pub fn drops(&self, name: ChainName) -> bool {
+        self.conversation().dropping.contains(&name)
+    }
+
     /// Legacy iptables sends no notifications.
     fn notify_chain_change(&self, key: &Key) {
         if let Key::Chain(name @ ChainName { iptables: Iptables::Nft, .. }) = key {

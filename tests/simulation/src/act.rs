@@ -103,6 +103,8 @@ pub enum KernelAct {
     AllowRoutes,
     /// Another program makes the reverse-path filters strict.
     MakeStrict,
+    /// Another program lets `FORWARD` of iptables-nft drop packets without a rule.
+    DropForwarded,
 }
 
 /// What happens to etcd.
@@ -396,6 +398,7 @@ impl KernelAct {
             Self::RefuseRoutes => write!(f, "refuse-routes {node}"),
             Self::AllowRoutes => write!(f, "allow-routes {node}"),
             Self::MakeStrict => write!(f, "make-strict {node}"),
+            Self::DropForwarded => write!(f, "drop-forwarded {node}"),
         }
     }
 }

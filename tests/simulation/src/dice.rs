@@ -192,22 +192,12 @@ impl Throw<'_> {
             Fault::Reinstall => self.pair((at, Act::Reinstall(node)), (end, Act::PowerOn(node))),
             Fault::RestoreDisk => self.roll_back(node, at, end),
             Fault::DiskFull => self.pair((at, Act::FillDisk(node)), (end, Act::FreeDisk(node))),
-            Fault::Copy => {
-                let id = self.one_of([MachineId::Kept, MachineId::New]);
-                self.add(at, Act::Copy(node, id));
-            }
-            Fault::Join => self.add(at, Act::Join),
-            Fault::Leave => self.leave(at, node),
-            Fault::Rejoin => {
-                let number = self.number_of_subnet(node);
-                self.pair((at, Act::Deregister(node)), (end, Act::Register(node, number)));
-            }
-            Fault::TakeOver => self.add(at, Act::TakeOver(node)),
-            Fault::SwapAddresses => {
-                let other = self.other(node);
-                self.pair((at, Act::SwapAddresses(node, other)), (end, Act::PowerOn(node)));
-                self.add(end, Act::PowerOn(other));
-            }
+            Fault::Copy
+            | Fault::Join
+            | Fault::Leave
+            | Fault::Rejoin
+            | Fault::TakeOver
+            | Fault::SwapAddresses => self.change_members(node, at, end, fault),
             Fault::Readdress => {
                 let address = self.rng.random_range(1..=LAST_ADDRESS);
                 self.add(at, Act::Readdress(node, address));
@@ -232,9 +222,31 @@ impl Throw<'_> {
             | Fault::RecreateInterface
             | Fault::BreakKernel
             | Fault::RefuseRoutes
-            | Fault::StrictFilters => self.fail_kernel(node, at, end, fault),
+            | Fault::StrictFilters
+            | Fault::DropForwarded => self.fail_kernel(node, at, end, fault),
             Fault::CutSegment | Fault::CutDirect | Fault::DropPods => {
                 self.fail_segment(node, at, end, fault);
+            }
+        }
+    }
+
+    fn change_members(&mut self, node: usize, at: Duration, end: Duration, fault: Fault) {
+        match fault {
+            Fault::Copy => {
+                let id = self.one_of([MachineId::Kept, MachineId::New]);
+                self.add(at, Act::Copy(node, id));
+            }
+            Fault::Join => self.add(at, Act::Join),
+            Fault::Leave => self.leave(at, node),
+            Fault::Rejoin => {
+                let number = self.number_of_subnet(node);
+                self.pair((at, Act::Deregister(node)), (end, Act::Register(node, number)));
+            }
+            Fault::TakeOver => self.add(at, Act::TakeOver(node)),
+            _ => {
+                let other = self.other(node);
+                self.pair((at, Act::SwapAddresses(node, other)), (end, Act::PowerOn(node)));
+                self.add(end, Act::PowerOn(other));
             }
         }
     }
@@ -381,6 +393,7 @@ impl Throw<'_> {
                 self.pair((at, Act::Interface(node, down)), (end, Act::Interface(node, up)));
             }
             Fault::StrictFilters => self.add(at, Act::Kernel(node, KernelAct::MakeStrict)),
+            Fault::DropForwarded => self.add(at, Act::Kernel(node, KernelAct::DropForwarded)),
             Fault::RecreateInterface => {
                 self.add(at, Act::Interface(node, InterfaceAct::Recreate));
             }

@@ -96,6 +96,8 @@ pub enum Fault {
     ExpireLease,
     /// A Node is deleted, and registered again, mostly with another podCIDR
     Rejoin,
+    /// Another program lets `FORWARD` drop packets without a rule
+    DropForwarded,
 }
 
 impl Fault {

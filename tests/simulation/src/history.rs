@@ -447,6 +447,7 @@ impl History {
         let kernel = &node.kernel;
         match act {
             KernelAct::MakeStrict => node.make_strict(),
+            KernelAct::DropForwarded => node.drop_forwarded(),
             KernelAct::Overrun => kernel.overrun(),
             KernelAct::Interrupt => kernel.interrupt("interrupted"),
             KernelAct::Deafen(times) => kernel.deafen(times),

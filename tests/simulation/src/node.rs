@@ -17,7 +17,7 @@ use tweed::control::{Event, Query};
 use tweed::daemon::options::{Options, StoreOptions};
 use tweed::daemon::{Blocking, Daemon, Parts, checkpoint, load_checkpoint, previous};
 use tweed::model::checkpoint::{Checkpoint, HostId};
-use tweed::model::entry::{Entry, Key, LinkName, SettingKind};
+use tweed::model::entry::{BasePolicy, Entry, Key, LinkName, SettingKind};
 use tweed::model::node::{Facts, Interface, InterfaceAddress, Lifetime, NexthopSupport, Sysctls};
 use tweed::model::prefix::{Family, Prefix};
 use tweed::model::status::Status;
@@ -30,6 +30,7 @@ use crate::act::{MachineId, name};
 use crate::flannel::{Flanneld, Machine};
 use crate::network::{Link, LinkState};
 use crate::packets::stack::{Pods, Stack, UNDERLAY, address, segment_len, tunnel};
+use crate::packets::walk::forwarded;
 use crate::prober::{Network, probe_paths};
 use crate::store::kubernetes::NAMESPACE;
 use crate::store::{Store, etcd, kubernetes};
@@ -221,6 +222,13 @@ impl Node {
         let links = [LinkName::new(UNDERLAY), tunnel(Family::V4)];
         for link in links.iter().filter(|link| has(link)) {
             self.kernel.set(Entry::Setting(SettingKind::ReversePath.on(link)));
+        }
+    }
+
+    /// Another program lets iptables-nft drop what it forwards without a rule.
+    pub fn drop_forwarded(&self) {
+        for family in self.stack.families() {
+            self.kernel.set_policy(forwarded(*family), BasePolicy::Drop);
         }
     }
 

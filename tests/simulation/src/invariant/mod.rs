@@ -201,7 +201,7 @@ impl Judge {
             Act::LoseEntry(node, _)
             | Act::ChangeEntry(node, _)
             | Act::FlushTables(node)
-            | Act::Kernel(node, KernelAct::MakeStrict)
+            | Act::Kernel(node, KernelAct::MakeStrict | KernelAct::DropForwarded)
             | Act::Interface(node, _) => self.repairs[*node] = Debt { whole: REPAIR, left: REPAIR },
             Act::TakeOver(node) | Act::Upgrade(node) => {
                 self.restart(&cluster.nodes[*node], cluster);

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use tweed::mac::MacAddr;
 use tweed::model::entry::{
-    Entry, KernelState, Key, Link, LinkKind, LinkName, Route, RouteKind, Setting, SettingKind,
+    Base, ChainName, Entry, Iptables, KernelState, Key, Link, LinkKind, LinkName, Route, RouteKind,
+    Setting, SettingKind,
 };
 use tweed::model::path::Path;
 use tweed::model::prefix::{Family, Prefix};
@@ -52,6 +53,8 @@ pub enum Lost {
     NoForwardingEntry,
     /// The host is off, or the segment is cut.
     Segment,
+    /// `FORWARD` of iptables drops it.
+    Forwarded,
     /// The underlay drops packets with addresses of pods.
     Underlay,
     /// The tunnel device sends from an address that its host does not have.
@@ -138,10 +141,24 @@ impl Segment {
     /// Where it is lost.
     pub fn pod_to_pod(&self, (from, to): (usize, usize), family: Family) -> Result<Arrival, Lost> {
         let (source, destination) = (self.pod(from, family)?, self.pod(to, family)?);
+        self.forward(from, family)?;
         let arrival = self.send(from, (source, destination))?;
+        self.forward(arrival.host, family)?;
         let there = self.host(arrival.host)?.pods.and_then(|pods| pods.of(family));
         let is_there = there.is_some_and(|it| it.contains(destination));
         if is_there { Ok(arrival) } else { Err(Lost::Elsewhere) }
+    }
+
+    /// Whether a host forwards packets from or to pods.
+    fn forward(&self, at: usize, family: Family) -> Result<(), Lost> {
+        let (kernel, name) = (&self.host(at)?.kernel, forwarded(family));
+        let accepts = || {
+            kernel.read_state(|state| match state.get(&Key::Chain(name)) {
+                Some(Entry::Chain(chain)) => !chain.rules.is_empty(),
+                _ => false,
+            })
+        };
+        if !kernel.drops(name) || accepts() { Ok(()) } else { Err(Lost::Forwarded) }
     }
 
     /// The address of a pod on a host.
@@ -219,6 +236,11 @@ impl Segment {
     pub(crate) fn host(&self, index: usize) -> Result<&Host, Lost> {
         self.hosts.get(index).ok_or(Lost::Segment)
     }
+}
+
+/// The chain behind `FORWARD` of iptables-nft, which accepts the packets of pods.
+pub(crate) const fn forwarded(family: Family) -> ChainName {
+    ChainName { iptables: Iptables::Nft, family, base: Base::Forward }
 }
 
 /// The route of the kernel to `destination`, down to the outer address.
