@@ -1,5 +1,7 @@
 //! The state that the loop reports, and the channels for it.
 
+use std::collections::BTreeSet;
+
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -7,7 +9,7 @@ use super::Control;
 use crate::model::config::NetworkConfig;
 use crate::model::entry::Entry;
 use crate::model::lease::LeaseAttributes;
-use crate::model::prefix::Prefix;
+use crate::model::prefix::{Family, Prefix};
 use crate::model::status::Readiness;
 use crate::plan::backend;
 use crate::store::Identity;
@@ -104,18 +106,25 @@ impl Control {
         self.outputs.heartbeat.send_replace(Instant::now());
     }
 
-    /// Peers send to this node as soon as they read its lease, so the device must exist first.
+    /// Peers send to this node as soon as they read its lease, so the device must exist first. A lease
+    /// without the public IP of one of its subnets could be read by no peer.
     fn publishable(&self) -> Option<LeaseAttributes> {
         let links_are_up = || self.is_met(|entry| matches!(entry, Entry::Link(_)));
         let is_ready = self.inputs.may_use_config() && !self.inputs.lack_macs() && links_are_up();
-        Some(self.inputs.local().filter(|_| is_ready)?.attributes())
+        let attributes = self.inputs.local().filter(|_| is_ready)?.attributes();
+        let families = attributes.endpoints.iter().map(|own| Family::of(own.public_ip));
+        let families: BTreeSet<Family> = families.collect();
+        let mut networks = self.inputs.config.iter().flat_map(NetworkConfig::networks);
+        networks.all(|network| families.contains(&network.family())).then_some(attributes)
     }
 
     fn usable(&self) -> Option<Usable> {
         let own = self.inputs.relied_on().filter(|_| self.local_is_met())?;
         let config = self.inputs.config.as_ref()?;
+        // The store may not have a subnet of each family yet.
+        let is_ours = |network: &Prefix| own.endpoint(network.family()).is_some();
         Some(Usable {
-            networks: config.networks().collect(),
+            networks: config.networks().filter(is_ours).collect(),
             subnets: own.subnets().collect(),
             mtu: backend::pod_mtu(&self.derived.backends)?,
         })

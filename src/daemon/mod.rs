@@ -131,7 +131,9 @@ pub async fn run(options: Options) -> Result<()> {
                 run_tasks((options, host), manager, remembered).await
             }
             StoreOptions::Kube(kube) => {
-                run_tasks((options, host), KubeSubnetManager::new(kube), remembered).await
+                let previous = remembered.as_ref().map(Checkpoint::granted_subnets);
+                let manager = KubeSubnetManager::with_previous(kube, previous.unwrap_or_default());
+                run_tasks((options, host), manager, remembered).await
             }
         }
     };

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::model::lease::Lease;
 use crate::model::node_inputs::NodeInputs;
 use crate::model::path::Fallbacks;
+use crate::model::prefix::Prefix;
 
 /// The inputs of the plan at one time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,6 +47,12 @@ impl Checkpoint {
     /// The public IPs of the peers.
     pub fn public_ips(&self) -> impl Iterator<Item = IpAddr> {
         self.leases.iter().flat_map(|lease| &lease.endpoints).map(|endpoint| endpoint.public_ip)
+    }
+
+    /// The subnets of this node that the store has granted, as far as that is known.
+    pub fn granted_subnets(&self) -> Vec<Prefix> {
+        let own = self.local.own.as_ref().filter(|own| own.grant.is_some());
+        own.into_iter().flat_map(Lease::subnets).collect()
     }
 
     /// If this host is a copy of the machine that saved the checkpoint, removes that machine's

@@ -167,12 +167,28 @@ impl Report {
 
     /// The store answers, but has no subnet for this node.
     pub(super) fn lacks_subnet(&self, reason: &str) {
-        let what = "no subnet for this node yet";
-        let sentence = excerpt::sentence(&format!("{what}: {reason}"));
-        let known = self.change(|problems| {
+        self.lacks("no subnet for this node yet", reason, |problems| {
             problems.refused = None;
-            problems.subnet.replace(sentence.clone())
+            &mut problems.subnet
         });
+    }
+
+    /// The store answers, and has the subnet of before, but not that of a second address family.
+    pub(super) fn lacks_another_subnet(&self, reason: &str) {
+        self.lacks("no subnet of another address family yet", reason, |problems| {
+            problems.subnet = None;
+            &mut problems.refused
+        });
+    }
+
+    fn lacks(
+        &self,
+        what: &str,
+        reason: &str,
+        slot: impl FnOnce(&mut Problems) -> &mut Option<String>,
+    ) {
+        let sentence = excerpt::sentence(&format!("{what}: {reason}"));
+        let known = self.change(|problems| slot(problems).replace(sentence.clone()));
         if known != Some(sentence) {
             warn!(reason = excerpt::sentence(reason), "{what}");
         }

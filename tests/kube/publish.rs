@@ -107,6 +107,27 @@ async fn a_node_without_pod_cidr_waits_for_it() {
     assert_eq!(subnets(&lease), ["10.244.7.0/24"]);
 }
 
+/// The network gets a second family before the controller manager does.
+#[tokio::test]
+async fn a_second_family_without_pod_cidr_leaves_the_subnet_of_the_first() {
+    let sentence = "node n1: it has no IPv6 podCIDR yet";
+    let kept = StoreState::Lacks(format!("no subnet of another address family yet: {sentence}"));
+    let lost = StoreState::NoSubnet(format!("no subnet for this node yet: {sentence}"));
+    for (previous, state) in [("10.244.1.0/24", kept), ("10.244.2.0/24", lost)] {
+        let server = ApiServer::start().unwrap();
+        server.add_node("n1", &["10.244.1.0/24"]);
+        let previous = vec![previous.parse().unwrap()];
+        let manager = KubeSubnetManager::with_previous(options(&[server.url()]), previous);
+        let mut states = manager.state();
+        let (config, attributes) = (config(DUAL), vxlan(&["172.18.0.1", "fd18::1"]));
+        tokio::select! {
+            biased;
+            _ = manager.acquire(&config, &attributes) => panic!("it has no IPv6 subnet"),
+            found = states.wait_for(|found| *found == state) => drop(found.unwrap()),
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_node_that_is_not_registered_yet_is_waited_for() {
     let server = ApiServer::start().unwrap();

@@ -520,6 +520,9 @@ fn store(words: &str) -> Event {
         "lacks" => StoreState::NoSubnet(
             "no subnet for this node yet: node n1: it has no IPv4 podCIDR yet".into(),
         ),
+        "lacks-ipv6" => StoreState::Lacks(
+            "no subnet of another address family yet: node n1: it has no IPv6 podCIDR yet".into(),
+        ),
         "holds" => StoreState::Holds("a value is too large for a lease".into()),
         "unreachable" => StoreState::Waiting("no server answers".into()),
         other => panic!("a store is not {other}"),

@@ -79,22 +79,23 @@ impl Inputs {
         changes
     }
 
-    /// Removals and evaluations wait while the store is unreachable.
+    /// Removals and evaluations wait while the store is unreachable. A subnet that this node has lost
+    /// stays lost when the store is unreachable later, also for the next daemon.
     pub fn store_changed(&mut self, state: StoreState) -> Changes {
         self.store = state;
-        self.acquired &= !self.has_no_subnet();
-        self.overdue &= !self.has_no_subnet();
-        if !self.store.is_reachable() {
-            return Changes::default();
+        let mut changes = Changes::default();
+        if self.has_no_subnet() {
+            (self.acquired, self.overdue) = (false, false);
+            changes.save = self.own.as_mut().is_some_and(|own| own.grant.take().is_some());
         }
-        Changes { differences: Differences::Anywhere, losses: self.losses(), ..Changes::default() }
+        if self.store.is_reachable() {
+            (changes.differences, changes.losses) = (Differences::Anywhere, self.losses());
+        }
+        changes
     }
 
-    /// Without the store's handle of its lease, this node may be a copy of the machine that has the
-    /// subnet.
     pub fn store_overdue(&mut self) -> Changes {
-        let has_proof = self.own.as_ref().is_some_and(|own| own.grant.is_some());
-        self.overdue = has_proof && !self.has_no_subnet();
+        self.overdue = self.has_proof() && !self.has_no_subnet();
         Changes::default()
     }
 

@@ -364,10 +364,16 @@ impl Inputs {
     /// Checks the first listing against the checkpoint. If the store granted another lease than the
     /// remembered one, it lost that lease, and possibly those of the unlisted peers.
     pub fn check_checkpoint(&mut self) {
-        let identity = |own: &Lease| (own.id.clone(), own.created, own.grant);
         let remembered = self.remembered.as_ref().and_then(|local| local.own.as_ref());
         self.had_lease |= remembered.is_some();
-        let is_same = remembered.map(identity) == self.own.as_ref().map(identity);
+        let is_same = match (remembered, &self.own) {
+            (Some(before), Some(now)) => {
+                // A handle that one of them lacks says nothing.
+                let is_other = before.grant.zip(now.grant).is_some_and(|(one, two)| one != two);
+                (&before.id, before.created) == (&now.id, now.created) && !is_other
+            }
+            (before, now) => before.is_none() && now.is_none(),
+        };
         if !is_same && !self.peers.missing().is_empty() {
             self.note_lost();
         }
@@ -417,8 +423,14 @@ impl Inputs {
     /// This node's lease, if the store confirms it or is unreachable: pods may rely on it only
     /// then.
     pub fn relied_on(&self) -> Option<&Lease> {
-        let is_known = self.acquired || self.lacks_store() && self.has_own_network();
-        self.own.as_ref().filter(|_| is_known)
+        let is_known = self.lacks_store() && self.has_proof() && self.has_own_network();
+        self.own.as_ref().filter(|_| self.acquired || is_known)
+    }
+
+    /// Whether the lease has the store's handle. Without it, this node may be a copy of the machine that
+    /// has the subnet, or may have lost it.
+    pub fn has_proof(&self) -> bool {
+        self.own.as_ref().is_some_and(|own| own.grant.is_some())
     }
 
     /// Whether our subnets are in the networks of the applied config. A config that a start has applied

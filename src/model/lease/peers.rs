@@ -43,7 +43,8 @@ struct PeerRecord {
 enum Validity {
     Unread,
     Own,
-    /// The lease, without a bad source of tunnel packets if it has one.
+    /// The lease, without a bad source of tunnel packets and without an address family that this node
+    /// does not have.
     Allowed(Arc<Lease>, Option<Box<BadSource>>),
     Rejected(Box<Rejected>),
 }
@@ -432,11 +433,15 @@ impl Validity {
         match lease {
             _ if rules.is_own(id) => Self::Own,
             None => Self::Unread,
-            Some(lease) => match rules.check(lease).map(|()| rules.without_bad_sources(lease)) {
-                Err(why) => Self::Rejected(Box::new(why)),
-                Ok(None) => Self::Allowed(Arc::clone(lease), None),
-                Ok(Some((lease, bad))) => Self::Allowed(Arc::new(lease), Some(Box::new(bad))),
-            },
+            Some(lease) => {
+                let part = rules.without_other_families(lease).map(Arc::new);
+                let lease = part.as_ref().unwrap_or(lease);
+                match rules.check(lease).map(|()| rules.without_bad_sources(lease)) {
+                    Err(why) => Self::Rejected(Box::new(why)),
+                    Ok(None) => Self::Allowed(Arc::clone(lease), None),
+                    Ok(Some((lease, bad))) => Self::Allowed(Arc::new(lease), Some(Box::new(bad))),
+                }
+            }
         }
     }
 }

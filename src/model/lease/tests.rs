@@ -224,6 +224,22 @@ fn one_invalid_endpoint_invalidates_the_lease() {
     assert_eq!(check(&dual), "subnet fd06::/64 is not inside the network");
 }
 
+/// One daemon after the other is restarted to give the network a second family.
+#[test]
+fn a_peer_with_a_second_family_stays_reachable_by_the_first() {
+    let mut peers = Peers::default();
+    let dual = "10.5.3.0/24@172.16.0.3 fd06::/64@fd00::3";
+    peers.apply(snapshot(&[dual]));
+    peers.validate_by(Rules { networks: vec![prefix("10.5.0.0/16")], ..rules() });
+    let peer = peers.peer(&LeaseId::new(dual)).unwrap().unwrap();
+    assert_eq!(peer.subnets().collect::<Vec<_>>(), [prefix("10.5.3.0/24")]);
+    peers.validate_by(Rules { networks: vec![prefix("fd06::/48")], ..rules() });
+    let peer = peers.peer(&LeaseId::new(dual)).unwrap().unwrap();
+    assert_eq!(peer.subnets().collect::<Vec<_>>(), [prefix("fd06::/64")]);
+    peers.validate_by(rules());
+    assert_eq!(outcome(&peers, dual), "subnet fd06::/64 is not inside the network");
+}
+
 #[test]
 fn each_subnet_has_the_attributes_of_its_family() {
     let attributes = LeaseAttributes {

@@ -97,6 +97,18 @@ impl Rules {
         lease.endpoints.iter().try_for_each(|endpoint| self.check_endpoint(endpoint))
     }
 
+    /// `lease` without the address families that this node does not have: nodes read at different times
+    /// that the network has a second one. None if nothing is to be left out, or nothing would remain.
+    pub fn without_other_families(&self, lease: &Lease) -> Option<Lease> {
+        let is_ours = |endpoint: &&Endpoint| {
+            let family = endpoint.subnet.family();
+            self.networks.iter().any(|network| network.family() == family)
+        };
+        let endpoints: Vec<Endpoint> = lease.endpoints.iter().filter(is_ours).cloned().collect();
+        let is_part = !endpoints.is_empty() && endpoints.len() < lease.endpoints.len();
+        is_part.then(|| Lease { endpoints, ..lease.clone() })
+    }
+
     /// `lease` without its invalid sources, and what is wrong with the first of these; none if all
     /// sources are valid.
     pub fn without_bad_sources(&self, lease: &Lease) -> Option<(Lease, BadSource)> {

@@ -37,7 +37,8 @@ impl Leases for KubeSubnetManager {
             let subnets = match node.subnets(&name, config)? {
                 Ok(subnets) => subnets,
                 Err(why) => {
-                    self.wait_for_subnet(&format!("node {name}: {why}")).await;
+                    self.note_lack(&node, &format!("node {name}: {why}"));
+                    pause().await;
                     continue;
                 }
             };
@@ -137,6 +138,15 @@ impl KubeSubnetManager {
     pub(super) fn decode(&self, body: &[u8]) -> Option<OwnNode> {
         let node = serde_json::from_slice::<NodeObject<'_>>(body).ok()?;
         Some(OwnNode::of(&node, &self.reader()))
+    }
+
+    /// A second address family that the controller manager does not assign yet takes no subnet away.
+    fn note_lack(&self, node: &OwnNode, why: &str) {
+        if node.has_subnets(&self.previous) {
+            self.client.report.lacks_another_subnet(why);
+        } else {
+            self.client.report.lacks_subnet(why);
+        }
     }
 
     pub(super) async fn wait_for_subnet(&self, why: &str) {

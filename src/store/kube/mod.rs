@@ -24,6 +24,7 @@ use tweed_client::api::{self, Program};
 use self::own::OurNode;
 use super::hold::Losses;
 use super::report::Report;
+use crate::model::prefix::Prefix;
 
 type ApiClient = api::Client<Report>;
 
@@ -64,12 +65,20 @@ pub struct KubeSubnetManager {
     client: Arc<ApiClient>,
     ours: channel::Sender<OurNode>,
     losses: Mutex<Losses>,
+    /// The subnets of this node before the daemon started, as far as they were granted.
+    previous: Vec<Prefix>,
 }
 
 impl KubeSubnetManager {
     /// Does not connect yet.
     pub fn new(options: KubeOptions) -> Arc<Self> {
+        Self::with_previous(options, Vec::new())
+    }
+
+    /// As [`Self::new`], on a node with these `previous` subnets.
+    pub fn with_previous(options: KubeOptions, previous: Vec<Prefix>) -> Arc<Self> {
         Arc::new(Self {
+            previous,
             client: Arc::new(client(options.api.clone())),
             options,
             ours: channel::Sender::new(OurNode::default()),

@@ -139,6 +139,12 @@ impl OwnNode {
         Ok(Ok(subnets))
     }
 
+    /// Whether all of these, and at least one, are its podCIDRs.
+    pub(super) fn has_subnets(&self, subnets: &[Prefix]) -> bool {
+        let has = |cidrs: &Vec<Prefix>| subnets.iter().all(|subnet| cidrs.contains(subnet));
+        !subnets.is_empty() && self.pod_cidrs.as_ref().is_ok_and(has)
+    }
+
     /// What differs from the published lease, if anything.
     fn differs(&self, published: &PublishedLease) -> Option<String> {
         let missing = self.annotations.missing(&published.attributes);

@@ -514,7 +514,8 @@ async fn run(
             run_parts(parts, network, outlook).await
         }
         StoreOptions::Kube(kube) => {
-            let manager = KubeSubnetManager::new(kube);
+            let before = remembered.as_ref().map(Checkpoint::granted_subnets);
+            let manager = KubeSubnetManager::with_previous(kube, before.unwrap_or_default());
             let parts = Parts { options, host, manager, kernel, remembered, blocking };
             run_parts(parts, network, outlook).await
         }
