@@ -7,9 +7,10 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use crate::model::entry::{
-    Address, BasePolicy, Chain, ChainName, Entry, Key, Link, LinkName, Ownership, Route,
-    SettingKind, TableName,
+    Address, BasePolicy, Chain, ChainName, Entry, Key, Link, LinkKind, LinkName, Ownership, Route,
+    SettingKind, TableName, Vxlan,
 };
+use crate::model::lease::Vtep;
 use crate::model::prefix::{Family, Prefix};
 use crate::plan::allow_list;
 
@@ -125,7 +126,9 @@ impl Scope {
 
     fn owns_unmarked(&self, entry: &Entry) -> bool {
         match entry {
-            Entry::Link(link) => self.retired.iter().any(|ours| is_same(ours, link)),
+            Entry::Link(link) => {
+                self.retired.iter().any(|ours| is_same(ours, link) || is_of_former_ip(ours, link))
+            }
             Entry::Address(address) => self.owns_address(address),
             Entry::Chain(chain) => self.is_spare(chain),
             Entry::Route(route) => self.is_flannels(route),
@@ -176,4 +179,15 @@ impl Scope {
 /// The MTU is ignored: it depends on the underlay and does not identify the creator.
 fn is_same(one: &Link, other: &Link) -> bool {
     (&one.name, &one.kind, one.mac) == (&other.name, &other.kind, other.mac)
+}
+
+/// Whether tweed created the device when this node had another public IP: the MAC address follows from
+/// that.
+fn is_of_former_ip(ours: &Link, link: &Link) -> bool {
+    let (LinkKind::Vxlan(present), LinkKind::Vxlan(former)) = (&ours.kind, &link.kind) else {
+        return false;
+    };
+    let is_derived = |ip| link.mac == Vtep::derived_mac(ip, former.vni);
+    let but_its_ip = Vxlan { local: present.local, ..(**former).clone() };
+    ours.name == link.name && **present == but_its_ip && former.local.is_some_and(is_derived)
 }

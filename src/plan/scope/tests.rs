@@ -212,6 +212,22 @@ fn only_exactly_our_device_is_owned_and_only_once_it_is_retired() {
     assert!(!retired.owns(&Entry::Link(foreign)));
 }
 
+/// The public IP changed while peers could still send into the tunnel.
+#[test]
+fn the_device_of_a_former_public_ip_is_owned_once_it_is_retired() {
+    let ours = device("flannel.1", 1450, MAC);
+    let LinkKind::Vxlan(vxlan) = ours.kind.clone() else { panic!("{ours} is no tunnel") };
+    let ip = "172.16.0.77".parse().unwrap();
+    let kind = LinkKind::Vxlan(Vxlan { local: Some(ip), ..(*vxlan).clone() }.into());
+    let former = Link { kind, mac: Vtep::derived_mac(ip, vxlan.vni), ..ours.clone() };
+    let retired = Scope { retired: vec![ours.clone()], ..scope() };
+    assert!(retired.owns(&Entry::Link(former.clone())));
+    assert!(!scope().owns(&Entry::Link(former.clone())));
+    assert!(!retired.owns(&Entry::Link(Link { mac: MAC, ..former.clone() })));
+    let kind = LinkKind::Vxlan(Vxlan { local: Some(ip), port: 4789, ..*vxlan }.into());
+    assert!(!retired.owns(&Entry::Link(Link { kind, ..former })));
+}
+
 #[test]
 fn a_device_that_peers_may_use_keeps_its_address_and_its_guard() {
     let guard = table_name("tweed-tunnel.1");

@@ -325,6 +325,17 @@ fn rejected_by_the_kernel() -> Vec<Rejected> {
 
 fn rejected_by_edits() -> Vec<Rejected> {
     vec![
+        // The public IP changes while the tunnel device waits for its removal.
+        (
+            51_007_765,
+            Setup { store: StoreKind::Kubernetes, stack: Stack::Dual, ..ETCD },
+            vec![
+                step(39_515, Act::Configure(HOST_GW)),
+                step(49_016, Act::Configure(Config::Finished(Backend::HostGw))),
+                step(58_840, Act::Readdress(0, 10)),
+                step(60_374, Act::Leave(1)),
+            ],
+        ),
         // An edit that corrects the network is lost, as etcd has no leader.
         (
             10_067_366,
