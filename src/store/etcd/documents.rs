@@ -144,10 +144,10 @@ impl ConfigFollower {
 
     async fn change(&self, revision: i64) -> Result<(), Failure> {
         let key = self.manager.store.layout.config.as_str();
-        let options = WatchOptions::new().with_start_revision(revision);
+        let options = WatchOptions::new();
         let client = &self.manager.store.client;
         let name = "watch of the network config";
-        let mut watch = client.once(|it| Watch::open(name, it, key, options)).await?;
+        let mut watch = client.once(|it| Watch::open(name, it, (key, revision), options)).await?;
         loop {
             let message = watch.next(client).await?;
             // If the history was compacted, the key must be read.

@@ -49,8 +49,12 @@ pub(super) struct EtcdSource {
     manager: Arc<EtcdSubnetManager>,
     /// The revision up to which all changes are known.
     revision: i64,
-    /// The newest change of a lease that is known.
+    /// The newest change of a lease that is known, and can be read again.
     newest: Option<KeyChange>,
+    /// The revision of the newest change of a lease that is known.
+    changed: i64,
+    /// Whether the history between that and `revision` is compacted.
+    is_compacted: bool,
     /// The cluster and the raft term in which that revision was read.
     era: Option<Era>,
     open: Option<Watch>,
@@ -124,6 +128,8 @@ pub(super) struct Watch {
     name: &'static str,
     connection: Connection,
     stream: WatchStream,
+    /// The revision from which it has all changes.
+    start: i64,
     /// Whether the server has not answered the last ping yet.
     is_pinged: bool,
 }
@@ -138,6 +144,11 @@ const NO_KEYS: (&str, &str) = ("b", "a");
 
 /// The id of a refused watch.
 const NO_WATCH: i64 = -1;
+
+/// How many revisions before the known one a watch begins again, as far as these changed no lease. The
+/// revisions of a backup, restored while a watch was closed, may have reached the known one. `etcd
+/// grpc-proxy` loses events of watches that begin over 1,000 revisions in the past.
+const OVERLAP: i64 = 500;
 
 /// The maximum number of keys with too large values that are named.
 const NAMED: usize = 3;
@@ -158,6 +169,8 @@ impl Source for EtcdSource {
         self.revision = listing.revision;
         let change = |it: &Stored| KeyChange::of(&it.record.id, it.mod_revision, Some(it));
         self.newest = listing.newest().and_then(change);
+        self.changed = listing.newest().map_or(0, |newest| newest.mod_revision);
+        self.is_compacted = false;
         let oversized = listing.stored.iter().filter(|stored| stored.is_oversized);
         self.oversized = oversized.map(|stored| stored.record.id.clone()).collect();
         self.report_oversized();
@@ -171,6 +184,10 @@ impl Source for EtcdSource {
                 None => self.reopen().await?,
             };
             let response = self.next(&mut open).await?;
+            if response.compact_revision() != 0 && open.start <= self.revision {
+                self.is_compacted = true;
+                continue;
+            }
             let updates = self.absorb(&open, &response).await?;
             self.open = Some(open);
             if !updates.is_empty() {
@@ -186,6 +203,8 @@ impl EtcdSource {
             manager,
             revision: 0,
             newest: None,
+            changed: 0,
+            is_compacted: false,
             era: None,
             open: None,
             reopened: false,
@@ -223,13 +242,12 @@ impl EtcdSource {
 
     async fn reopen(&mut self) -> Result<Watch, Interrupted> {
         let reopened = mem::replace(&mut self.reopened, true);
+        let overlap = if reopened && !self.is_compacted { OVERLAP } else { 0 };
+        let start = self.changed.max(self.revision - overlap) + 1;
         let key = self.manager.store.layout.subnets.as_str();
-        let options = WatchOptions::new()
-            .with_prefix()
-            .with_progress_notify()
-            .with_start_revision(self.revision + 1);
+        let options = WatchOptions::new().with_prefix().with_progress_notify();
         let opened = self.client().once(|connection| async move {
-            let mut watch = Watch::open("watch", connection, key, options).await?;
+            let mut watch = Watch::open("watch", connection, (key, start), options).await?;
             let created = watch.stream.message().await?;
             Ok((watch, created))
         });
@@ -367,6 +385,7 @@ impl EtcdSource {
         }
         let see = |ours: &mut Ours| ours.see(&id, stored.as_ref(), kv.mod_revision());
         self.manager.ours.send_if_modified(see);
+        self.changed = self.changed.max(kv.mod_revision());
         if let Some(change) = KeyChange::of(&id, kv.mod_revision(), stored.as_ref()) {
             self.newest = Some(change);
         }
@@ -389,11 +408,12 @@ impl Watch {
     pub(super) async fn open(
         name: &'static str,
         connection: Connection,
-        key: &str,
+        (key, start): (&str, i64),
         options: WatchOptions,
     ) -> Result<Self, Error> {
+        let options = options.with_start_revision(start);
         let stream = connection.watches().watch(key, Some(options)).await?;
-        Ok(Self { name, connection, stream, is_pinged: false })
+        Ok(Self { name, connection, stream, start, is_pinged: false })
     }
 
     /// The next message of the server that `client` uses.

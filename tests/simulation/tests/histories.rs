@@ -212,6 +212,33 @@ fn rejected_by_backups() -> Vec<Rejected> {
     ]
 }
 
+fn rejected_by_two_backups() -> Vec<Rejected> {
+    vec![
+        // The revisions of a restored backup reach those that a node knows before it watches again.
+        (
+            52_007_544,
+            ETCD,
+            vec![
+                step(23_525, Act::Configure(Config::Malformed(2))),
+                step(23_770, Act::Configure(HOST_GW)),
+                step(49_542, Act::Configure(Config::Missing)),
+                step(50_386, Act::StoreLink(4, LinkState::Cut)),
+                step(53_537, Act::Configure(Config::Mixed(Backend::DirectRouting))),
+                step(54_082, Act::Copy(4, MachineId::New)),
+                step(57_079, Act::DeleteLease(4)),
+                step(59_443, Act::Etcd(EtcdAct::BackUp)),
+                step(59_452, Act::Etcd(EtcdAct::Down)),
+                step(60_495, Act::Etcd(EtcdAct::Restore(ClusterId::New))),
+                step(60_495, Act::Etcd(EtcdAct::Up)),
+                step(61_866, Act::Configure(Config::Mixed(Backend::DirectRouting))),
+                step(62_977, Act::Etcd(EtcdAct::BackUp)),
+                step(67_175, Act::StoreLink(4, LinkState::Open)),
+                step(67_209, Act::Etcd(EtcdAct::Restore(ClusterId::Kept))),
+            ],
+        ),
+    ]
+}
+
 fn rejected_by_backups_of_a_moment() -> Vec<Rejected> {
     vec![
         // The backup is restored at the moment in which the first lease after a boot is written.
@@ -391,6 +418,7 @@ fn no_history_that_was_rejected_once_is_rejected_again() {
         rejected_by_two_copies(),
         rejected_by_late_reads(),
         rejected_by_backups(),
+        rejected_by_two_backups(),
         rejected_by_backups_of_a_moment(),
         rejected_by_backups_of_kubernetes(),
         rejected_by_the_kernel(),
