@@ -256,11 +256,13 @@ pub(super) enum WithdrawalReason {
 }
 
 /// Removes the subnet file: no new pod may get an address of the subnet. Returns whether it is gone.
+/// `content` is what this daemon has written there, for a host whose checkpoint cannot be saved.
 /// To be called when the tasks that write files have ended; their last writes may not have.
 pub(super) async fn withdraw_subnet_file(
     options: &Options,
     (blocking, turns): (Blocking, &Turns),
     withdrawal: WithdrawalReason,
+    content: Option<Content>,
 ) -> bool {
     let (path, state_file) = (options.subnet_file.clone(), options.state_file.clone());
     let withdraw = move || {
@@ -272,6 +274,9 @@ pub(super) async fn withdraw_subnet_file(
         let Some(own) = own else {
             // There is none to remove, or it may be another daemon's.
             path.symlink_metadata()?;
+            if content.is_some_and(|content| content.is_in(&path)) {
+                return std::fs::remove_file(path);
+            }
             return Err(io::Error::other("no checkpoint names the subnet"));
         };
         let removed = std::fs::remove_file(path);
@@ -525,16 +530,36 @@ mod tests {
                 std::fs::create_dir_all(obstacle.join("not empty")).unwrap();
             }
             let files = (Blocking::Inline, &Turns::default());
-            withdraw_subnet_file(&options, files, WithdrawalReason::Taken).await;
+            withdraw_subnet_file(&options, files, WithdrawalReason::Taken, None).await;
             assert!(!file.exists(), "{is_savable}");
             assert_eq!(grant(), known, "{is_savable}");
             let _ = std::fs::remove_dir_all(&obstacle);
         }
         std::fs::write(&file, "").unwrap();
         let files = (Blocking::Inline, &Turns::default());
-        assert!(withdraw_subnet_file(&options, files, WithdrawalReason::Released).await);
+        assert!(withdraw_subnet_file(&options, files, WithdrawalReason::Released, None).await);
         let loaded = checkpoint::load::<Checkpoint>(&options.state_file).unwrap().unwrap();
         assert!(!file.exists() && loaded.local.own.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_subnet_file_of_this_daemon_is_withdrawn_without_a_checkpoint() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("subnet.env");
+        let options = [format!("--subnet-file={}", file.display())];
+        let options = Options::parse(options, |_| None).unwrap();
+        let of = |subnet: &str| {
+            let networks = vec!["10.244.0.0/16".parse().unwrap()];
+            let subnets = vec![subnet.parse().unwrap()];
+            Content::Subnets(SubnetEnv { networks, subnets, mtu: 1450, ip_masq: true })
+        };
+        let (ours, other) = (of("10.244.1.1/24"), of("10.244.2.1/24"));
+        for (content, stays) in [(Some(other), true), (None, true), (Some(ours.clone()), false)] {
+            ours.put(&file).unwrap();
+            let files = (Blocking::Inline, &Turns::default());
+            withdraw_subnet_file(&options, files, WithdrawalReason::Taken, content).await;
+            assert_eq!(file.exists(), stays);
+        }
     }
 
     #[tokio::test(start_paused = true)]
@@ -560,7 +585,7 @@ mod tests {
         drop(write);
         let files = (Blocking::Threads, &turns);
         let mut withdrawal =
-            Box::pin(withdraw_subnet_file(&options, files, WithdrawalReason::Taken));
+            Box::pin(withdraw_subnet_file(&options, files, WithdrawalReason::Taken, None));
         assert!(futures::poll!(&mut withdrawal).is_pending());
         go_on.send(()).unwrap();
         assert!(withdrawal.await);

@@ -251,6 +251,7 @@ impl<S: Leases + Documents + 'static> Daemon<S> {
         let Self { mut tasks, shared, manager } = self;
         let (options, turns) = (Rc::clone(&shared.options), shared.turns.clone());
         let files = (shared.blocking, &turns);
+        let content = shared.subnet_file.subscribe();
         // Only the tasks may keep senders of the loop's events.
         drop(shared);
         let ended = tasks.join_next().await.context("no task was started")?;
@@ -260,17 +261,24 @@ impl<S: Leases + Documents + 'static> Daemon<S> {
             matches!(error.downcast_ref(), Some(store::Error::Taken { .. }))
         };
         if ended.as_ref().is_err_and(is_taken) {
-            files::withdraw_subnet_file(&options, files, WithdrawalReason::Taken).await;
+            let content = content.borrow().clone().ok();
+            files::withdraw_subnet_file(&options, files, WithdrawalReason::Taken, content).await;
         } else if ended.is_ok() && options.release_on_exit {
-            release(&options, files, &*manager).await;
+            let content = content.borrow().clone().ok();
+            release(&options, files, content, &*manager).await;
         }
         ended
     }
 }
 
 /// Gives the lease back: no pod may get an address of it any more, so the subnet file is removed first.
-async fn release(options: &Options, files: (Blocking, &Turns), manager: &impl Leases) {
-    if !files::withdraw_subnet_file(options, files, WithdrawalReason::Released).await {
+async fn release(
+    options: &Options,
+    files: (Blocking, &Turns),
+    content: Option<Content>,
+    manager: &impl Leases,
+) {
+    if !files::withdraw_subnet_file(options, files, WithdrawalReason::Released, content).await {
         tracing::warn!("the lease is not released: it ends with its TTL");
         return;
     }

@@ -7,7 +7,7 @@ mod tests;
 mod validation;
 
 pub use peers::{Absence, Peer, Peers, Withdrawal};
-pub use validation::{BadSource, Contested, Rejected, Rules};
+pub use validation::{BadSource, Contested, Rejected, Rules, is_node_address};
 
 use std::fmt;
 use std::net::IpAddr;

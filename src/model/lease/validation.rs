@@ -203,8 +203,8 @@ impl Rules {
 /// A subnet needs a gateway and a pod in addition to its first and last address.
 const SHORTEST_HOST_PART: u8 = 2;
 
-/// A link-local address is ambiguous without a link.
-fn is_node_address(address: IpAddr) -> bool {
+/// Whether a node can have the address. A link-local one is ambiguous without a link.
+pub fn is_node_address(address: IpAddr) -> bool {
     let is_no_host = address.is_unspecified() || address.is_loopback() || address.is_multicast();
     let is_plausible = match address {
         IpAddr::V4(v4) => (1..240).contains(&v4.octets()[0]),

@@ -8,6 +8,7 @@ use crate::model::config::BackendType;
 use crate::model::json::Fields;
 use crate::model::lease::{
     Endpoint, EndpointAttributes, LeaseAttributes, Malformed, PublishedBackend, Vtep,
+    is_node_address,
 };
 use crate::model::prefix::{Family, Prefix};
 use crate::store::backend_data::{self, BackendData};
@@ -62,7 +63,7 @@ impl Annotations {
     pub(super) fn published(&self, attributes: &LeaseAttributes) -> LeaseAttributes {
         let endpoint = |endpoint: &EndpointAttributes| {
             let family = Family::of(endpoint.public_ip);
-            let overwritten = self.address(OVERWRITE, family).ok().flatten();
+            let overwritten = self.ordered(OVERWRITE, family).ok().flatten();
             let public_ip = overwritten.unwrap_or(endpoint.public_ip);
             // The guards of peers allow packets from the public IP and from this source.
             let source = |vtep: Vtep| vtep.source.unwrap_or(endpoint.public_ip);
@@ -100,14 +101,14 @@ impl Annotations {
 
     /// The public IPs that operators set for the node, which override those of its interface.
     pub(super) fn public_ips(&self) -> Vec<IpAddr> {
-        let ordered = |family| self.address(NODE_PUBLIC_IP, family).ok().flatten();
+        let ordered = |family| self.ordered(NODE_PUBLIC_IP, family).ok().flatten();
         Family::ALL.into_iter().filter_map(ordered).collect()
     }
 
     /// The annotations of operators that are invalid.
     pub(super) fn faults(&self) -> Vec<Malformed> {
         let faults =
-            |family| [OVERWRITE, NODE_PUBLIC_IP].map(|keys| self.address(keys, family).err());
+            |family| [OVERWRITE, NODE_PUBLIC_IP].map(|keys| self.ordered(keys, family).err());
         Family::ALL.into_iter().flat_map(faults).flatten().collect()
     }
 
@@ -132,6 +133,21 @@ impl Annotations {
             Some(text) => Fields::parse(text.as_bytes())
                 .map(Some)
                 .map_err(|error| Malformed(format!("no JSON object: {error}"))),
+        }
+    }
+
+    /// An address that an operator has set for this node. Peers would reject the lease with one that no
+    /// node can have.
+    fn ordered(&self, keys: Keys, family: Family) -> Result<Option<IpAddr>, Malformed> {
+        let address = self.address(keys, family)?;
+        match address.filter(|address| !is_node_address(*address)) {
+            Some(bad) => {
+                let key = self.prefix.key(of(family, keys));
+                Err(Malformed(format!(
+                    "annotation {key} is {bad}, but must be an address of a node"
+                )))
+            }
+            None => Ok(address),
         }
     }
 
@@ -315,6 +331,17 @@ mod tests {
             [
                 r#"annotation flannel.alpha.coreos.com/public-ip-overwrite is "here", but must be an IPv4 address"#,
                 r#"annotation flannel.alpha.coreos.com/node-public-ipv6 is "1.2.3.4", but must be an IPv6 address"#,
+            ]
+        );
+        assert_eq!(present.public_ips(), Vec::<IpAddr>::new());
+        let present =
+            annotations(&[("public-ipv6-overwrite", "fe80::1"), ("node-public-ip", "127.0.0.1")]);
+        let faults: Vec<String> = present.faults().iter().map(ToString::to_string).collect();
+        assert_eq!(
+            faults,
+            [
+                "annotation flannel.alpha.coreos.com/node-public-ip is 127.0.0.1, but must be an address of a node",
+                "annotation flannel.alpha.coreos.com/public-ipv6-overwrite is fe80::1, but must be an address of a node",
             ]
         );
         assert_eq!(present.public_ips(), Vec::<IpAddr>::new());
