@@ -8,10 +8,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use tweed_lab::{Change, Daemon, Entry, Monitor, Node, Probe, eventually, is_silence};
+use tweed_lab::{
+    Change, Daemon, Entry, Family, Monitor, Node, Path, Probe, eventually, is_silence,
+};
 
 use crate::fixture::ask::{is_ready_with, is_waiting_for};
-use crate::fixture::cluster::{CONFIG, Cluster, ClusterPlan, PATIENCE, Stack};
+use crate::fixture::cluster::{CONFIG, Cluster, ClusterPlan, PATIENCE, Stack, wait_for_paths};
 use crate::fixture::peer::{Peer, key_of};
 use crate::fixture::table::{
     Distance, HOST_GW, HOST_GW_MIXED, Side, VXLAN, VXLAN_MIXED, expected, path,
@@ -22,6 +24,8 @@ const RATE: u32 = 500;
 /// Upper limit for a stop on a busy machine, shorter than the wait for a resolver; on an idle one it
 /// takes 30 ms.
 const STOPPED: Duration = Duration::from_secs(20);
+/// The time in which all nodes read what one has published.
+const BETWEEN: Duration = Duration::from_secs(2);
 /// A message that is sent too early arrives within this time.
 const TOO_EARLY: Duration = Duration::from_millis(300);
 
@@ -226,4 +230,25 @@ fn the_subnet_file_has_flannels_form() {
         let written = std::fs::read_to_string(cluster.nodes[0].subnet_file()).unwrap();
         assert_eq!(written, expected);
     }
+}
+
+/// The network gets a second address family: running daemons leave that to their next start.
+#[test]
+fn restarts_one_by_one_add_a_family_without_a_lost_packet_of_the_first() {
+    let [first, both] = [Stack::V4, Stack::Dual].map(|stack| stack.config(&VXLAN.config()));
+    let mut cluster = ClusterPlan::new(3, &first).stack(Stack::Dual).start().unwrap();
+    cluster.start_pods().unwrap();
+    wait_for_paths(&cluster.nodes, Stack::V4, |_, _| Path::Tunnel).unwrap();
+    let probe = cluster.lab.probe(&cluster.lab.pairs(Family::V4), RATE).unwrap();
+    cluster.etcd.put(CONFIG, &both).unwrap();
+    for index in 0..3 {
+        cluster.wait_for_checkpoint(index).unwrap();
+        let daemon = &mut cluster.daemons[index];
+        daemon.stop().unwrap();
+        daemon.start().unwrap();
+        daemon.wait_ready().unwrap();
+        cluster.subnet(index, Family::V6).unwrap();
+        probe.run_for(BETWEEN);
+    }
+    nothing_is_lost(probe).unwrap();
 }
