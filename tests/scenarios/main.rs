@@ -109,6 +109,8 @@ scenarios! {
     config {
         a_network_that_contains_the_underlay_is_reported
         a_second_family_gets_a_device_of_its_own
+        a_second_family_without_a_subnet_leaves_that_of_the_first
+        a_second_family_without_an_address_is_not_published
         an_invalid_config_changes_nothing
         an_invalid_tunnel_source_is_not_accepted
         a_narrower_network_waits_for_the_peers_outside
@@ -254,8 +256,6 @@ scenarios! {
     start {
         a_restart_changes_nothing
         a_restart_keeps_the_interface_without_one_family
-        a_second_family_without_a_subnet_leaves_that_of_the_first
-        a_second_family_without_an_address_is_not_published
         a_restart_keeps_the_tunnel_until_probes_are_answered
         a_restart_leaves_the_tables_as_they_are
         a_restart_without_a_config_uses_the_last_one

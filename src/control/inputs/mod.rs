@@ -368,7 +368,7 @@ impl Inputs {
         self.had_lease |= remembered.is_some();
         let is_same = match (remembered, &self.own) {
             (Some(before), Some(now)) => {
-                // A handle that one of them lacks says nothing.
+                // A handle that one of them lacks shows no difference.
                 let is_other = before.grant.zip(now.grant).is_some_and(|(one, two)| one != two);
                 (&before.id, before.created) == (&now.id, now.created) && !is_other
             }

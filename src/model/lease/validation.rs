@@ -98,7 +98,7 @@ impl Rules {
     }
 
     /// `lease` without the address families that this node does not have: nodes read at different times
-    /// that the network has a second one. None if nothing is to be left out, or nothing would remain.
+    /// that the network has a second one. None if it has no other, or only others.
     pub fn without_other_families(&self, lease: &Lease) -> Option<Lease> {
         let is_ours = |endpoint: &&Endpoint| {
             let family = endpoint.subnet.family();
