@@ -87,7 +87,10 @@ impl<'a> Claimant<'a> {
         let previous = usable.iter().find(|held| self.held_before(held)).or_else(replaced);
         // Pods may run on the previous subnet: it has precedence over other leases of this node.
         let has_previous = || self.previous.subnets.iter().any(|subnet| self.is_in_pool(*subnet));
-        let other = || usable.first().filter(|_| !has_previous());
+        // A reservation of an operator, or the oldest one: while etcd is busy, a node takes a younger one
+        // before it has read them all, and may lose its power then.
+        let oldest = || usable.iter().min_by_key(|held| (held.grant.is_some(), held.created));
+        let other = || oldest().filter(|_| !has_previous());
         let allocation = if let Some(held) = previous.or_else(other) {
             Allocation::Existing(held.id.clone())
         } else {
@@ -258,6 +261,17 @@ mod tests {
             holding("10.5.4.0-24", &["192.168.0.9"], 2),
         ];
         assert_eq!(claimed(V4, &leases, &previous(&["10.5.4.0/24"], None)), "take 10.5.4.0-24");
+        assert_eq!(claimed(V4, &leases, &previous(&[], None)), "take 10.5.3.0-24");
+    }
+
+    #[test]
+    fn of_two_leases_of_ours_the_reserved_or_oldest_one_is_used() {
+        let mut leases = [
+            HeldLease { created: 2, ..holding("10.5.3.0-24", &["192.168.0.9"], 1) },
+            holding("10.5.4.0-24", &["192.168.0.9"], 2),
+        ];
+        assert_eq!(claimed(V4, &leases, &previous(&[], None)), "take 10.5.4.0-24");
+        leases[0].grant = None;
         assert_eq!(claimed(V4, &leases, &previous(&[], None)), "take 10.5.3.0-24");
     }
 

@@ -138,6 +138,20 @@ fn rejected_by_copies() -> Vec<Rejected> {
 /// Nodes that read the end of `Mixed` at different times.
 fn rejected_by_late_reads() -> Vec<Rejected> {
     vec![
+        // A node takes a subnet while etcd is slow, and loses its power before it reads that flanneld had
+        // another one there.
+        (
+            52_011_266,
+            Setup { flannel: Some(Backend::DirectRouting), ..ETCD },
+            vec![
+                step(42_140, Act::Etcd(EtcdAct::Slow(Duration::from_millis(2376)))),
+                step(49_285, Act::TakeOver(4)),
+                step(50_899, Act::PowerOff(4)),
+                step(52_170, Act::PowerOn(4)),
+                step(56_157, Act::Etcd(EtcdAct::Up)),
+                step(59_187, Act::PowerOff(4)),
+            ],
+        ),
         // After an outage of etcd, one node watches the config again at once, and another one much later.
         (
             15_101_104,

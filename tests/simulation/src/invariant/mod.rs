@@ -66,7 +66,7 @@ pub struct Judge {
     backups: BTreeMap<usize, u8>,
     /// The addresses of the nodes when etcd was copied.
     copied_store: Vec<u8>,
-    /// The machines that were installed again, and how many leases they may have since.
+    /// The machines that lost what they knew, and how many leases they may have since.
     forgotten: BTreeMap<usize, usize>,
     /// The nodes that recognise their lease in a restored etcd only by their address.
     unproved: BTreeSet<usize>,
@@ -303,6 +303,10 @@ impl Judge {
             }
             Act::RestoreDisk(_) => self.restore(index, node),
             _ => {
+                // It may have taken a subnet before it had read which lease has its address.
+                if node.checkpoint().is_none() && !self.is_named {
+                    *self.forgotten.entry(index).or_insert(1) += 1;
+                }
                 self.excuse(index, self.join);
                 // Flanneld remembers no peers.
                 if self.calm >= SAVED && !self.may_end(node) && node.flannel.is_none() {
