@@ -106,7 +106,7 @@ impl Reconciler {
         self.pending.add_due(begun);
         while let Some(changes) = self.pending.next(self.cluster.desired(), &actual, begun) {
             count += changes.all().count();
-            stale.extend(self::stale(&changes, self.cluster.desired(), &actual));
+            stale.extend(self::stale(&changes, &self.cluster, &actual));
             self.put_chains(&changes, &mut refused)?;
             self.kernel.apply_unseen(&changes.first, &mut actual, &mut refused)?;
             self.kernel.apply(&changes.then, &mut actual, &mut refused)?;
@@ -115,6 +115,7 @@ impl Reconciler {
         }
         let now = self.start.elapsed();
         self.pending.mark_applied(now);
+        stale.extend(self.cluster.take_stale());
         self.stale.extend(stale.into_iter().map(|one| (one, now + PASSED)));
         self.delete_connections(begun)?;
         self.kernel.apply_unseen(&last, &mut actual, &mut refused)?;
@@ -197,11 +198,13 @@ impl Reconciler {
 }
 
 /// The connections of UDP that `changes` leave without their endpoint.
-fn stale(changes: &Changes, desired: &State, actual: &State) -> Vec<Stale> {
+fn stale(changes: &Changes, cluster: &Cluster, actual: &State) -> Vec<Stale> {
     let frontends: BTreeSet<Frontend> =
         changes.all().filter_map(|change| change.element().frontend()).collect();
-    let of_frontend =
-        |frontend| conntrack::stale(frontend, desired.entry(&frontend), actual.entry(&frontend));
+    let of_frontend = |frontend| {
+        let (want, have) = (cluster.desired().entry(&frontend), actual.entry(&frontend));
+        conntrack::stale(frontend, want, have, || cluster.serving(frontend))
+    };
     frontends.into_iter().flat_map(of_frontend).collect()
 }
 

@@ -32,6 +32,8 @@ struct Candidate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Conditions {
     Unable,
+    /// It is not ready, and still answers: connections that it has stay.
+    Serving,
     /// It ends, and still answers.
     Terminating,
     Ready,
@@ -46,6 +48,9 @@ pub struct Chosen {
     pub local: BTreeSet<Endpoint>,
     /// Those of both that are on this node.
     pub here: BTreeSet<Endpoint>,
+    /// Of a port of UDP: all that answer the connections that they have, whether or not new ones go
+    /// there.
+    pub serving: BTreeSet<Endpoint>,
 }
 
 const SERVICE: &str = "kubernetes.io/service-name";
@@ -98,7 +103,11 @@ pub fn choose<'a>(
     let local = best(&found, |is_local| is_local);
     let here = all.iter().chain(&local);
     let here = here.filter(|one| found.get(one).is_some_and(|(_, is_local)| *is_local));
-    Chosen { here: here.copied().collect(), all, local }
+    let is_udp = port.transport == Transport::Udp;
+    let serves = |conditions: Conditions| is_udp && conditions >= Conditions::Serving;
+    let serving = found.iter().filter(|(_, (conditions, _))| serves(*conditions));
+    let serving = serving.map(|(endpoint, _)| *endpoint).collect();
+    Chosen { here: here.copied().collect(), all, local, serving }
 }
 
 /// With their conditions, and whether they are on this node.
@@ -131,7 +140,7 @@ fn best(
 ) -> BTreeSet<Endpoint> {
     let asked = || found.iter().filter(|(_, (_, is_local))| is_asked_for(*is_local));
     let best = asked().map(|(_, (conditions, _))| *conditions).max();
-    let best = best.filter(|best| *best > Conditions::Unable);
+    let best = best.filter(|best| *best > Conditions::Serving);
     let chosen = asked().filter(|(_, (conditions, _))| Some(*conditions) == best);
     chosen.map(|(endpoint, _)| *endpoint).collect()
 }
@@ -141,10 +150,11 @@ impl Conditions {
         let is_ready = conditions.ready.unwrap_or(true);
         // A slice without it is of before it existed.
         let is_serving = conditions.serving.unwrap_or(true);
-        match (is_ready, is_serving && conditions.terminating.unwrap_or(false)) {
-            (true, _) => Self::Ready,
-            (false, true) => Self::Terminating,
-            (false, false) => Self::Unable,
+        match (is_ready, is_serving, conditions.terminating.unwrap_or(false)) {
+            (true, ..) => Self::Ready,
+            (false, true, true) => Self::Terminating,
+            (false, true, false) => Self::Serving,
+            (false, false, _) => Self::Unable,
         }
     }
 }
@@ -159,10 +169,10 @@ mod tests {
             Conditions::of(EndpointConditions { ready, serving, terminating })
         };
         assert_eq!(of(None, None, None), Conditions::Ready);
-        assert_eq!(of(Some(false), None, None), Conditions::Unable);
+        assert_eq!(of(Some(false), None, None), Conditions::Serving);
         assert_eq!(of(Some(false), None, Some(true)), Conditions::Terminating);
         assert_eq!(of(Some(false), Some(true), Some(true)), Conditions::Terminating);
         assert_eq!(of(Some(false), Some(false), Some(true)), Conditions::Unable);
-        assert_eq!(of(Some(false), Some(true), Some(false)), Conditions::Unable);
+        assert_eq!(of(Some(false), Some(true), Some(false)), Conditions::Serving);
     }
 }

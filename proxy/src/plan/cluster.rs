@@ -7,6 +7,7 @@ use std::net::IpAddr;
 
 use tweed_netlink::{Family, excerpt};
 
+use super::conntrack::{Leaving, Stale};
 use super::diff::Part;
 use crate::objects::endpoints::{self, Chosen, Slice, SliceName};
 use crate::objects::service::{Reach, Service, ServiceName};
@@ -27,6 +28,7 @@ pub struct Cluster {
     /// How many frontends need a hairpin.
     uses: HashMap<Element, usize>,
     desired: State,
+    leaving: Leaving,
     changed: BTreeSet<Frontend>,
     /// Addresses that have become cluster IPs, or are none any more.
     internal: BTreeSet<IpAddr>,
@@ -47,6 +49,15 @@ struct Claim {
     service: ServiceName,
     /// The index of the port.
     port: usize,
+}
+
+/// What is planned for a frontend.
+struct Plan {
+    entry: Entry,
+    /// For its endpoints on this node.
+    hairpins: Box<[Element]>,
+    /// See [`Chosen::serving`].
+    serving: BTreeSet<Endpoint>,
 }
 
 /// The most services and frontends that warnings name at once.
@@ -183,15 +194,19 @@ impl Cluster {
     pub fn revise(&mut self) -> BTreeSet<Part> {
         let mut changed = BTreeSet::new();
         for frontend in mem::take(&mut self.changed) {
-            let (entry, hairpins) = self.plan(frontend).unzip();
-            if self.desired.entry(&frontend) != entry.as_ref() {
+            let (entry, hairpins, serving) = match self.plan(frontend) {
+                Some(Plan { entry, hairpins, serving }) => (Some(entry), hairpins, serving),
+                None => Default::default(),
+            };
+            let before = self.desired.entry(&frontend);
+            self.leaving.note(frontend, before, entry.as_ref(), &serving);
+            if before != entry.as_ref() {
                 changed.insert(Part::Frontend(frontend));
             }
             match entry {
                 Some(entry) => self.desired.frontends.insert(frontend, Box::new(entry)),
                 None => self.desired.frontends.remove(&frontend),
             };
-            let hairpins: Box<[Element]> = hairpins.unwrap_or_default();
             // What both have is not removed in between.
             for element in &hairpins {
                 self.add_use(*element, &mut changed);
@@ -224,19 +239,14 @@ impl Cluster {
         claims.any(|(_, claim)| claim.reach == Reach::ClusterIp)
     }
 
-    /// What is programmed for a frontend, and its endpoints on this node; none if no service has it.
-    fn plan(&self, frontend: Frontend) -> Option<(Entry, Box<[Element]>)> {
-        let (found, claim) = self.claims.range((frontend, Claim::default())..).next()?;
-        let Claim { reach, service: name, port } = (*found == frontend).then_some(claim)?;
-        let slices = self.slices.range((name.clone(), SliceName::default())..);
-        let slices = slices.take_while(|((of, _), _)| of == name).map(|(_, slice)| slice);
-        let service = self.services.get(name)?;
-        let (port, family) = (service.ports.get(*port)?, Family::of(frontend.address));
-        let chosen = endpoints::choose(slices, port, family);
+    /// None if no service has it.
+    fn plan(&self, frontend: Frontend) -> Option<Plan> {
+        let (service, reach, chosen) = self.choose(frontend)?;
+        let family = Family::of(frontend.address);
         let have = self.desired.entry(&frontend);
-        let mut entry = program(have, &chosen, *reach, service.is_local(*reach));
+        let mut entry = program(have, &chosen, reach, service.is_local(reach));
         let mut own = self.addresses.primary.iter().filter(|one| Family::of(**one) == family);
-        let clients = service.clients(&frontend, *reach, own.next().copied());
+        let clients = service.clients(&frontend, reach, own.next().copied());
         // Without endpoints, too: others are not to learn even that.
         if let Some(clients) = clients {
             entry.flags.insert(Flag::Restricted);
@@ -244,7 +254,30 @@ impl Cluster {
         }
         let here = chosen.here.into_iter();
         let hairpins = here.map(|one| Element::Hairpin(frontend.transport, one));
-        Some((entry, hairpins.collect()))
+        Some(Plan { entry, hairpins: hairpins.collect(), serving: chosen.serving })
+    }
+
+    /// The service that has a frontend, and its endpoints.
+    fn choose(&self, frontend: Frontend) -> Option<(&Service, Reach, Chosen)> {
+        let (found, claim) = self.claims.range((frontend, Claim::default())..).next()?;
+        let Claim { reach, service: name, port } = (*found == frontend).then_some(claim)?;
+        let slices = self.slices.range((name.clone(), SliceName::default())..);
+        let slices = slices.take_while(|((of, _), _)| of == name).map(|(_, slice)| slice);
+        let service = self.services.get(name)?;
+        let port = service.ports.get(*port)?;
+        Some((service, *reach, endpoints::choose(slices, port, Family::of(frontend.address))))
+    }
+
+    /// The endpoints of a frontend of UDP that answer the connections that they have, whether or not
+    /// new ones go there.
+    pub fn serving(&self, frontend: Frontend) -> BTreeSet<Endpoint> {
+        self.choose(frontend).map(|(_, _, chosen)| chosen.serving).unwrap_or_default()
+    }
+
+    /// The connections of UDP that have lost their endpoint by changes that [`Self::revise`] planned
+    /// since the last call.
+    pub fn take_stale(&mut self) -> BTreeSet<Stale> {
+        self.leaving.take_stale()
     }
 
     fn add_use(&mut self, element: Element, changed: &mut BTreeSet<Part>) {

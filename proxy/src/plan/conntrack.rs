@@ -1,7 +1,8 @@
 //! Which connections of UDP are deleted: it has no end, so that a client would be sent to an endpoint
 //! that is gone as long as it goes on. Connections of TCP end by themselves.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
 use std::net::SocketAddr;
 
 use tweed_netlink::Family;
@@ -16,22 +17,65 @@ pub struct Stale {
     pub answered_by: SocketAddr,
 }
 
+/// The endpoints of UDP that have left the lists of their frontend and still serve: the connections that
+/// they have stay with them, as with kube-proxy.
+#[derive(Debug, Default)]
+pub struct Leaving {
+    endpoints: BTreeMap<Frontend, BTreeSet<Endpoint>>,
+    stale: BTreeSet<Stale>,
+}
+
+impl Leaving {
+    /// What is planned for `frontend` changes. `serving`: all of its endpoints that answer the
+    /// connections that they have.
+    pub fn note(
+        &mut self,
+        frontend: Frontend,
+        before: Option<&Entry>,
+        after: Option<&Entry>,
+        serving: &BTreeSet<Endpoint>,
+    ) {
+        if frontend.transport != Transport::Udp {
+            return;
+        }
+        let mut known = self.endpoints.remove(&frontend).unwrap_or_default();
+        known.extend(before.map(endpoints).unwrap_or_default());
+        let listed = after.map(endpoints).unwrap_or_default();
+        let left = known.difference(&listed).copied();
+        let (kept, gone): (BTreeSet<_>, BTreeSet<_>) = left.partition(|one| serving.contains(one));
+        self.stale.extend(gone.into_iter().map(|one| Stale::left(&frontend, one)));
+        if !kept.is_empty() {
+            self.endpoints.insert(frontend, kept);
+        }
+    }
+
+    /// The connections that endpoints have left since the last call.
+    pub fn take_stale(&mut self) -> BTreeSet<Stale> {
+        mem::take(&mut self.stale)
+    }
+}
+
 /// Those of `frontend` that the change from `have` to `want` leaves without an endpoint, or that were
-/// not translated because it had none.
-pub fn stale(frontend: Frontend, want: Option<&Entry>, have: Option<&Entry>) -> Vec<Stale> {
+/// not translated because it had none. `serving`: its endpoints that answer the connections that they
+/// have.
+pub fn stale(
+    frontend: Frontend,
+    want: Option<&Entry>,
+    have: Option<&Entry>,
+    serving: impl FnOnce() -> BTreeSet<Endpoint>,
+) -> Vec<Stale> {
     if frontend.transport != Transport::Udp {
         return Vec::new();
     }
-    let endpoints = |entry: &Entry| -> BTreeSet<Endpoint> {
-        List::ALL.into_iter().flat_map(|list| entry.list(list).slots.clone()).flatten().collect()
-    };
     let kept = want.map(endpoints).unwrap_or_default();
-    let gone = have.map(endpoints).unwrap_or_default();
-    let gone = gone.difference(&kept);
+    let mut gone = have.map(endpoints).unwrap_or_default();
+    gone.retain(|one| !kept.contains(one));
+    if !gone.is_empty() {
+        let serving = serving();
+        gone.retain(|one| !serving.contains(one));
+    }
     let begins = want.is_some_and(is_served) && !have.is_some_and(is_translated);
-    let to = SocketAddr::from((frontend.address, frontend.port));
-    let gone = gone.map(|Endpoint { address, port }| (*address, *port).into());
-    let gone = gone.map(|answered_by| Stale { to, answered_by });
+    let gone = gone.into_iter().map(|one| Stale::left(&frontend, one));
     gone.chain(begins.then(|| Stale::untranslated(&frontend))).collect()
 }
 
@@ -42,6 +86,10 @@ pub fn untranslated(desired: &State, family: Family) -> impl Iterator<Item = Sta
         is_udp && Family::of(frontend.address) == family && is_served(entry)
     });
     of_family.map(|(frontend, _)| Stale::untranslated(frontend))
+}
+
+fn endpoints(entry: &Entry) -> BTreeSet<Endpoint> {
+    List::ALL.into_iter().flat_map(|list| entry.list(list).slots.clone()).flatten().collect()
 }
 
 fn is_served(entry: &Entry) -> bool {
@@ -66,6 +114,12 @@ impl Stale {
         Self { to, answered_by: to }
     }
 
+    /// A connection that `endpoint` no longer answers.
+    fn left(frontend: &Frontend, endpoint: Endpoint) -> Self {
+        let to = SocketAddr::from((frontend.address, frontend.port));
+        Self { to, answered_by: (endpoint.address, endpoint.port).into() }
+    }
+
     /// What `connection` would have to be, if it is one of UDP.
     pub fn of(connection: &Connection) -> Option<Self> {
         let Connection { protocol, destination, answered_by, .. } = *connection;
@@ -78,7 +132,12 @@ impl Stale {
 mod tests {
     use std::net::{IpAddr, Ipv4Addr};
 
+    use serde_json::json;
+
     use super::*;
+    use crate::objects::endpoints::{Slice, SliceName};
+    use crate::objects::service::{Service, ServiceName};
+    use crate::plan::cluster::{Cluster, NodeAddresses};
     use crate::state::Element;
 
     const DNS: Frontend = Frontend {
@@ -102,7 +161,7 @@ mod tests {
         let served = Element::Flag(Flag::Served, DNS);
         let count = Element::Count(List::All, DNS, 2);
         let want = entry([slot(0, 1), slot(1, 2), count, served]);
-        assert_eq!(stale(DNS, Some(&want), Some(&want)), []);
+        assert_eq!(stale(DNS, Some(&want), Some(&want), BTreeSet::new), []);
         for damaged in [
             entry([slot(0, 1), slot(1, 2), served]),
             entry([slot(1, 2), count, served]),
@@ -111,9 +170,92 @@ mod tests {
             entry([count, served]),
             Entry::default(),
         ] {
-            assert_eq!(stale(DNS, Some(&want), Some(&damaged)), [Stale::untranslated(&DNS)]);
+            assert_eq!(
+                stale(DNS, Some(&want), Some(&damaged), BTreeSet::new),
+                [Stale::untranslated(&DNS)]
+            );
         }
         let more = entry([slot(0, 1), Element::Count(List::All, DNS, 1), served]);
-        assert_eq!(stale(DNS, Some(&want), Some(&more)), []);
+        assert_eq!(stale(DNS, Some(&want), Some(&more), BTreeSet::new), []);
+    }
+
+    /// With a service of UDP.
+    fn with_dns() -> Cluster {
+        let mut cluster = Cluster::new(NodeAddresses::default());
+        set_policy(&mut cluster, "Cluster");
+        cluster
+    }
+
+    fn set_policy(cluster: &mut Cluster, policy: &str) {
+        let object = json!({
+            "metadata": {"namespace": "default", "name": "dns"},
+            "spec": {
+                "clusterIP": "10.96.0.1", "ports": [{"port": 53, "protocol": "UDP"}],
+                "internalTrafficPolicy": policy,
+            },
+        });
+        let object = serde_json::from_value(object).unwrap();
+        cluster.set_service(&ServiceName::of("default", "dns"), Service::of(&object));
+    }
+
+    /// Gives it these endpoints, by number and node: ready, serving, terminating. Returns the numbers
+    /// of those that new connections go to, and of those that connections have lost.
+    fn change(cluster: &mut Cluster, endpoints: &[(u8, &str, [bool; 3])]) -> (Vec<u8>, Vec<u8>) {
+        let endpoints = endpoints.iter().map(|(number, node, [ready, serving, terminating])| {
+            let conditions =
+                json!({"ready": ready, "serving": serving, "terminating": terminating});
+            let addresses = [format!("10.1.0.{number}")];
+            json!({"addresses": addresses, "nodeName": node, "conditions": conditions})
+        });
+        let slice = json!({
+            "metadata": {
+                "namespace": "default", "name": "dns-1",
+                "labels": {"kubernetes.io/service-name": "dns"},
+            },
+            "addressType": "IPv4",
+            "ports": [{"port": 53, "protocol": "UDP"}],
+            "endpoints": endpoints.collect::<Vec<_>>(),
+        });
+        let slice = serde_json::from_value(slice).unwrap();
+        cluster.set_slice(&SliceName::of(&slice), Slice::of(&slice, "here"));
+        cluster.revise();
+        let number = |address: IpAddr| match address {
+            IpAddr::V4(address) => address.octets()[3],
+            IpAddr::V6(_) => 0,
+        };
+        let listed = cluster.desired().frontends[&DNS].all.slots.iter().flatten();
+        let mut listed: Vec<u8> = listed.map(|endpoint| number(endpoint.address)).collect();
+        listed.sort_unstable();
+        let stale = cluster.take_stale().into_iter();
+        (listed, stale.map(|stale| number(stale.answered_by.ip())).collect())
+    }
+
+    const READY: [bool; 3] = [true, true, false];
+    const ENDING: [bool; 3] = [false, true, true];
+    const ENDED: [bool; 3] = [false, false, true];
+
+    #[test]
+    fn connections_stay_with_an_endpoint_as_long_as_it_serves() {
+        let mut cluster = with_dns();
+        let both = |first| [(1, "here", first), (2, "here", READY)];
+        assert_eq!(change(&mut cluster, &both(READY)), (vec![1, 2], vec![]));
+        assert_eq!(change(&mut cluster, &both(ENDING)), (vec![2], vec![]));
+        assert_eq!(change(&mut cluster, &both(ENDED)), (vec![2], vec![1]));
+        assert_eq!(change(&mut cluster, &both(READY)), (vec![1, 2], vec![]));
+        assert_eq!(change(&mut cluster, &both(ENDING)), (vec![2], vec![]));
+        assert_eq!(change(&mut cluster, &both(READY)), (vec![1, 2], vec![]));
+        assert_eq!(change(&mut cluster, &both(ENDING)), (vec![2], vec![]));
+        assert_eq!(change(&mut cluster, &both(READY)[1..]), (vec![2], vec![1]));
+        assert_eq!(change(&mut cluster, &[]), (vec![], vec![2]));
+    }
+
+    #[test]
+    fn connections_stay_with_endpoints_that_a_policy_withholds_from_new_ones() {
+        let mut cluster = with_dns();
+        let endpoints = [(1, "here", READY), (2, "there", READY)];
+        assert_eq!(change(&mut cluster, &endpoints), (vec![1, 2], vec![]));
+        set_policy(&mut cluster, "Local");
+        assert_eq!(change(&mut cluster, &endpoints), (vec![1], vec![]));
+        assert_eq!(change(&mut cluster, &endpoints[..1]), (vec![1], vec![2]));
     }
 }

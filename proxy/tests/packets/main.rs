@@ -185,6 +185,32 @@ fn connections_of_udp_leave_an_endpoint_that_is_gone() {
     }
 }
 
+/// It keeps its connections while it still serves, also if the program restarts meanwhile.
+#[test]
+fn connections_of_udp_stay_with_an_endpoint_that_ends() {
+    let to: SocketAddr = "10.96.0.1:53".parse().unwrap();
+    let host = Host::new(&BTreeSet::new(), [client(to)]);
+    let program = |endpoints: &[Value]| {
+        let mut slice = slice_of_udp(&["10.1.1.2"]);
+        slice["endpoints"] = endpoints.iter().cloned().collect();
+        let objects = format!("{}\n{slice}", of_udp("10.96.0.1"));
+        let words = ["apply", "--objects", "-", "--hostname-override", "test-node"];
+        host.run(env!("CARGO_BIN_EXE_tweed-proxy"), &words, &objects);
+    };
+    let ready = |address: &str| serde_json::json!({"addresses": [address]});
+    let ending = |address: &str, serving: bool| {
+        let conditions =
+            serde_json::json!({"ready": false, "serving": serving, "terminating": true});
+        serde_json::json!({"addresses": [address], "conditions": conditions})
+    };
+    let answering = |endpoint: &str| format!("{endpoint}:5353").parse::<SocketAddr>().unwrap();
+    program(&[ready("10.1.1.2")]);
+    let connection = host.connect(Packet { source: client(to), is_udp: true, to });
+    assert_eq!(host.answering(&connection), answering("10.1.1.2"));
+    program(&[ending("10.1.1.2", true), ready("10.1.1.3")]);
+    assert_eq!(host.answering(&connection), answering("10.1.1.2"));
+}
+
 fn client(to: SocketAddr) -> IpAddr {
     if to.is_ipv4() { IpAddr::from([10, 0, 0, 2]) } else { "fd00:10::2".parse().unwrap() }
 }
