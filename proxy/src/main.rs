@@ -26,7 +26,7 @@ use tweed_proxy::objects::watch::{Services, Slices, Watched};
 use tweed_proxy::plan::cluster::Cluster;
 use tweed_proxy::plan::diff::diff;
 use tweed_proxy::plan::ruleset::Policy;
-use tweed_proxy::reconciler::{Left, Reconciler, counts};
+use tweed_proxy::reconciler::{Left, Reconciler, Undeleted, counts};
 
 fn main() -> ExitCode {
     let outcome = match Options::parse().command {
@@ -76,11 +76,17 @@ fn apply(options: &Apply) -> anyhow::Result<()> {
     let _lock = lock()?;
     let mut reconciler = Reconciler::new(kernel, cluster, actual);
     loop {
-        let Left { due, refused, .. } = reconciler.reconcile()?;
+        let Left { due, refused, undeleted, .. } = reconciler.reconcile()?;
         match (due, refused) {
             (_, Some(error)) => return Err(error.into()),
             (Some(due), None) => pause_until(due),
-            (None, None) => return Ok(()),
+            (None, None) => {
+                if let Some(Undeleted { reason, .. }) = undeleted {
+                    let what = "cannot delete UDP connections to former endpoints";
+                    let _ = writeln!(io::stderr(), "{what}: {reason}");
+                }
+                return Ok(());
+            }
         }
     }
 }

@@ -6,13 +6,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tracing::warn;
+use tracing::{info, warn};
 use tweed_netlink::Family;
 
 use crate::kernel::{Error, Kernel, Lacking, Refused};
 use crate::plan::cluster::Cluster;
 use crate::plan::conntrack::{self, Stale};
-use crate::plan::diff::{self, Change, Changes, PASSED, Pending};
+use crate::plan::deletions::Deletions;
+use crate::plan::diff::{self, Change, Changes, Pending};
 use crate::plan::ruleset::Count;
 use crate::state::{Element, Frontend, List, State};
 
@@ -31,9 +32,8 @@ pub struct Reconciler {
     has_chains: bool,
     /// The numbers of endpoints that have a chain.
     counts: BTreeSet<(Family, Count)>,
-    /// Connections of UDP that are deleted again until this time: packets that were on their way may
-    /// have made them again.
-    stale: BTreeMap<Stale, Duration>,
+    /// Of connections of UDP.
+    deletions: Deletions,
     /// Why they could not be deleted the last time.
     problem: Option<String>,
     start: Instant,
@@ -46,8 +46,17 @@ pub struct Left {
     pub due: Option<Instant>,
     /// What the kernel refused first.
     pub refused: Option<Error>,
+    /// Connections that could not be deleted.
+    pub undeleted: Option<Undeleted>,
     /// How many elements were to be put or removed.
     pub changes: usize,
+}
+
+#[derive(Debug)]
+pub struct Undeleted {
+    pub reason: String,
+    /// When there must be a call for them.
+    pub retry_at: Instant,
 }
 
 impl Reconciler {
@@ -56,8 +65,10 @@ impl Reconciler {
         let mut pending = Pending::new(AT_ONCE);
         pending.add(diff::parts(cluster.desired(), &actual));
         let (actual, counts, start) = (Some(actual), BTreeSet::new(), Instant::now());
-        let (stale, problem, has_chains) = (BTreeMap::new(), None, false);
-        Self { kernel, cluster, actual, pending, has_chains, counts, stale, problem, start }
+        let (mut deletions, problem, has_chains) = (Deletions::default(), None, false);
+        // What happened before is not known.
+        deletions.review();
+        Self { kernel, cluster, actual, pending, has_chains, counts, deletions, problem, start }
     }
 
     pub const fn cluster(&mut self) -> &mut Cluster {
@@ -102,11 +113,12 @@ impl Reconciler {
         self.has_chains = true;
         self.kernel.remove_foreign(&mut refused)?;
         let begun = self.start.elapsed();
-        let (mut count, mut stale, mut last) = (0, Vec::new(), Vec::new());
+        let (mut count, mut last) = (0, Vec::new());
         self.pending.add_due(begun);
         while let Some(changes) = self.pending.next(self.cluster.desired(), &actual, begun) {
             count += changes.all().count();
-            stale.extend(self::stale(&changes, &self.cluster, &actual));
+            // Before they are carried out: what an error leaves undone must not be forgotten.
+            self.deletions.add(stale(&changes, &self.cluster, &actual));
             self.put_chains(&changes, &mut refused)?;
             self.kernel.apply_unseen(&changes.first, &mut actual, &mut refused)?;
             self.kernel.apply(&changes.then, &mut actual, &mut refused)?;
@@ -115,33 +127,56 @@ impl Reconciler {
         }
         let now = self.start.elapsed();
         self.pending.mark_applied(now);
-        stale.extend(self.cluster.take_stale());
-        self.stale.extend(stale.into_iter().map(|one| (one, now + PASSED)));
         self.delete_connections(begun)?;
         self.kernel.apply_unseen(&last, &mut actual, &mut refused)?;
         self.pending.leave(refused.parts());
         self.actual = Some(actual);
-        let due = self.pending.due().into_iter().chain(self.stale.values().copied()).min();
+        let due = self.pending.due().into_iter().chain(self.deletions.due()).min();
         let due = due.map(|due| self.start + due);
-        Ok(Left { due, refused: refused.first, changes: count })
+        let (refused, undeleted) = (refused.first, self.undeleted());
+        Ok(Left { due, refused, undeleted, changes: count })
     }
 
-    /// On a kernel that lists no connections, all else goes on.
-    fn delete_connections(&mut self, now: Duration) -> Result<(), Error> {
-        if self.stale.is_empty() {
+    /// The table is as it is to be. On a kernel that lists no connections, all else goes on.
+    fn delete_connections(&mut self, begun: Duration) -> Result<(), Error> {
+        let now = self.start.elapsed();
+        self.deletions.add(self.cluster.take_stale());
+        self.deletions.mark_applied(now);
+        if !self.deletions.are_due(now) {
             return Ok(());
         }
-        let deleted = self.kernel.delete_connections(&self.stale.keys().copied().collect());
+        let outcome = self.try_delete_connections();
         let before = self.problem.take();
-        self.problem = deleted.err().map(|error| format!("{:#}", anyhow::Error::from(error)));
+        self.problem = outcome.err().map(|error| format!("{:#}", anyhow::Error::from(error)));
         if let Some(error) = self.problem.as_ref().filter(|_| self.problem != before) {
-            warn!(error, "cannot delete UDP connections to former endpoints: they end by timeout");
+            warn!(error, "cannot delete UDP connections to former endpoints: trying again");
         }
-        self.stale.retain(|_, until| *until > now);
         if self.problem.is_some() {
-            self.kernel.reopen()?;
+            self.deletions.failed(now);
+            return self.kernel.reopen();
         }
+        if before.is_some() {
+            info!("deleted UDP connections to former endpoints");
+        }
+        self.deletions.succeeded(begun);
         Ok(())
+    }
+
+    fn try_delete_connections(&mut self) -> Result<(), Error> {
+        if self.deletions.is_review_due() {
+            for family in Family::ALL {
+                let ports = conntrack::ports(self.cluster.desired(), family);
+                self.cluster.review(&self.kernel.answered(family, &ports)?);
+            }
+            self.deletions.add(self.cluster.take_stale());
+            self.deletions.mark_applied(self.start.elapsed());
+        }
+        self.kernel.delete_connections(&self.cluster.still_stale(&self.deletions.stale()))
+    }
+
+    fn undeleted(&self) -> Option<Undeleted> {
+        let (reason, retry_at) = self.problem.clone().zip(self.deletions.retry_at())?;
+        Some(Undeleted { reason, retry_at: self.start + retry_at })
     }
 
     fn read(&mut self) -> Result<State, Error> {
@@ -163,9 +198,7 @@ impl Reconciler {
             let counts = counts(self.cluster.desired(), family);
             let Lacking { chains, is_unusable } = self.kernel.lacking(family, &counts)?;
             if is_unusable || !chains.is_empty() {
-                let until = self.start.elapsed() + PASSED;
-                let all = conntrack::untranslated(self.cluster.desired(), family);
-                self.stale.extend(all.map(|one| (one, until)));
+                self.deletions.add(conntrack::untranslated(self.cluster.desired(), family));
             }
             if is_unusable || self.kernel.put_chains(family, &chains)?.is_err() {
                 let outcome = self.kernel.replace(family, &counts)?;
@@ -173,6 +206,7 @@ impl Reconciler {
                     let family = family.keyword();
                     warn!(family, "replaced a damaged table");
                     is_replaced = true;
+                    self.deletions.review();
                 }
                 refused.note_chains(family, outcome);
             }

@@ -114,7 +114,7 @@ async fn follow(options: &Run, figures: &RefCell<Figures>) -> anyhow::Result<()>
         }
         match reconciler.reconcile() {
             Ok(left) => {
-                due = left.due;
+                due = left.due.into_iter().chain(left.undeleted.map(|it| it.retry_at)).min();
                 warnings.report(reconciler.cluster(), now);
                 let mut figures = figures.borrow_mut();
                 figures.note(now.elapsed(), left.changes);

@@ -14,7 +14,7 @@ use tweed_netlink::conntrack;
 use tweed_netlink::nftables::{
     self, Batch, Condition, ListedElement, MOST_ELEMENTS, Rule, Rules, Table, TableFamily, Verdict,
 };
-use tweed_netlink::{Family, Frame, Monitor, Protocol, Refusal, Socket};
+use tweed_netlink::{Family, Frame, Message, Monitor, Protocol, Refusal, Socket};
 
 use crate::plan::conntrack::Stale;
 use crate::plan::diff::{Change, Part};
@@ -200,13 +200,7 @@ impl Kernel {
         for family in Family::ALL {
             let of_family = stale.iter().filter(|one| Family::of(one.to.ip()) == family);
             let ports: BTreeSet<u16> = of_family.map(|one| one.to.port()).collect();
-            let udp = Transport::Udp.number();
-            let questions = if ports.len() > MOST_QUESTIONS {
-                vec![conntrack::list_all(family)]
-            } else {
-                ports.iter().map(|port| conntrack::list(family, udp, *port)).collect()
-            };
-            for question in questions {
+            for question in questions(family, &ports) {
                 let all = self.socket.list(&question, conntrack::read)?.into_iter();
                 let found = all.filter(|one| Stale::of(one).is_some_and(|it| stale.contains(&it)));
                 // One that has ended meanwhile is no loss.
@@ -214,6 +208,23 @@ impl Kernel {
             }
         }
         Ok(())
+    }
+
+    /// By what the connections of UDP to these ports are answered.
+    pub fn answered(
+        &mut self,
+        family: Family,
+        ports: &BTreeSet<u16>,
+    ) -> Result<BTreeSet<Stale>, Error> {
+        let mut found = BTreeSet::new();
+        let read = |frame: &Frame<'_>| {
+            let one = conntrack::read(frame).as_ref().and_then(Stale::of);
+            one.filter(|one| ports.contains(&one.to.port()))
+        };
+        for question in questions(family, ports) {
+            found.extend(self.socket.list(&question, read)?);
+        }
+        Ok(found)
     }
 
     /// Removes both tables.
@@ -303,6 +314,15 @@ impl Kernel {
     fn commit(&mut self, batch: Batch) -> io::Result<Result<(), Refusal>> {
         Ok(batch.commit(&mut self.socket)?.into_iter().next().map_or(Ok(()), Err))
     }
+}
+
+/// For the connections of UDP to these ports, and maybe others.
+fn questions(family: Family, ports: &BTreeSet<u16>) -> Vec<Message> {
+    if ports.len() > MOST_QUESTIONS {
+        return vec![conntrack::list_all(family)];
+    }
+    let udp = Transport::Udp.number();
+    ports.iter().map(|port| conntrack::list(family, udp, *port)).collect()
 }
 
 fn open() -> io::Result<Socket> {

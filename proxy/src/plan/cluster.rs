@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use tweed_netlink::{Family, excerpt};
 
-use super::conntrack::{Leaving, Stale};
+use super::conntrack::{self, Leaving, Stale};
 use super::diff::Part;
 use crate::objects::endpoints::{self, Chosen, Slice, SliceName};
 use crate::objects::service::{Reach, Service, ServiceName};
@@ -199,7 +199,10 @@ impl Cluster {
                 None => Default::default(),
             };
             let before = self.desired.entry(&frontend);
-            self.leaving.note(frontend, before, entry.as_ref(), &serving);
+            if frontend.transport == Transport::Udp {
+                let [known, listed] = [before, entry.as_ref()].map(conntrack::endpoints);
+                self.leaving.note(frontend, known, &listed, &serving);
+            }
             if before != entry.as_ref() {
                 changed.insert(Part::Frontend(frontend));
             }
@@ -266,6 +269,33 @@ impl Cluster {
         let service = self.services.get(name)?;
         let port = service.ports.get(*port)?;
         Some((service, *reach, endpoints::choose(slices, port, Family::of(frontend.address))))
+    }
+
+    /// `found`: connections of UDP, maybe of a time of which nothing is known. Those to frontends are
+    /// stale, unless their endpoint serves.
+    pub fn review(&mut self, found: &BTreeSet<Stale>) {
+        for (frontend, mut known) in conntrack::by_frontend(found) {
+            let Some(entry) = self.desired.entry(&frontend) else { continue };
+            if !conntrack::is_served(entry) {
+                // Those that were not translated have nowhere else to go.
+                known.remove(&Endpoint { address: frontend.address, port: frontend.port });
+            }
+            let listed = conntrack::endpoints(Some(entry));
+            let serving = self.serving(frontend);
+            self.leaving.note(frontend, known, &listed, &serving);
+        }
+    }
+
+    /// Those of `stale` whose endpoint has not come back meanwhile.
+    pub fn still_stale(&self, stale: &BTreeSet<Stale>) -> BTreeSet<Stale> {
+        let mut left = BTreeSet::new();
+        for (frontend, mut endpoints) in conntrack::by_frontend(stale) {
+            let listed = conntrack::endpoints(self.desired.entry(&frontend));
+            let serving = self.serving(frontend);
+            endpoints.retain(|one| !listed.contains(one) && !serving.contains(one));
+            left.extend(endpoints.into_iter().map(|one| Stale::left(&frontend, one)));
+        }
+        left
     }
 
     /// The endpoints of a frontend of UDP that answer the connections that they have, whether or not

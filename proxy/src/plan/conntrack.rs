@@ -26,22 +26,17 @@ pub struct Leaving {
 }
 
 impl Leaving {
-    /// What is planned for `frontend` changes. `serving`: all of its endpoints that answer the
-    /// connections that they have.
+    /// Connections of `frontend`, of UDP, may have these endpoints. `listed`: those that new ones go
+    /// to; `serving`: all that answer the connections that they have.
     pub fn note(
         &mut self,
         frontend: Frontend,
-        before: Option<&Entry>,
-        after: Option<&Entry>,
+        mut known: BTreeSet<Endpoint>,
+        listed: &BTreeSet<Endpoint>,
         serving: &BTreeSet<Endpoint>,
     ) {
-        if frontend.transport != Transport::Udp {
-            return;
-        }
-        let mut known = self.endpoints.remove(&frontend).unwrap_or_default();
-        known.extend(before.map(endpoints).unwrap_or_default());
-        let listed = after.map(endpoints).unwrap_or_default();
-        let left = known.difference(&listed).copied();
+        known.extend(self.endpoints.remove(&frontend).unwrap_or_default());
+        let left = known.difference(listed).copied();
         let (kept, gone): (BTreeSet<_>, BTreeSet<_>) = left.partition(|one| serving.contains(one));
         self.stale.extend(gone.into_iter().map(|one| Stale::left(&frontend, one)));
         if !kept.is_empty() {
@@ -67,8 +62,7 @@ pub fn stale(
     if frontend.transport != Transport::Udp {
         return Vec::new();
     }
-    let kept = want.map(endpoints).unwrap_or_default();
-    let mut gone = have.map(endpoints).unwrap_or_default();
+    let (kept, mut gone) = (endpoints(want), endpoints(have));
     gone.retain(|one| !kept.contains(one));
     if !gone.is_empty() {
         let serving = serving();
@@ -88,11 +82,31 @@ pub fn untranslated(desired: &State, family: Family) -> impl Iterator<Item = Sta
     of_family.map(|(frontend, _)| Stale::untranslated(frontend))
 }
 
-fn endpoints(entry: &Entry) -> BTreeSet<Endpoint> {
-    List::ALL.into_iter().flat_map(|list| entry.list(list).slots.clone()).flatten().collect()
+/// Those that connections go to.
+pub fn endpoints(entry: Option<&Entry>) -> BTreeSet<Endpoint> {
+    let slots = |entry: &Entry| List::ALL.map(|list| entry.list(list).slots.clone());
+    entry.into_iter().flat_map(slots).flatten().flatten().collect()
 }
 
-fn is_served(entry: &Entry) -> bool {
+/// By frontend, the endpoints that answer `connections`.
+pub fn by_frontend(connections: &BTreeSet<Stale>) -> BTreeMap<Frontend, BTreeSet<Endpoint>> {
+    let mut all = BTreeMap::<_, BTreeSet<_>>::new();
+    for Stale { to, answered_by } in connections {
+        let (address, port) = (to.ip(), to.port());
+        let frontend = Frontend { address, transport: Transport::Udp, port };
+        let endpoint = Endpoint { address: answered_by.ip(), port: answered_by.port() };
+        all.entry(frontend).or_default().insert(endpoint);
+    }
+    all
+}
+
+/// The ports of UDP in this family.
+pub fn ports(desired: &State, family: Family) -> BTreeSet<u16> {
+    let all = desired.frontends.keys().filter(|one| one.transport == Transport::Udp);
+    all.filter(|one| Family::of(one.address) == family).map(|one| one.port).collect()
+}
+
+pub fn is_served(entry: &Entry) -> bool {
     entry.flags.contains(&Flag::Served)
 }
 
@@ -115,7 +129,7 @@ impl Stale {
     }
 
     /// A connection that `endpoint` no longer answers.
-    fn left(frontend: &Frontend, endpoint: Endpoint) -> Self {
+    pub fn left(frontend: &Frontend, endpoint: Endpoint) -> Self {
         let to = SocketAddr::from((frontend.address, frontend.port));
         Self { to, answered_by: (endpoint.address, endpoint.port).into() }
     }
@@ -257,5 +271,36 @@ mod tests {
         set_policy(&mut cluster, "Local");
         assert_eq!(change(&mut cluster, &endpoints), (vec![1], vec![]));
         assert_eq!(change(&mut cluster, &endpoints[..1]), (vec![1], vec![2]));
+    }
+
+    /// After a start, and after the table was replaced.
+    #[test]
+    fn connections_from_before_are_reviewed_by_what_serves_now() {
+        let mut cluster = with_dns();
+        let endpoints = [(1, "here", READY), (2, "here", ENDING)];
+        assert_eq!(change(&mut cluster, &endpoints), (vec![1], vec![]));
+        let address = |number| SocketAddr::from(([10, 1, 0, number], 53));
+        let to = SocketAddr::from((DNS.address, DNS.port));
+        let answered = |answered_by| Stale { to, answered_by };
+        let other = Stale { to: ([10, 96, 0, 99], 53).into(), answered_by: address(9) };
+        let untranslated = Stale::untranslated(&DNS);
+        let by = [1, 2, 3].map(|number| answered(address(number)));
+        cluster.review(&by.into_iter().chain([other, untranslated]).collect());
+        assert_eq!(cluster.take_stale(), [by[2], untranslated].into());
+        assert_eq!(change(&mut cluster, &endpoints[..1]), (vec![1], vec![2]));
+        // Without an endpoint, there is nothing that could translate it.
+        assert_eq!(change(&mut cluster, &[]), (vec![], vec![1]));
+        cluster.review(&by.into_iter().chain([untranslated]).collect());
+        assert_eq!(cluster.take_stale(), by.into());
+    }
+
+    #[test]
+    fn connections_are_not_deleted_if_their_endpoint_has_come_back() {
+        let mut cluster = with_dns();
+        let endpoints = [(1, "here", READY), (2, "here", ENDING)];
+        change(&mut cluster, &endpoints);
+        let to = SocketAddr::from((DNS.address, DNS.port));
+        let by = [1, 2, 3].map(|number| Stale { to, answered_by: ([10, 1, 0, number], 53).into() });
+        assert_eq!(cluster.still_stale(&by.into()), [by[2]].into());
     }
 }

@@ -2,5 +2,6 @@
 
 pub mod cluster;
 pub mod conntrack;
+pub mod deletions;
 pub mod diff;
 pub mod ruleset;

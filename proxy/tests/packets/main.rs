@@ -209,6 +209,15 @@ fn connections_of_udp_stay_with_an_endpoint_that_ends() {
     assert_eq!(host.answering(&connection), answering("10.1.1.2"));
     program(&[ending("10.1.1.2", true), ready("10.1.1.3")]);
     assert_eq!(host.answering(&connection), answering("10.1.1.2"));
+    program(&[ending("10.1.1.2", false), ready("10.1.1.3")]);
+    assert_eq!(host.answering(&connection), answering("10.1.1.3"));
+    // Nothing shows any more which endpoints there were.
+    let table = "delete table ip tweed-proxy; add table ip theirs; \
+         add chain ip theirs nat { type nat hook prerouting priority 0; }";
+    host.run("nft", &[table], "");
+    assert_eq!(host.answering(&connection), answering("10.1.1.3"));
+    program(&[ready("10.1.1.4")]);
+    assert_eq!(host.answering(&connection), answering("10.1.1.4"));
 }
 
 fn client(to: SocketAddr) -> IpAddr {
