@@ -80,7 +80,7 @@ async fn follow(options: &Run, figures: &RefCell<Figures>) -> anyhow::Result<()>
     let mut reconciler = Reconciler::new(kernel, cluster, actual);
     let mut inputs = Inputs::open(options)?;
     let (mut warnings, mut progress) = (Warnings::default(), Progress::new());
-    let (mut due, mut damaged_at) = (None::<Instant>, None::<Instant>);
+    let mut due = None::<Instant>;
     loop {
         let times = [due, warnings.due].map(|at| at.filter(|_| inputs.are_complete()));
         let wake = progress.wake(times);
@@ -89,11 +89,7 @@ async fn follow(options: &Run, figures: &RefCell<Figures>) -> anyhow::Result<()>
             damaged = reconciler.damaged() => {
                 damaged?;
                 let now = Instant::now();
-                let before = damaged_at.replace(now);
-                // Two programs that disagree would change it without end.
-                if before.is_some_and(|before| now < before + BETWEEN_REPAIRS) {
-                    progress.pause_until(now + BETWEEN_REPAIRS);
-                } else {
+                if progress.damaged(now) {
                     info!("another program changed the table: reading it again");
                 }
                 due = Some(now);
@@ -109,6 +105,7 @@ async fn follow(options: &Run, figures: &RefCell<Figures>) -> anyhow::Result<()>
         if !inputs.are_complete() || progress.is_paused(now) {
             continue;
         }
+        progress.repairs(now);
         if progress.take_retry(now) {
             reconciler.forget();
         }
@@ -141,12 +138,24 @@ struct Progress {
     paused_until: Option<Instant>,
     /// When what the kernel has refused is tried again.
     retry_at: Option<Instant>,
+    /// Whether another program has changed the table since it was read.
+    is_damaged: bool,
+    /// When that was repaired the last time.
+    repaired_at: Option<Instant>,
 }
 
 impl Progress {
     const fn new() -> Self {
         let backoff = Backoff::up_to(LONGEST_PAUSE);
-        Self { backoff, is_ready: false, problem: None, paused_until: None, retry_at: None }
+        Self {
+            backoff,
+            is_ready: false,
+            problem: None,
+            paused_until: None,
+            retry_at: None,
+            is_damaged: false,
+            repaired_at: None,
+        }
     }
 
     /// Waits for the first of these times and of the next attempt, and no pause is cut short.
@@ -161,6 +170,26 @@ impl Progress {
                 Some(at) => sleep_until(at).await,
                 None => pending().await,
             }
+        }
+    }
+
+    /// Another program has changed the table. Returns whether it is the first time for a while.
+    fn damaged(&mut self, now: Instant) -> bool {
+        self.is_damaged = true;
+        // Two programs that disagree would change it without end. However often the other one writes,
+        // the pause ends: it stops all other changes, too.
+        let next = self.repaired_at.map(|before| before + BETWEEN_REPAIRS);
+        let pause = next.filter(|next| now < *next);
+        if let Some(next) = pause {
+            self.pause_until(next);
+        }
+        pause.is_none()
+    }
+
+    /// The table is read again now, if it is damaged.
+    fn repairs(&mut self, now: Instant) {
+        if mem::take(&mut self.is_damaged) {
+            self.repaired_at = Some(now);
         }
     }
 
@@ -367,5 +396,27 @@ impl Warnings {
         let found: BTreeSet<String> = cluster.warnings().into_iter().collect();
         found.difference(&self.known).for_each(|warning| warn!("{warning}"));
         *self = Self { known: found, due: None, next: Some(now + BETWEEN_WARNINGS) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_writes_without_end_delays_changes_by_a_second_at_most() {
+        let (mut progress, start) = (Progress::new(), Instant::now());
+        let (mut reconciled, mut longest) = (start, Duration::ZERO);
+        let mut count = 0;
+        for milliseconds in (0..60_000).step_by(50) {
+            let now = start + Duration::from_millis(milliseconds);
+            progress.damaged(now);
+            if !progress.is_paused(now) {
+                progress.repairs(now);
+                longest = longest.max(now - reconciled);
+                (reconciled, count) = (now, count + 1);
+            }
+        }
+        assert_eq!((count, longest), (60, BETWEEN_REPAIRS));
     }
 }

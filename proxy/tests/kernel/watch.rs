@@ -225,6 +225,27 @@ fn damage_is_repaired_at_once_and_other_tables_are_not_looked_at() {
 }
 
 #[test]
+fn another_program_that_writes_without_end_stops_no_changes() {
+    let cluster = Cluster::new();
+    cluster.expect_log(READY, 1);
+    let mut writes = 0;
+    let is_there = || {
+        writes += 1;
+        cluster
+            .host
+            .nft(&format!("add element ip tweed-proxy refused {{ 10.96.0.99 . tcp . {writes} }}"));
+        if writes == 3 {
+            cluster.add_service("other", "10.96.0.2");
+            cluster.add_slice("other", &["10.1.3.2"]);
+        }
+        let listed = cluster.host.nft("list ruleset");
+        ensure!(listed.contains("10.96.0.2 . tcp . 80 . 0"), "{writes}: {}", cluster.log());
+        anyhow::Ok(())
+    };
+    eventually(Duration::from_secs(20), is_there).unwrap();
+}
+
+#[test]
 fn a_restart_writes_nothing_even_without_an_api_server() {
     let mut cluster = Cluster::new();
     cluster.expect_log(READY, 1);
