@@ -76,7 +76,7 @@ fn apply(options: &Apply) -> anyhow::Result<()> {
     let _lock = lock()?;
     let mut reconciler = Reconciler::new(kernel, cluster, actual);
     loop {
-        let Left { due, refused, undeleted, .. } = reconciler.reconcile()?;
+        let Left { due, refused, undeleted } = reconciler.reconcile()?;
         match (due, refused) {
             (_, Some(error)) => return Err(error.into()),
             (Some(due), None) => pause_until(due),

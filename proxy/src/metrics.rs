@@ -10,11 +10,14 @@ use futures::future::OptionFuture;
 use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::task::spawn_blocking;
+use tracing::info;
 use tweed_http::page::{Histogram, Page};
 use tweed_http::process::Process;
 use tweed_http::{Response, bind_tcp, json, not_found, serve, text};
 
 use crate::options::Run;
+use tweed_proxy::kernel::Damage;
+use tweed_proxy::objects::watch::Access;
 
 /// What `run` has done, and how it is.
 #[derive(Debug, Default)]
@@ -30,10 +33,14 @@ pub(crate) struct Figures {
     pub(crate) frontends: usize,
     /// How many services and frontends are not programmed as their objects ask for it.
     pub(crate) warnings: usize,
-    /// How often other programs have changed the table.
-    pub(crate) repairs: u64,
+    /// How the API server answers.
+    pub(crate) access: Access,
     /// Elements that were put or removed.
-    changes: u64,
+    pub(crate) changes: u64,
+    /// How often other programs have changed the table.
+    foreign_changes: u64,
+    /// How often it is unknown whether one has.
+    lost_reports: u64,
     /// Of writing what differs, in seconds.
     durations: Histogram,
 }
@@ -56,9 +63,22 @@ const METRICS: &str = "/metrics";
 
 impl Figures {
     /// A writing of what differed.
-    pub(crate) fn note(&mut self, took: Duration, changes: usize) {
+    pub(crate) fn note(&mut self, took: Duration) {
         self.durations.observe(took.as_secs_f64());
-        self.changes += u64::try_from(changes).unwrap_or(u64::MAX);
+    }
+
+    /// The table is read again. `is_first`: for the first time for a while.
+    pub(crate) fn note_damage(&mut self, damage: Damage, is_first: bool) {
+        let (count, what) = match damage {
+            Damage::Foreign => (&mut self.foreign_changes, "another program changed the table"),
+            Damage::LostReports => {
+                (&mut self.lost_reports, "reports of changes of the table were lost")
+            }
+        };
+        *count += 1;
+        if is_first {
+            info!("{what}: reading it again");
+        }
     }
 
     fn readiness(&self) -> Readiness {
@@ -84,7 +104,16 @@ impl Figures {
         let help = "Elements of sets that were put or removed.";
         page.counter("tweed_proxy_changed_elements_total", help, self.changes);
         let help = "Changes of the table by other programs, after each of which it was read again.";
-        page.counter("tweed_proxy_foreign_changes_total", help, self.repairs);
+        page.counter("tweed_proxy_foreign_changes_total", help, self.foreign_changes);
+        let help =
+            "Losses of the kernel's reports of changes, after each of which the table was read.";
+        page.counter("tweed_proxy_lost_reports_total", help, self.lost_reports);
+        let name = "tweed_proxy_watch_silence_seconds";
+        page.family(name, "gauge", "Time for which a watch has had no answer; 0 if it has one.");
+        for (kind, silence) in self.access.silences() {
+            // As resources are named.
+            page.sample(name, &[("kind", &kind.replace(' ', ""))], silence.as_secs_f64());
+        }
         let help = "Times of writing what differs, in seconds.";
         let name = "kubeproxy_sync_proxy_rules_duration_seconds";
         page.histogram(name, help, &self.durations);

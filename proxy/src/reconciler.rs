@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 use tweed_netlink::Family;
 
-use crate::kernel::{Error, Kernel, Lacking, Refused};
+use crate::kernel::{Damage, Error, Kernel, Lacking, Refused};
 use crate::plan::cluster::Cluster;
 use crate::plan::conntrack::{self, Stale};
 use crate::plan::deletions::Deletions;
@@ -48,8 +48,6 @@ pub struct Left {
     pub refused: Option<Error>,
     /// Connections that could not be deleted.
     pub undeleted: Option<Undeleted>,
-    /// How many elements were to be put or removed.
-    pub changes: usize,
 }
 
 #[derive(Debug)]
@@ -75,11 +73,16 @@ impl Reconciler {
         &mut self.cluster
     }
 
-    /// Waits until another program has changed a table: then all sets are read again. Cancel safe.
-    pub async fn damaged(&mut self) -> Result<(), Error> {
-        self.kernel.damaged().await?;
+    /// Waits until another program may have changed a table: then all sets are read again. Cancel safe.
+    pub async fn damaged(&mut self) -> Result<Damage, Error> {
+        let damage = self.kernel.damaged().await?;
         self.forget();
-        Ok(())
+        Ok(damage)
+    }
+
+    /// How many elements were put or removed.
+    pub const fn changes(&self) -> u64 {
+        self.kernel.changes()
     }
 
     /// All sets are read again by the next call of [`Self::reconcile`].
@@ -113,10 +116,9 @@ impl Reconciler {
         self.has_chains = true;
         self.kernel.remove_foreign(&mut refused)?;
         let begun = self.start.elapsed();
-        let (mut count, mut last) = (0, Vec::new());
+        let mut last = Vec::new();
         self.pending.add_due(begun);
         while let Some(changes) = self.pending.next(self.cluster.desired(), &actual, begun) {
-            count += changes.all().count();
             // Before they are carried out: what an error leaves undone must not be forgotten.
             self.deletions.add(stale(&changes, &self.cluster, &actual));
             self.put_chains(&changes, &mut refused)?;
@@ -134,7 +136,7 @@ impl Reconciler {
         let due = self.pending.due().into_iter().chain(self.deletions.due()).min();
         let due = due.map(|due| self.start + due);
         let (refused, undeleted) = (refused.first, self.undeleted());
-        Ok(Left { due, refused, undeleted, changes: count })
+        Ok(Left { due, refused, undeleted })
     }
 
     /// The table is as it is to be. On a kernel that lists no connections, all else goes on.

@@ -74,11 +74,12 @@ pub(crate) fn run(options: &Run) -> anyhow::Result<()> {
 /// Ends only for an error.
 async fn follow(options: &Run, figures: &RefCell<Figures>) -> anyhow::Result<()> {
     let mut kernel = Kernel::open(options.node.policy())?;
-    kernel.listen()?;
+    kernel.listen(kernel::BACKLOG)?;
     let actual = kernel.read()?;
     let cluster = Cluster::adopt(NodeAddresses::default(), actual.clone());
     let mut reconciler = Reconciler::new(kernel, cluster, actual);
     let mut inputs = Inputs::open(options)?;
+    figures.borrow_mut().access = inputs.access.clone();
     let (mut warnings, mut progress) = (Warnings::default(), Progress::new());
     let mut due = None::<Instant>;
     loop {
@@ -87,13 +88,10 @@ async fn follow(options: &Run, figures: &RefCell<Figures>) -> anyhow::Result<()>
         select! {
             biased;
             damaged = reconciler.damaged() => {
-                damaged?;
-                let now = Instant::now();
-                if progress.damaged(now) {
-                    info!("another program changed the table: reading it again");
-                }
+                let (damage, now) = (damaged?, Instant::now());
                 due = Some(now);
-                figures.borrow_mut().repairs += 1;
+                let is_first = progress.damaged(now);
+                figures.borrow_mut().note_damage(damage, is_first);
             }
             event = inputs.next() => inputs.take(event?, reconciler.cluster()),
             () = wake => {}
@@ -114,7 +112,7 @@ async fn follow(options: &Run, figures: &RefCell<Figures>) -> anyhow::Result<()>
                 due = left.due.into_iter().chain(left.undeleted.map(|it| it.retry_at)).min();
                 warnings.report(reconciler.cluster(), now);
                 let mut figures = figures.borrow_mut();
-                figures.note(now.elapsed(), left.changes);
+                figures.note(now.elapsed());
                 figures.frontends = reconciler.cluster().desired().frontends.len();
                 progress.reconciled(left.refused, now);
             }
@@ -124,6 +122,7 @@ async fn follow(options: &Run, figures: &RefCell<Figures>) -> anyhow::Result<()>
             }
         }
         let mut figures = figures.borrow_mut();
+        figures.changes = reconciler.changes();
         (figures.problem, figures.is_programmed) = (progress.problem.clone(), progress.is_ready);
         figures.warnings = warnings.known.len();
     }
@@ -238,6 +237,7 @@ impl Progress {
 /// Where changes come from, other than the tables.
 struct Inputs<'a> {
     options: &'a NodeOptions,
+    access: Access,
     services: BoxStream<'static, Update<Services>>,
     slices: BoxStream<'static, Update<Slices>>,
     nodes: BoxStream<'static, Update<Nodes>>,
@@ -263,10 +263,12 @@ impl<'a> Inputs<'a> {
         let Run { node: options, kubeconfig, kube_api_url, .. } = options;
         let (urls, kubeconfig) = (kube_api_url.clone(), kubeconfig.clone());
         let api = ApiOptions { urls, kubeconfig, ..ApiOptions::default() };
-        let client = Arc::new(Client::new(api, PROGRAM, Access::default()));
+        let access = Access::default();
+        let client = Arc::new(Client::new(api, PROGRAM, access.clone()));
         let name = &options.hostname_override;
         Ok(Self {
             options,
+            access,
             services: watch::services(Arc::clone(&client), name),
             slices: watch::slices(Arc::clone(&client), name),
             nodes: watch::nodes(client, name),

@@ -28,6 +28,17 @@ pub struct Kernel {
     listener: Option<Listener>,
     /// Elements of no form that this program writes, as of the last reading.
     foreign: BTreeMap<(Family, Set), Vec<nftables::Element>>,
+    /// See [`Self::changes`].
+    changes: u64,
+}
+
+/// Why the tables must be read again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Damage {
+    /// Another program has changed one.
+    Foreign,
+    /// The kernel has dropped reports, maybe of such a change: more came than there is room for.
+    LostReports,
 }
 
 /// What a table lacks.
@@ -79,11 +90,12 @@ const MOST_QUESTIONS: usize = 4;
 
 /// Room for what the kernel reports of our own changes until they are complete, in bytes. Without it,
 /// a large load would end with a needless reading.
-const BACKLOG: usize = 32 << 20;
+pub const BACKLOG: usize = 32 << 20;
 
 impl Kernel {
     pub fn open(policy: Policy) -> Result<Self, Error> {
-        Ok(Self { socket: open()?, policy, listener: None, foreign: BTreeMap::new() })
+        let (socket, foreign) = (open()?, BTreeMap::new());
+        Ok(Self { socket, policy, listener: None, foreign, changes: 0 })
     }
 
     /// After an error, the kernel may still be answering on the socket: a listing would be refused.
@@ -92,34 +104,31 @@ impl Kernel {
         Ok(())
     }
 
-    /// From now on, [`Self::damaged`] reports changes by other programs. Must be called within a tokio
-    /// runtime.
-    pub fn listen(&mut self) -> Result<(), Error> {
+    /// From now on, [`Self::damaged`] reports changes by other programs. `backlog`: room for reports, in
+    /// bytes. Must be called within a tokio runtime.
+    pub fn listen(&mut self, backlog: usize) -> Result<(), Error> {
         let own = nftables::own_number(&mut self.socket)?;
-        let monitor = Monitor::of_tables(BACKLOG)?;
+        let monitor = Monitor::of_tables(backlog)?;
         self.listener = Some(Listener { monitor, own, is_touched: false });
         Ok(())
     }
 
-    /// Waits until another program has changed a table of ours. Cancel safe.
-    pub async fn damaged(&mut self) -> Result<(), Error> {
+    /// Waits until another program may have changed a table of ours. Cancel safe.
+    pub async fn damaged(&mut self) -> Result<Damage, Error> {
         let Some(listener) = &mut self.listener else { return pending().await };
         loop {
             match listener.receive().await {
                 Ok(false) => {}
-                Ok(true) => return Ok(()),
-                Err(error) if is_overrun(&error) => {
-                    // Until all of its reports are read, the kernel drops further ones silently.
-                    while let Some(received) = unconstrained(listener.receive()).now_or_never() {
-                        received.map(drop).or_else(|error| {
-                            if is_overrun(&error) { Ok(()) } else { Err(error) }
-                        })?;
-                    }
-                    return Ok(());
-                }
+                Ok(true) => return Ok(Damage::Foreign),
+                Err(error) if is_overrun(&error) => return Ok(listener.catch_up()?),
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    /// How many elements were put or removed.
+    pub const fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// What the sets hold.
@@ -276,7 +285,7 @@ impl Kernel {
             while !rest.is_empty() {
                 let (now, later) = rest.split_at_checked(cut(rest)).unwrap_or((rest, &[]));
                 match self.commit(transaction(family, now))? {
-                    Ok(()) => now.iter().for_each(|change| change.apply(actual)),
+                    Ok(()) => self.note(now, actual),
                     Err(_) => self.apply_apart(family, now, actual, refused)?,
                 }
                 rest = later;
@@ -300,15 +309,21 @@ impl Kernel {
         for (part, changes) in parts {
             let outcome = self.commit(transaction(family, &changes))?;
             if outcome.is_ok() {
-                for change in &changes {
-                    change.apply(actual);
-                }
+                self.note(&changes, actual);
             } else {
                 refused.parts.insert(part);
             }
             refused.note(part, family, outcome);
         }
         Ok(())
+    }
+
+    /// The kernel has carried these out.
+    fn note(&mut self, changes: &[Change], actual: &mut State) {
+        for change in changes {
+            change.apply(actual);
+        }
+        self.changes += u64::try_from(changes.len()).unwrap_or(u64::MAX);
     }
 
     fn commit(&mut self, batch: Batch) -> io::Result<Result<(), Refusal>> {
@@ -373,6 +388,20 @@ impl Listener {
         };
         monitor.receive(read).await?;
         Ok(is_damaged)
+    }
+
+    /// Reports were lost. Until all others are read, the kernel drops further ones silently.
+    fn catch_up(&mut self) -> io::Result<Damage> {
+        let mut damage = Damage::LostReports;
+        while let Some(received) = unconstrained(self.receive()).now_or_never() {
+            match received {
+                Ok(true) => damage = Damage::Foreign,
+                Ok(false) => {}
+                Err(error) if is_overrun(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(damage)
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use futures::stream::BoxStream;
 use tokio::time::Instant;
@@ -126,6 +127,7 @@ fn updates<W: Watched>(
     collection: Collection,
     node: &str,
 ) -> BoxStream<'static, Update<W>> {
+    client.report.falls_silent(W::PLURAL);
     let history = History::new(Arc::clone(&client), collection);
     watch::updates(Objects { client, history, node: node.into() })
 }
@@ -167,6 +169,7 @@ impl<W: Watched> Source for Objects<W> {
 
 impl<W: Watched> Objects<W> {
     fn interrupted(&self, failure: Failure) -> Interrupted {
+        self.client.report.falls_silent(W::PLURAL);
         Interrupted::by(failure, |refusal| {
             self.client.report.withholds(W::PLURAL, &refusal.to_string());
         })
@@ -186,8 +189,8 @@ fn update<W: Watched>(event: Event<'_, W>, node: &str) -> Option<Update<W>> {
 }
 
 /// Whether the API server can be used; the log has each change of that.
-#[derive(Debug, Default)]
-pub struct Access(Mutex<Problems>);
+#[derive(Clone, Debug, Default)]
+pub struct Access(Arc<Mutex<Problems>>);
 
 #[derive(Debug, Default)]
 struct Problems {
@@ -195,11 +198,29 @@ struct Problems {
     server: Option<String>,
     /// Why it does not list the objects of a kind.
     withheld: BTreeMap<&'static str, String>,
+    /// Since when the watch of a kind is without an answer; none if it has one.
+    silent: BTreeMap<&'static str, Option<Instant>>,
 }
 
 impl Access {
-    /// The objects of a kind were listed.
+    /// For how long the watch of each kind has been without an answer.
+    pub fn silences(&self) -> Vec<(&'static str, Duration)> {
+        let silent = self.change(|problems| problems.silent.clone()).into_iter();
+        let silence = |since: Option<Instant>| since.map(|at| at.elapsed()).unwrap_or_default();
+        silent.map(|(plural, since)| (plural, silence(since))).collect()
+    }
+
+    /// The watch of a kind begins, or is interrupted.
+    fn falls_silent(&self, plural: &'static str) {
+        let since = |problems: &mut Problems| {
+            problems.silent.entry(plural).or_default().get_or_insert_with(Instant::now);
+        };
+        self.change(since);
+    }
+
+    /// The objects of a kind were listed, or their watch is open.
     fn lists(&self, plural: &'static str) {
+        self.change(|problems| problems.silent.insert(plural, None));
         if self.change(|problems| problems.withheld.remove(plural)).is_some() {
             info!("the API server lists the {plural} again");
         }

@@ -10,6 +10,8 @@ use std::process::Output;
 use tweed_lab::Namespace;
 use tweed_netlink::nftables::generation;
 use tweed_netlink::{Protocol, Socket};
+use tweed_proxy::kernel::{Damage, Kernel};
+use tweed_proxy::plan::ruleset::Policy;
 
 const OBJECTS: &str = r#"
 {"kind": "Node", "metadata": {"name": "here"}, "status": {"addresses": [
@@ -156,6 +158,26 @@ fn what_other_programs_change_is_repaired_and_theirs_stays() {
         host.apply(OBJECTS, &[]);
         assert_eq!(host.listed(), listed, "{damage}");
     }
+}
+
+/// What the kernel does not report may be a change by another program, or not.
+#[test]
+fn lost_reports_are_no_change_by_another_program() {
+    let host = Host::new("proxy-lost");
+    let run = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut kernel = Kernel::open(Policy::default()).unwrap();
+            kernel.listen(1).unwrap();
+            for number in 0..100 {
+                host.nft(&format!("add table ip theirs-{number}"));
+            }
+            assert_eq!(kernel.damaged().await.unwrap(), Damage::LostReports);
+            host.nft("add table ip tweed-proxy");
+            assert_eq!(kernel.damaged().await.unwrap(), Damage::Foreign);
+        });
+    };
+    host.0.within(run).unwrap();
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use serde_json::{Value, json};
 use tweed_lab::{ApiServer, Lists, eventually};
 
@@ -107,6 +107,18 @@ impl Cluster {
         Ok((answer.status, answer.body))
     }
 
+    /// The value of a metric.
+    fn metric(&self, name: &str) -> anyhow::Result<String> {
+        let page = self.get("/metrics")?.1;
+        let value = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        Ok(value.with_context(|| page.clone())?.to_owned())
+    }
+
+    fn silence(&self, kind: &str) -> anyhow::Result<Duration> {
+        let name = format!("tweed_proxy_watch_silence_seconds{{kind=\"{kind}\"}}");
+        Ok(Duration::from_secs_f64(self.metric(&name)?.parse()?))
+    }
+
     /// Waits until the tables have all of these texts.
     #[track_caller]
     fn expect(&self, texts: &[&str]) {
@@ -160,6 +172,11 @@ fn list(endpoints: &[&str]) -> Value {
     };
     endpoints.iter().map(endpoint).collect()
 }
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Counts how often the proxy has written what differs.
+const ATTEMPTS: &str = "kubeproxy_sync_proxy_rules_duration_seconds_count";
 
 const READY: &str = "all services are programmed";
 
@@ -280,7 +297,14 @@ fn what_happens_while_the_api_server_is_away_is_noticed() {
     // What is known is still repaired.
     cluster.host.nft("delete table ip tweed-proxy");
     cluster.expect(&["10.96.0.1 . tcp . 80 . 1 : 10.1.1.2 . 8080"]);
+    for kind in ["services", "endpointslices", "nodes"] {
+        eventually(LONG, || anyhow::Ok(cluster.silence(kind)? > SECOND)).unwrap();
+    }
+    assert_eq!(cluster.get("/readyz").unwrap().0, 200);
     cluster.server.start_again().unwrap();
+    for kind in ["services", "endpointslices", "nodes"] {
+        eventually(LONG, || anyhow::Ok(cluster.silence(kind)?.is_zero())).unwrap();
+    }
     cluster.expect(&["10.96.0.2 . tcp . 80"]);
     cluster.expect_gone(&["10.96.0.1"]);
 }
@@ -353,6 +377,8 @@ fn a_missing_permission_is_named() {
     eventually(LONG, has_listed_others).unwrap();
     thread::sleep(Duration::from_secs(1));
     assert_eq!(cluster.host.listed(), [] as [&str; 0]);
+    assert!(cluster.silence("endpointslices").unwrap() > SECOND);
+    assert!(cluster.silence("services").unwrap().is_zero());
     cluster.server.fail(|faults| faults.forbidden.clear());
     cluster.expect(&["10.96.0.1 . tcp . 80 . 1 : 10.1.1.2 . 8080"]);
 }
@@ -435,6 +461,12 @@ fn what_the_kernel_refuses_stops_nothing_else() {
         Ok(())
     };
     eventually(LONG, || is_ready(false)).unwrap();
+    // What it refuses again and again is no change.
+    let [changes, attempts] = ["tweed_proxy_changed_elements_total", ATTEMPTS];
+    let number = |name| anyhow::Ok(cluster.metric(name)?.parse::<u64>()?);
+    let before = [changes, attempts].map(|name| number(name).unwrap());
+    eventually(LONG, || anyhow::Ok(number(attempts)? > before[1] + 1)).unwrap();
+    assert_eq!(number(changes).unwrap(), before[0]);
     // The others do not wait for the next attempt.
     for number in 2..100 {
         cluster.set_endpoints("web", &[&format!("10.1.0.{number}")]);
