@@ -53,6 +53,8 @@ fn lock() -> anyhow::Result<UnixListener> {
 
 fn apply(options: &Apply) -> anyhow::Result<()> {
     let objects = read(&options.objects)?;
+    // Before the table is read: another process may still change it.
+    let _lock = (!options.dry_run).then(lock).transpose()?;
     let mut kernel = Kernel::open(options.node.policy())?;
     let actual = kernel.read()?;
     let internal = internal_addresses(&objects, &options.node.hostname_override);
@@ -73,7 +75,6 @@ fn apply(options: &Apply) -> anyhow::Result<()> {
         }
         return print(diff(cluster.desired(), &actual).all());
     }
-    let _lock = lock()?;
     let mut reconciler = Reconciler::new(kernel, cluster, actual);
     loop {
         let Left { due, refused, undeleted } = reconciler.reconcile()?;
