@@ -243,12 +243,13 @@ struct Inputs<'a> {
     nodes: BoxStream<'static, Update<Nodes>>,
     /// Changes of this host's addresses.
     addresses: Monitor,
-    /// The internal addresses of the Node of this host; none before the first snapshot.
+    /// The internal addresses of the Node of this host, or what took their place; none if unknown.
     node: Option<Vec<IpAddr>>,
     /// What is wrong with the Node.
     problem: Option<String>,
     has_services: bool,
     has_slices: bool,
+    has_node: bool,
 }
 
 enum Input {
@@ -277,6 +278,7 @@ impl<'a> Inputs<'a> {
             problem: None,
             has_services: false,
             has_slices: false,
+            has_node: false,
         })
     }
 
@@ -290,7 +292,7 @@ impl<'a> Inputs<'a> {
         let all = [
             ("services", self.has_services),
             ("endpointslices", self.has_slices),
-            ("nodes", self.node.is_some()),
+            ("nodes", self.has_node),
         ];
         all.into_iter().filter(|(_, is_listed)| !is_listed).map(|(kind, _)| kind).collect()
     }
@@ -324,15 +326,16 @@ impl<'a> Inputs<'a> {
                     Update::All(nodes) => nodes.into_values().next(),
                     Update::One(_, addresses) => addresses,
                 };
-                self.note_node(own, cluster);
+                self.note_node(own);
                 self.set_addresses(cluster);
             }
             Input::Addresses => self.set_addresses(cluster),
         }
+        self.adopt_node(cluster);
     }
 
     /// `own`: the internal addresses of the Node; none if there is no such Node.
-    fn note_node(&mut self, own: Option<Vec<IpAddr>>, cluster: &Cluster) {
+    fn note_node(&mut self, own: Option<Vec<IpAddr>>) {
         let name = &self.options.hostname_override;
         let problem = match &own {
             None => Some(format!("there is no Node {name}: see --hostname-override")),
@@ -343,10 +346,21 @@ impl<'a> Inputs<'a> {
             warn!("{problem}");
         }
         self.problem = problem;
-        // One that is created again keeps the addresses that it had, also across a restart.
-        let own = own.filter(|own| !own.is_empty());
-        let own = own.or_else(|| self.node.take()).unwrap_or_else(|| adopted(cluster));
-        self.node = Some(own);
+        // One that is created again keeps the addresses that it had.
+        self.node = own.filter(|own| !own.is_empty()).or_else(|| self.node.take());
+        self.has_node = true;
+    }
+
+    /// Also across a restart: those of this host by which a former process made node ports reachable.
+    /// The services show which frontends are node ports.
+    fn adopt_node(&mut self, cluster: &mut Cluster) {
+        if self.node.is_some() || !self.has_node || !self.has_services {
+            return;
+        }
+        let known = cluster.adopted_for_node_ports();
+        let own = own_addresses().unwrap_or_default().into_iter();
+        self.node = Some(own.filter(|address| known.contains(address)).collect());
+        self.set_addresses(cluster);
     }
 
     /// If they cannot be read, the known ones stay.
@@ -368,14 +382,6 @@ impl<'a> Inputs<'a> {
         }
         Ok(())
     }
-}
-
-/// The addresses of this host by which services are reached, as a former process programmed them.
-fn adopted(cluster: &Cluster) -> Vec<IpAddr> {
-    let known = cluster.desired().frontends.keys().map(|frontend| frontend.address);
-    let known: BTreeSet<IpAddr> = known.collect();
-    let own = own_addresses().unwrap_or_default();
-    own.into_iter().filter(|address| known.contains(address)).collect()
 }
 
 /// Which services are not programmed as their objects ask for it.

@@ -163,6 +163,22 @@ impl Cluster {
         }
     }
 
+    /// The addresses with adopted frontends that are node ports of the services that are known, and
+    /// nothing else: of use before the first [`Self::revise`].
+    pub fn adopted_for_node_ports(&self) -> BTreeSet<IpAddr> {
+        let any = [IpAddr::from([0; 4]), IpAddr::from([0; 16])];
+        let all = self.services.values().flat_map(|service| service.frontends(&any));
+        let ports = all.filter(|(_, reach, _)| *reach == Reach::NodePort);
+        let ports: BTreeSet<(Transport, u16)> =
+            ports.map(|(frontend, ..)| (frontend.transport, frontend.port)).collect();
+        let is_node_port = |frontend: &&Frontend| {
+            let owner = self.claim_of(**frontend);
+            ports.contains(&(frontend.transport, frontend.port))
+                && owner.is_none_or(|claim| claim.reach == Reach::NodePort)
+        };
+        self.desired.frontends.keys().filter(is_node_port).map(|it| it.address).collect()
+    }
+
     /// What is to be programmed, as of the last [`Self::revise`].
     pub const fn desired(&self) -> &State {
         &self.desired
@@ -262,8 +278,7 @@ impl Cluster {
 
     /// The service that has a frontend, and its endpoints.
     fn choose(&self, frontend: Frontend) -> Option<(&Service, Reach, Chosen)> {
-        let (found, claim) = self.claims.range((frontend, Claim::default())..).next()?;
-        let Claim { reach, service: name, port } = (*found == frontend).then_some(claim)?;
+        let Claim { reach, service: name, port } = self.claim_of(frontend)?;
         let slices = self.slices.range((name.clone(), SliceName::default())..);
         let slices = slices.take_while(|((of, _), _)| of == name).map(|(_, slice)| slice);
         let service = self.services.get(name)?;
@@ -296,6 +311,11 @@ impl Cluster {
             left.extend(endpoints.into_iter().map(|one| Stale::left(&frontend, one)));
         }
         left
+    }
+
+    fn claim_of(&self, frontend: Frontend) -> Option<&Claim> {
+        let (found, claim) = self.claims.range((frontend, Claim::default())..).next()?;
+        (*found == frontend).then_some(claim)
     }
 
     /// The endpoints of a frontend of UDP that answer the connections that they have, whether or not

@@ -509,14 +509,20 @@ fn a_node_that_is_made_again_keeps_its_node_ports() {
 #[test]
 fn a_restart_while_there_is_no_node_keeps_its_node_ports() {
     let mut cluster = Cluster::new();
-    cluster.host.0.run("ip", &["address", "add", "172.16.0.1/24", "dev", "lo"]).unwrap();
-    cluster.expect(&["172.16.0.1 . tcp . 30080 . 1"]);
+    // A load balancer IP that is also an address of this host, before that of its Node.
+    for address in ["10.0.0.1/32", "172.16.0.1/24"] {
+        cluster.host.0.run("ip", &["address", "add", address, "dev", "lo"]).unwrap();
+    }
+    let status = json!({ "loadBalancer": { "ingress": [{ "ip": "10.0.0.1" }] } });
+    cluster.server.patch(SERVICES, "web", &json!({ "status": status }));
+    cluster.expect(&["172.16.0.1 . tcp . 30080 . 1", "10.0.0.1 . tcp . 80 . 1"]);
     cluster.server.delete_node("here");
     cluster.expect_log("there is no Node", 1);
     cluster.kill();
     cluster.start();
     cluster.add_service("other", "10.96.0.2");
     cluster.expect(&["10.96.0.2 . tcp . 80", "172.16.0.1 . tcp . 30080 . 1"]);
+    cluster.expect_gone(&["10.0.0.1 . tcp . 30080"]);
     let (code, body) = cluster.get("/readyz").unwrap();
     assert!(code == 503 && body.contains("there is no Node here"), "{code}: {body}");
 }
