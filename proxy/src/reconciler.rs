@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use tracing::{info, warn};
-use tweed_netlink::Family;
+use tweed_netlink::{Family, Refusal};
 
 use crate::kernel::{Damage, Error, Kernel, Lacking, Refused};
 use crate::plan::cluster::Cluster;
@@ -32,6 +32,8 @@ pub struct Reconciler {
     has_chains: bool,
     /// The numbers of endpoints that have a chain.
     counts: BTreeSet<(Family, Count)>,
+    /// The families whose chains the kernel has refused while nothing needed them.
+    refused: BTreeSet<Family>,
     /// Of connections of UDP.
     deletions: Deletions,
     /// Why they could not be deleted the last time.
@@ -62,11 +64,21 @@ impl Reconciler {
     pub fn new(kernel: Kernel, cluster: Cluster, actual: State) -> Self {
         let mut pending = Pending::new(AT_ONCE);
         pending.add(diff::parts(cluster.desired(), &actual));
-        let (actual, counts, start) = (Some(actual), BTreeSet::new(), Instant::now());
-        let (mut deletions, problem, has_chains) = (Deletions::default(), None, false);
+        let mut deletions = Deletions::default();
         // What happened before is not known.
         deletions.review();
-        Self { kernel, cluster, actual, pending, has_chains, counts, deletions, problem, start }
+        Self {
+            kernel,
+            cluster,
+            actual: Some(actual),
+            pending,
+            has_chains: false,
+            counts: BTreeSet::new(),
+            refused: BTreeSet::new(),
+            deletions,
+            problem: None,
+            start: Instant::now(),
+        }
     }
 
     pub const fn cluster(&mut self) -> &mut Cluster {
@@ -203,18 +215,38 @@ impl Reconciler {
                 self.deletions.add(conntrack::untranslated(self.cluster.desired(), family));
             }
             if is_unusable || self.kernel.put_chains(family, &chains)?.is_err() {
-                let outcome = self.kernel.replace(family, &counts)?;
-                if outcome.is_ok() {
-                    let family = family.keyword();
-                    warn!(family, "replaced a damaged table");
-                    is_replaced = true;
-                    self.deletions.review();
+                match self.kernel.replace(family, &counts)? {
+                    Ok(()) => {
+                        let family = family.keyword();
+                        warn!(family, "replaced a damaged table");
+                        is_replaced = true;
+                        self.deletions.review();
+                    }
+                    Err(refusal) if !self.is_needed(family) => self.do_without(family, &refusal),
+                    Err(refusal) => refused.note_chains(family, Err(refusal)),
                 }
-                refused.note_chains(family, outcome);
             }
             self.counts.extend(counts.into_iter().map(|count| (family, count)));
         }
         Ok(is_replaced)
+    }
+
+    /// Whether the chains of this family decide about any packet.
+    fn is_needed(&self, family: Family) -> bool {
+        let mut frontends = self.cluster.desired().frontends.keys();
+        self.kernel.policy().concerns(family)
+            || frontends.any(|frontend| Family::of(frontend.address) == family)
+    }
+
+    /// The kernel refuses the chains of a family, such as one for which it has no nftables.
+    fn do_without(&mut self, family: Family, refusal: &Refusal) {
+        if self.refused.insert(family) {
+            let (family, error) = (family.keyword(), refusal.to_string());
+            warn!(
+                family,
+                error, "the kernel refuses the chains of a family: no service needs them"
+            );
+        }
     }
 
     /// Has a chain for each number of endpoints that `changes` need.

@@ -126,6 +126,10 @@ impl Kernel {
         }
     }
 
+    pub const fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
     /// How many elements were put or removed.
     pub const fn changes(&self) -> u64 {
         self.changes

@@ -27,6 +27,14 @@ pub struct Policy {
     pub mark: u32,
 }
 
+impl Policy {
+    /// Whether it names networks of this family.
+    pub fn concerns(&self, family: Family) -> bool {
+        let networks = [&self.pods, &self.services];
+        networks.into_iter().any(|all| of_family(all, family).next().is_some())
+    }
+}
+
 /// A chain that is to be there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chain {

@@ -2,6 +2,7 @@
 //! others damage.
 
 use std::fs::{self, File};
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -493,6 +494,33 @@ fn what_the_kernel_refuses_stops_nothing_else() {
     {
         assert!(page.lines().any(|found| found == line), "{line}: {page}");
     }
+}
+
+/// As by a kernel without nftables for IPv6.
+#[test]
+fn a_family_that_is_refused_is_no_problem_until_a_service_needs_it() {
+    let mut cluster = Cluster::without_proxy();
+    // As long as this program runs, no other one changes the table.
+    let own = || Command::new("nft").arg("-i").stdin(Stdio::piped()).spawn().unwrap();
+    let mut owner = cluster.host.0.within(own).unwrap();
+    let table = "add table ip6 tweed-proxy { flags owner; }";
+    writeln!(owner.stdin.as_mut().unwrap(), "{table}").unwrap();
+    cluster.expect(&["table ip6 tweed-proxy"]);
+    cluster.start();
+    cluster.expect_log(READY, 1);
+    cluster.expect_log("no service needs them", 1);
+    cluster.host.nft("flush chain ip tweed-proxy prerouting");
+    cluster.expect(&["goto frontend"]);
+    cluster.expect_log("no service needs them", 1);
+    assert_eq!(cluster.get("/readyz").unwrap().0, 200);
+    cluster.add_service("other", "fd96::2");
+    cluster.expect_log("the kernel refused", 1);
+    let is_ready = |ready: bool| anyhow::Ok((cluster.get("/readyz")?.0 == 200) == ready);
+    eventually(LONG, || is_ready(false)).unwrap();
+    owner.kill().unwrap();
+    owner.wait().unwrap();
+    cluster.expect(&["fd96::2 . tcp . 80"]);
+    eventually(LONG, || is_ready(true)).unwrap();
 }
 
 #[test]
