@@ -5,17 +5,18 @@ mod options;
 mod run;
 
 use std::fmt;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Write};
 use std::net::IpAddr;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::thread;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use clap::Parser;
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
 use tokio::time::Instant;
 use tweed_netlink::Family;
 
@@ -27,6 +28,8 @@ use tweed_proxy::plan::cluster::Cluster;
 use tweed_proxy::plan::diff::diff;
 use tweed_proxy::plan::ruleset::Policy;
 use tweed_proxy::reconciler::{Left, Reconciler, Undeleted, counts};
+
+const OWN_NAMESPACE: &str = "/proc/self/ns/net";
 
 fn main() -> ExitCode {
     let outcome = match Options::parse().command {
@@ -43,12 +46,22 @@ fn main() -> ExitCode {
     }
 }
 
-/// At most one process writes the tables of a network namespace: an address of a socket there, which is
-/// free again when its process has ended.
-fn lock() -> anyhow::Result<UnixListener> {
-    let address = SocketAddr::from_abstract_name("tweed-proxy")?;
-    UnixListener::bind_addr(&address)
-        .context("another tweed-proxy writes the tables of this network namespace: stop it first")
+/// At most one process writes the tables of a network namespace: a file for each namespace, which is
+/// unlocked when its process has ended. A name of a socket there would need no file, but any user could
+/// take it.
+fn lock() -> anyhow::Result<Flock<File>> {
+    let namespace = fs::metadata(OWN_NAMESPACE).context(OWN_NAMESPACE)?.ino();
+    let path = format!("/run/tweed-proxy-{namespace}.lock");
+    let mut options = File::options();
+    let file = options.write(true).create(true).truncate(false).mode(0o600).open(&path);
+    let file = file.with_context(|| path.clone())?;
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| match errno {
+        Errno::EWOULDBLOCK => {
+            let what = "another tweed-proxy writes the tables of this network namespace";
+            anyhow!("{what}: stop it first")
+        }
+        errno => anyhow::Error::from(errno).context(path),
+    })
 }
 
 fn apply(options: &Apply) -> anyhow::Result<()> {
