@@ -229,7 +229,7 @@ const TYPOS: [(&str, &str); 6] = [
     (r#""Mixed":true"#, r#""Mixed":"true""#),
     (r#""vxlan""#, r#""vxlam""#),
     (r#""Type""#, r#""VNI":-1,"Type""#),
-    ("}}", r#"},"SubnetLen":"24"}"#),
+    (r#""Type""#, r#""Port":70000,"Type""#),
     ("}}", r#"},"Rollout":{"From":{"Type":"vxlan"},"Percent":101}}"#),
 ];
 
