@@ -138,7 +138,7 @@ simulate: packages ## Play HISTORIES of whole clusters of NODES in virtual time,
 	    --minutes $(MINUTES) $(if $(FAULTS),--faults $(FAULTS)) $(if $(STORE),--store $(STORE)) \
 	    $(if $(STACK),--stack $(STACK)) $(if $(FLANNEL),--flannel)
 
-mutants: packages target/tools/bin/cargo-mutants ## Break the pure code in small ways, SHARD of all, and list what no test notices; 15 minutes or so
+mutants: packages target/tools/bin/cargo-mutants ## Break the pure code in small ways, SHARD of all, and list what no test notices; an hour or two
 	tests/mutants $(SHARD)
 
 fmt: ## Format the code
