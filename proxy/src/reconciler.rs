@@ -132,7 +132,7 @@ impl Reconciler {
         self.pending.add_due(begun);
         while let Some(changes) = self.pending.next(self.cluster.desired(), &actual, begun) {
             // Before they are carried out: what an error leaves undone must not be forgotten.
-            self.deletions.add(stale(&changes, &self.cluster, &actual));
+            self.deletions.add(stale(&changes, self.cluster.desired(), &actual));
             self.put_chains(&changes, &mut refused)?;
             self.kernel.apply_unseen(&changes.first, &mut actual, &mut refused)?;
             self.kernel.apply(&changes.then, &mut actual, &mut refused)?;
@@ -266,13 +266,11 @@ impl Reconciler {
 }
 
 /// The connections of UDP that `changes` leave without their endpoint.
-fn stale(changes: &Changes, cluster: &Cluster, actual: &State) -> Vec<Stale> {
+fn stale(changes: &Changes, desired: &State, actual: &State) -> Vec<Stale> {
     let frontends: BTreeSet<Frontend> =
         changes.all().filter_map(|change| change.element().frontend()).collect();
-    let of_frontend = |frontend| {
-        let (want, have) = (cluster.desired().entry(&frontend), actual.entry(&frontend));
-        conntrack::stale(frontend, want, have, || cluster.serving(frontend))
-    };
+    let of_frontend =
+        |frontend| conntrack::stale(frontend, desired.entry(&frontend), actual.entry(&frontend));
     frontends.into_iter().flat_map(of_frontend).collect()
 }
 

@@ -320,7 +320,7 @@ impl Cluster {
 
     /// The endpoints of a frontend of UDP that answer the connections that they have, whether or not
     /// new ones go there.
-    pub fn serving(&self, frontend: Frontend) -> BTreeSet<Endpoint> {
+    fn serving(&self, frontend: Frontend) -> BTreeSet<Endpoint> {
         self.choose(frontend).map(|(_, _, chosen)| chosen.serving).unwrap_or_default()
     }
 

@@ -51,23 +51,13 @@ impl Leaving {
 }
 
 /// Those of `frontend` that the change from `have` to `want` leaves without an endpoint, or that were
-/// not translated because it had none. `serving`: its endpoints that answer the connections that they
-/// have.
-pub fn stale(
-    frontend: Frontend,
-    want: Option<&Entry>,
-    have: Option<&Entry>,
-    serving: impl FnOnce() -> BTreeSet<Endpoint>,
-) -> Vec<Stale> {
+/// not translated because it had none. Some of these endpoints may still serve.
+pub fn stale(frontend: Frontend, want: Option<&Entry>, have: Option<&Entry>) -> Vec<Stale> {
     if frontend.transport != Transport::Udp {
         return Vec::new();
     }
     let (kept, mut gone) = (endpoints(want), endpoints(have));
     gone.retain(|one| !kept.contains(one));
-    if !gone.is_empty() {
-        let serving = serving();
-        gone.retain(|one| !serving.contains(one));
-    }
     let begins = want.is_some_and(is_served) && !have.is_some_and(is_translated);
     let gone = gone.into_iter().map(|one| Stale::left(&frontend, one));
     gone.chain(begins.then(|| Stale::untranslated(&frontend))).collect()
@@ -175,7 +165,7 @@ mod tests {
         let served = Element::Flag(Flag::Served, DNS);
         let count = Element::Count(List::All, DNS, 2);
         let want = entry([slot(0, 1), slot(1, 2), count, served]);
-        assert_eq!(stale(DNS, Some(&want), Some(&want), BTreeSet::new), []);
+        assert_eq!(stale(DNS, Some(&want), Some(&want)), []);
         for damaged in [
             entry([slot(0, 1), slot(1, 2), served]),
             entry([slot(1, 2), count, served]),
@@ -184,13 +174,10 @@ mod tests {
             entry([count, served]),
             Entry::default(),
         ] {
-            assert_eq!(
-                stale(DNS, Some(&want), Some(&damaged), BTreeSet::new),
-                [Stale::untranslated(&DNS)]
-            );
+            assert_eq!(stale(DNS, Some(&want), Some(&damaged)), [Stale::untranslated(&DNS)]);
         }
         let more = entry([slot(0, 1), Element::Count(List::All, DNS, 1), served]);
-        assert_eq!(stale(DNS, Some(&want), Some(&more), BTreeSet::new), []);
+        assert_eq!(stale(DNS, Some(&want), Some(&more)), []);
     }
 
     /// With a service of UDP.
