@@ -1,7 +1,5 @@
 //! The state that the loop reports, and the channels for it.
 
-use std::collections::BTreeSet;
-
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -9,7 +7,7 @@ use super::Control;
 use crate::model::config::NetworkConfig;
 use crate::model::entry::Entry;
 use crate::model::lease::LeaseAttributes;
-use crate::model::prefix::{Family, Prefix};
+use crate::model::prefix::Prefix;
 use crate::model::status::Readiness;
 use crate::plan::backend;
 use crate::store::Identity;
@@ -111,11 +109,9 @@ impl Control {
     fn publishable(&self) -> Option<LeaseAttributes> {
         let links_are_up = || self.is_met(|entry| matches!(entry, Entry::Link(_)));
         let is_ready = self.inputs.may_use_config() && !self.inputs.lack_macs() && links_are_up();
-        let attributes = self.inputs.local().filter(|_| is_ready)?.attributes();
-        let families = attributes.endpoints.iter().map(|own| Family::of(own.public_ip));
-        let families: BTreeSet<Family> = families.collect();
-        let mut networks = self.inputs.config.iter().flat_map(NetworkConfig::networks);
-        networks.all(|network| families.contains(&network.family())).then_some(attributes)
+        let local = self.inputs.local().filter(|_| is_ready)?;
+        let has_public_ip = |network: Prefix| local.node.uplink(network.family()).is_some();
+        local.config.networks().all(has_public_ip).then(|| local.attributes())
     }
 
     fn usable(&self) -> Option<Usable> {

@@ -260,11 +260,10 @@ impl<S: Leases + Documents + 'static> Daemon<S> {
         let is_taken = |error: &anyhow::Error| {
             matches!(error.downcast_ref(), Some(store::Error::Taken { .. }))
         };
+        let content = content.borrow().clone().ok();
         if ended.as_ref().is_err_and(is_taken) {
-            let content = content.borrow().clone().ok();
             files::withdraw_subnet_file(&options, files, WithdrawalReason::Taken, content).await;
         } else if ended.is_ok() && options.release_on_exit {
-            let content = content.borrow().clone().ok();
             release(&options, files, content, &*manager).await;
         }
         ended

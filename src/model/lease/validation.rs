@@ -100,13 +100,14 @@ impl Rules {
     /// `lease` without the address families that this node does not have: nodes read at different times
     /// that the network has a second one. None if it has no other, or only others.
     pub fn without_other_families(&self, lease: &Lease) -> Option<Lease> {
-        let is_ours = |endpoint: &&Endpoint| {
+        let is_ours = |endpoint: &Endpoint| {
             let family = endpoint.subnet.family();
             self.networks.iter().any(|network| network.family() == family)
         };
-        let endpoints: Vec<Endpoint> = lease.endpoints.iter().filter(is_ours).cloned().collect();
-        let is_part = !endpoints.is_empty() && endpoints.len() < lease.endpoints.len();
-        is_part.then(|| Lease { endpoints, ..lease.clone() })
+        let ours = lease.endpoints.iter().filter(|endpoint| is_ours(endpoint)).count();
+        let mut part = (ours > 0 && ours < lease.endpoints.len()).then(|| lease.clone())?;
+        part.endpoints.retain(is_ours);
+        Some(part)
     }
 
     /// `lease` without its invalid sources, and what is wrong with the first of these; none if all
