@@ -67,8 +67,8 @@ pub struct Cluster {
     parsed: RefCell<(String, Option<Value>)>,
 }
 
-/// A kubelet writes a changed config later than that of the node before.
-const MOUNT: Duration = Duration::from_millis(1500);
+/// Within this time, one kubelet after the other writes a changed config.
+const MOUNTS: Duration = Duration::from_millis(7500);
 /// The time between two heartbeats of a kubelet.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 
@@ -220,8 +220,9 @@ impl Cluster {
         let config = kubernetes.config();
         if self.mounted != config {
             self.mounted = config;
-            let later = (0..).map(|index| Instant::now() + MOUNT * index);
-            self.unwritten = later.zip(0..self.nodes.len()).collect();
+            let (now, nodes) = (Instant::now(), self.nodes.len());
+            let share = |index: usize| MOUNTS.mul_f64(index as f64 / nodes as f64);
+            self.unwritten = (0..nodes).map(|index| (now + share(index), index)).collect();
         }
     }
 

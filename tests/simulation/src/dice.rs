@@ -178,6 +178,7 @@ impl Throw<'_> {
         match fault {
             Fault::Edit | Fault::Mistake => self.edit(at, end, fault),
             Fault::Finish => self.finish(at, end),
+            Fault::EditFinished => self.edit_finished(at, end),
             Fault::Migrate => self.migrate(at, end),
             Fault::Kill => self.pair((at, Act::Kill(node)), (end, Act::Start(node))),
             Fault::KillAlone => {
@@ -191,6 +192,11 @@ impl Throw<'_> {
             }
             Fault::Reinstall => self.pair((at, Act::Reinstall(node)), (end, Act::PowerOn(node))),
             Fault::RestoreDisk => self.roll_back(node, at, end),
+            Fault::RestoreAlone => {
+                self.add(CALM, Act::BackUpDisk(node));
+                self.begin_alone((at, Act::Kill(node)), Act::Start(node), end, node);
+                self.add(at + MOMENT / 2, Act::RestoreDisk(node));
+            }
             Fault::DiskFull => self.pair((at, Act::FillDisk(node)), (end, Act::FreeDisk(node))),
             Fault::Copy
             | Fault::Join
@@ -309,6 +315,16 @@ impl Throw<'_> {
         if self.rng.random_bool(UNFINISHED) {
             self.add(end, Act::Configure(Config::Mixed(backend)));
         }
+    }
+
+    /// All nodes get one backend, and then another one without `Mixed`.
+    fn edit_finished(&mut self, at: Duration, end: Duration) {
+        let backends = [Backend::Vxlan, Backend::DirectRouting, Backend::HostGw];
+        let [first, second] = [(); 2].map(|()| self.one_of(backends));
+        let between = self.between(at, end);
+        self.add(at, Act::Configure(Config::Mixed(first)));
+        self.add(between, Act::Configure(Config::Finished(first)));
+        self.add(end, Act::Configure(Config::Finished(second)));
     }
 
     /// Commands from `at` to `end`, which may overlap.

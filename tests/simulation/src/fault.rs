@@ -98,6 +98,10 @@ pub enum Fault {
     Rejoin,
     /// Another program lets `FORWARD` drop packets without a rule
     DropForwarded,
+    /// A daemon is started with its disk of the beginning while it does not reach the store
+    RestoreAlone,
+    /// The backend is edited where `Mixed` is off
+    EditFinished,
 }
 
 impl Fault {
