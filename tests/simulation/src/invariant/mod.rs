@@ -203,14 +203,12 @@ impl Judge {
             | Act::FlushTables(node)
             | Act::Kernel(node, KernelAct::MakeStrict | KernelAct::DropForwarded)
             | Act::Interface(node, _) => self.repairs[*node] = Debt { whole: REPAIR, left: REPAIR },
-            Act::TakeOver(node) | Act::Upgrade(node) => {
+            Act::TakeOver(node) | Act::Upgrade(node) | Act::Start(node) | Act::PowerOn(node) => {
                 self.restart(&cluster.nodes[*node], cluster);
             }
             Act::Kill(_)
-            | Act::Start(_)
             | Act::Stop(_)
             | Act::Continue(_)
-            | Act::PowerOn(_)
             | Act::StoreLink(..)
             | Act::Etcd(_)
             | Act::Kernel(..)
@@ -262,8 +260,6 @@ impl Judge {
             let without = cluster.nodes.iter().filter(|node| !node.is_mixed());
             without.for_each(|node| self.need_store(node.index));
         }
-        let waiting = cluster.nodes.iter().filter(|node| !node.is_running());
-        waiting.for_each(|node| self.restart(node, cluster));
     }
 
     /// The direct paths that failed before the end of `Mixed`: both nodes know that, and keep the tunnel.
