@@ -51,6 +51,9 @@ pub struct Judge {
     edited: Option<Duration>,
     /// When nodes of different backends no longer had to reach each other.
     divided: Duration,
+    /// Whether `Mixed` was removed before all nodes had read the edit before that. If it changed the
+    /// backend, some wait for another edit.
+    is_hasty: bool,
     /// Since when no direct path leads from one node to another.
     cut: BTreeMap<(usize, usize), Duration>,
     /// All leases, and the config.
@@ -136,6 +139,7 @@ impl Judge {
             config: None,
             edited: None,
             divided: Duration::ZERO,
+            is_hasty: false,
             cut: BTreeMap::new(),
             store: None,
             alone: BTreeSet::new(),
@@ -244,6 +248,8 @@ impl Judge {
         }
         let is_soon = before.is_some_and(|edited| cluster.age() < edited + READ);
         self.is_mixed &= cluster.is_mixed() != Some(false);
+        let is_hasty = was_mixed && is_soon;
+        self.is_hasty = !self.is_mixed && (self.is_hasty || is_hasty);
         if self.is_mixed {
             return;
         }
@@ -251,7 +257,7 @@ impl Judge {
             self.divided = cluster.age();
         }
         // A node may have applied the edit before this one, and not published it yet.
-        if was_mixed && is_soon {
+        if is_hasty {
             self.all_need_store();
         }
         // Some have applied what their checkpoints have not yet.
