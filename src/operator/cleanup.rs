@@ -110,6 +110,9 @@ struct CniParts {
     bridges: BTreeSet<LinkName>,
     /// The number of addresses that containers have.
     addresses: usize,
+    /// The number of containers that the CNI plugin has records of.
+    records: usize,
+    has_config: bool,
 }
 
 pub(super) async fn answer(
@@ -126,7 +129,12 @@ pub(super) async fn answer(
     let owned = Owned::find(files, &options.networks, options.vni, otherwise).await?;
     let cni = if options.cni.cni { CniParts::read(&options.cni)? } else { CniParts::default() };
     if options.yes && !options.force {
-        cni.refuse_if_used(&options.cni.data_dir)?;
+        cni.refuse_if_used(&options.cni)?;
+    }
+    if options.lease && owned.lease.is_none() {
+        let why = "the lease of this node is unknown: run the command without --lease, and release it \
+                   with tweedctl leases release";
+        return Err(Error::Refused(why.to_owned()));
     }
     let actual = node::dump(&mut kernel, &owned.scope).await?;
     let mut ops = cleanup_ops(&owned.remaining, &actual, &owned.scope);
@@ -175,16 +183,28 @@ impl CniParts {
             }
         }
         parts.bridges.retain(|bridge| !of_others.contains(bridge));
-        parts.files.extend(existing([flags.records_dir.clone()]));
+        let records = &flags.records_dir;
+        parts.records = listed_in(records).map_err(|error| unreadable(records, error))?.len();
+        parts.files.extend(existing([records.clone()]));
         Ok(parts)
     }
 
     /// # Errors
-    /// Containers have addresses, also those of another IPAM plugin, whose interfaces show it.
-    fn refuse_if_used(&self, data_dir: &Path) -> Result<(), Error> {
+    /// Containers have addresses, also those of another IPAM plugin, whose interfaces show it; or it is
+    /// unknown, because the config is elsewhere.
+    fn refuse_if_used(&self, flags: &CniFlags) -> Result<(), Error> {
         let refused = |used: String| {
             Err(Error::Refused(format!("{used}: remove their pods first, or use --force")))
         };
+        let (configs, data_dir) = (flags.cni_conf_dir.display(), &flags.data_dir);
+        if !self.has_config && self.records > 0 {
+            let count = counted(self.records, "record");
+            return Err(Error::Refused(format!(
+                "{} has {count} of containers, but {configs} has no config of flannel: name its \
+                 folder with --cni-conf-dir, or use --force",
+                flags.records_dir.display()
+            )));
+        }
         if self.addresses > 0 {
             let count = counted(self.addresses, "address");
             return refused(format!("containers have {count} below {}", data_dir.display()));
@@ -218,6 +238,7 @@ impl CniParts {
             self.files.push(addresses);
         }
         self.bridges.extend(bridges(config, "flannel", "/delegate/bridge"));
+        self.has_config = true;
         self.files.push(path);
         Ok(())
     }
@@ -280,18 +301,16 @@ fn refuse_next_to_flanneld() -> Result<(), Error> {
 }
 
 impl Owned {
-    /// From the flags, else from the daemon or its checkpoint; `otherwise` if there is neither.
+    /// From the daemon or its checkpoint, else from the flags; `otherwise` if there is none of these.
     pub(super) async fn find(
         files: &Files,
         networks: &[Prefix],
         vni: u32,
         otherwise: Option<Self>,
     ) -> Result<Self, Error> {
-        if !networks.is_empty() {
-            return Ok(Self::named(networks, vni));
-        }
         let (otherwise, unknown) = match node::read_inputs(files).await {
-            Ok(known) => return Ok(Self::known(&known)),
+            Ok(known) => return Self::known(&known).unless_other(networks),
+            Err(_) if !networks.is_empty() => return Ok(Self::named(networks, vni)),
             Err(unknown @ NoInputs::Nowhere { .. }) => (otherwise, unknown),
             Err(unknown @ NoInputs::Unusable { .. }) => (None, unknown),
         };
@@ -308,6 +327,16 @@ impl Owned {
             remaining: backend::restored(&local.strict),
             lease: local.own.clone(),
         }
+    }
+
+    /// # Errors
+    /// One of `networks` is not ours: with it, our entries would stay, and what knows them would not.
+    fn unless_other(self, networks: &[Prefix]) -> Result<Self, Error> {
+        let Some(other) = networks.iter().find(|it| !self.scope.networks.contains(it)) else {
+            return Ok(self);
+        };
+        let (known, source) = (listed(&self.scope.networks, ""), self.source);
+        Err(Error::Refused(format!("the network is {known}, {source}, and not {other}")))
     }
 
     pub(super) fn named(networks: &[Prefix], vni: u32) -> Self {
@@ -447,7 +476,7 @@ mod tests {
             fs::write(network.join("last_reserved_ip.0"), "").unwrap();
         }
         let flags = CniFlags { cni: true, cni_conf_dir, data_dir, records_dir: folder("records") };
-        let CniParts { files, bridges, addresses } = CniParts::read(&flags).unwrap();
+        let CniParts { files, bridges, addresses, .. } = CniParts::read(&flags).unwrap();
         let names = files.iter().map(|it| it.strip_prefix(host.path()).unwrap().display());
         (names.map(|it| it.to_string()).collect(), bridges.into_iter().collect(), addresses)
     }
@@ -464,6 +493,23 @@ mod tests {
                 1
             )
         );
+    }
+
+    #[test]
+    fn containers_whose_config_is_elsewhere_are_in_use() {
+        let host = tempfile::tempdir().unwrap();
+        let folder = |name: &str| host.path().join(name);
+        let flags = CniFlags {
+            cni: true,
+            cni_conf_dir: folder("net.d"),
+            data_dir: folder("networks"),
+            records_dir: folder("records"),
+        };
+        assert!(CniParts::read(&flags).unwrap().refuse_if_used(&flags).is_ok());
+        fs::create_dir_all(&flags.records_dir).unwrap();
+        fs::write(folder("records/c1"), "{}").unwrap();
+        let refused = CniParts::read(&flags).unwrap().refuse_if_used(&flags).unwrap_err();
+        assert!(refused.to_string().contains("--cni-conf-dir"), "{refused}");
     }
 
     #[test]

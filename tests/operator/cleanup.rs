@@ -188,6 +188,24 @@ async fn an_unknown_network_can_be_named() {
 }
 
 #[tokio::test]
+async fn what_the_checkpoint_knows_is_not_overridden() {
+    let host = Host::programmed().await;
+    for refused in ["cleanup --yes --network 10.224.0.0/16", "handover --network 10.224.0.0/16"] {
+        let error = host.run(refused).await.err().unwrap().to_string();
+        assert!(error.contains("the network is 10.244.0.0/16"), "{error}");
+    }
+    assert!(host.state_file().exists() && host.kernel.take_log().is_empty());
+    let (_, named) = host.json("cleanup --network 10.244.0.0/16 --vni 7").await.unwrap();
+    let (_, known) = host.json("cleanup").await.unwrap();
+    assert_eq!(named, known);
+
+    std::fs::remove_file(host.state_file()).unwrap();
+    let error = host.run("cleanup --yes --lease --network 10.244.0.0/16").await.err().unwrap();
+    assert!(error.to_string().contains("the lease of this node is unknown"), "{error}");
+    assert!(host.kernel.take_log().is_empty());
+}
+
+#[tokio::test]
 async fn a_device_of_another_kind_with_the_same_name_stays() {
     let host = Host::bare();
     host.kernel.set(Entry::Link(Link {

@@ -6,7 +6,9 @@ use std::iter::successors;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use hyper::Uri;
 use hyper::header::{HeaderValue, USER_AGENT};
+use hyper_util::client::proxy::matcher::Matcher;
 use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
@@ -67,7 +69,8 @@ pub(super) async fn open(
     // The caller retries.
     config.default_retry = false;
     config.headers.push((USER_AGENT, HeaderValue::from_static(program.agent)));
-    Client::try_from(config).map_err(|error| describe(&error))
+    let proxy = config.proxy_url.clone();
+    Client::try_from(config).map_err(|error| without_secrets(proxy.as_ref(), &describe(&error)))
 }
 
 /// The namespace of this pod, from its files.
@@ -80,8 +83,24 @@ async fn from_file(file: &Path) -> Result<Config, String> {
     let named =
         |error: &(dyn StdError + 'static)| format!("{}: {}", file.display(), describe(error));
     let kubeconfig = Kubeconfig::read_from(file).map_err(|error| named(&error))?;
+    let mut clusters = kubeconfig.clusters.iter().filter_map(|it| it.cluster.as_ref());
+    let has_proxy = clusters.any(|it| it.proxy_url.is_some());
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
-    config.map_err(|error| named(&error))
+    let mut config = config.map_err(|error| named(&error))?;
+    // Otherwise the library has taken the proxy of the environment, and does not read NO_PROXY.
+    if !has_proxy && Matcher::from_env().intercept(&config.cluster_url).is_none() {
+        config.proxy_url = None;
+    }
+    Ok(config)
+}
+
+/// `error` without the user and password of the proxy.
+fn without_secrets(proxy: Option<&Uri>, error: &str) -> String {
+    let authority = proxy.and_then(Uri::authority);
+    match authority.and_then(|it| it.as_str().rsplit_once('@')) {
+        Some((secret, _)) => error.replace(secret, "***"),
+        None => error.to_owned(),
+    }
 }
 
 /// With the service account of the pod, if there is one.
@@ -182,6 +201,16 @@ mod tests {
         let kubeconfig = Some(file.path().to_owned());
         let program = Program { agent: "test", flags: "set a flag", permissions: "a document" };
         open(&ApiOptions { kubeconfig, ..ApiOptions::default() }, program, flag).await.err()
+    }
+
+    #[tokio::test]
+    async fn the_proxy_of_a_kubeconfig_is_used_and_its_password_is_not_shown() {
+        let through = |proxy: &str| format!("https://10.0.0.1:6443', proxy-url: '{proxy}");
+        for proxy in ["http://u:secret@127.0.0.1:3128", "socks5://127.0.0.1:1080"] {
+            assert_eq!(refusal(&through(proxy), "", None).await, None, "{proxy}");
+        }
+        let refused = refusal(&through("ftp://u:secret@127.0.0.1"), "", None).await.unwrap();
+        assert!(refused.contains("***@127.0.0.1") && !refused.contains("secret"), "{refused}");
     }
 
     #[tokio::test]

@@ -73,7 +73,8 @@ fn check_container(inside: &mut Socket, added: &Interface) -> Result<Link, Error
     Ok(found)
 }
 
-/// Of several host interfaces in a result, the container's peer is the port.
+/// Of several host interfaces in a result, the container's peer is the port. Its MAC is not checked: that
+/// of a port of before, or of another plugin, may be udev's.
 fn check_port(
     host: &mut Socket,
     previous: &AddResult,
@@ -85,7 +86,6 @@ fn check_port(
         if Some(found.index) != container.peer || found.kind != "veth" {
             continue;
         }
-        check_mac(added, &found)?;
         return match found.master {
             Some(master) if master == bridge.index => Ok(()),
             _ => Err(wrong(&found.name, &format!("it is not a port of {}", bridge.name))),

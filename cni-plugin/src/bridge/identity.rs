@@ -2,6 +2,7 @@
 
 use ring::digest::{SHA512, digest};
 
+use crate::protocol::error::Error;
 use crate::protocol::request::Attachment;
 
 /// An attachment to a network.
@@ -17,6 +18,19 @@ const LONGEST_ALIAS: usize = 255;
 impl Identity {
     pub(super) fn new(network: &str, attachment: &Attachment) -> Self {
         Self { network: network.to_owned(), attachment: attachment.clone() }
+    }
+
+    /// # Errors
+    /// The alias of its link would be cut, and name other attachments too.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        let excess = self.whole().len().saturating_sub(LONGEST_ALIAS);
+        if excess == 0 {
+            return Ok(());
+        }
+        let longest = self.network.len().saturating_sub(excess);
+        Err(Error::invalid_config(format!(
+            "the name of the network is too long: it may have {longest} bytes with this container ID"
+        )))
     }
 
     /// What the link of a port is called: `veth` and eight digits, another one for each `attempt`.
@@ -76,6 +90,7 @@ mod tests {
     fn names_of_ports_fit_and_differ() {
         let names =
             [identity("c1").port_name(0), identity("c1").port_name(1), identity("c2").port_name(0)];
+        assert!(identity("c1").check().is_ok());
         for name in &names {
             assert_eq!(name.len(), 12, "{name}");
         }
@@ -84,7 +99,9 @@ mod tests {
 
     #[test]
     fn the_alias_of_a_long_name_is_cut_to_the_limit_of_the_kernel() {
-        assert_eq!(identity(&"c".repeat(300)).alias().len(), LONGEST_ALIAS);
+        let long = identity(&"c".repeat(300));
+        assert_eq!(long.alias().len(), LONGEST_ALIAS);
+        assert!(long.check().is_err());
     }
 
     #[test]

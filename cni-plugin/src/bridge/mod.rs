@@ -77,6 +77,7 @@ impl Bridge {
     ) -> Result<String, Error> {
         let settings = &self.settings;
         let identity = Identity::new(&settings.network, &sandbox.attachment);
+        identity.check()?;
         let plan = Plan::of(settings, allocated);
         let connection = Connection { settings, sandbox, netns, identity, plan };
         let mut device = Device::ensure(open()?, settings)?;
@@ -91,7 +92,7 @@ impl Bridge {
         rendered
     }
 
-    /// Fails if no address can be reserved: none is left, or nothing can be written.
+    /// Fails if no address can be reserved because nothing can be written.
     pub(crate) fn status(&self) -> Result<(), Error> {
         disk::check_room(&self.pool.location.directory())?;
         host_local::status(&self.pool)

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use tweed_netlink::Socket;
+use tweed_netlink::mac::MacAddr;
 use tweed_netlink::rtnl::link::{self, Link, Pair};
 
 use super::device::{self, Device};
@@ -66,6 +67,8 @@ fn create_pair(device: &mut Device<'_>, connection: &Connection<'_>) -> Result<S
         let name = identity.port_name(attempt);
         let pair = link::create_pair(&Pair {
             name: &name,
+            // Systemd's udev replaces a MAC that the kernel has chosen, while the ADD returns that one.
+            mac: MacAddr::derived_from(&name),
             master: device.link.index,
             inner_name,
             inner_netns: netns.as_raw_fd(),

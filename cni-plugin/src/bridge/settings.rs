@@ -43,6 +43,8 @@ pub(super) enum Gateway {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Backend {
+    /// Nftables, and iptables on a kernel without NAT in such tables.
+    Any,
     Nftables,
     Iptables,
 }
@@ -103,7 +105,8 @@ impl Settings {
 impl Backend {
     fn parse(text: Option<&str>) -> Result<Self, Error> {
         match text {
-            None | Some("nftables") => Ok(Self::Nftables),
+            None => Ok(Self::Any),
+            Some("nftables") => Ok(Self::Nftables),
             Some("iptables") => Ok(Self::Iptables),
             Some(other) => {
                 let other = excerpt::quoted(other);

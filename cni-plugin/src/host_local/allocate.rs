@@ -155,6 +155,6 @@ fn in_range_set(index: usize, error: Error) -> Error {
     error.context(format!("failed to allocate for range {index}"))
 }
 
-pub(super) fn exhausted(set: &RangeSet) -> Error {
+fn exhausted(set: &RangeSet) -> Error {
     Error::failed(format!("no IP addresses available in range set: {set}"))
 }

@@ -29,7 +29,6 @@ use crate::protocol::error::Error;
 use crate::protocol::json::{self, Object};
 use crate::protocol::request::Attachment;
 use crate::protocol::result::Address;
-use range::next_free;
 use reservations::remove_former_index;
 use store::{Entry, Record, Store, is_of_a_runtime};
 
@@ -135,18 +134,15 @@ pub(crate) fn holders(location: &Location) -> Result<HashSet<String>, Error> {
     Ok(holders.collect())
 }
 
-/// Fails with the code of STATUS if some range set has no address left. Does not wait for the lock.
+/// Fails with the code of STATUS if no ADD can use the store. That no address is left is no failure: the
+/// node would not be ready, and lose the pods that have them. Does not wait for the lock.
 pub fn status(config: &Config) -> Result<(), Error> {
     if !config.location.directory().exists() {
         return Ok(());
     }
     let at_once = Location { lock_wait: Duration::ZERO, ..config.location.clone() };
-    let full = |taken: &HashSet<IpAddr>| {
-        let full = config.range_sets.iter().find(|set| next_free(set, None, taken).is_none());
-        full.map_or(Ok(()), |set| Err(allocate::exhausted(set)))
-    };
-    match Store::open(&at_once).and_then(|(store, _lock)| store.choose(full)) {
-        Err(error) if error.is_passing() => Ok(()),
-        done => done.map_err(|error| Error::not_available(error.msg)),
+    match Store::open(&at_once) {
+        Err(error) if !error.is_passing() => Err(Error::not_available(error.msg)),
+        _ => Ok(()),
     }
 }

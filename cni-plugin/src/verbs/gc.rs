@@ -34,7 +34,7 @@ pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
         .partition(|(_, remover)| !matches!(remover, Some(Remover::Plugin(_))));
     let swept = sweep(whole.as_ref(), &native, &valid);
     // While something is left, so is the record of it.
-    let may_forget = swept.is_ok();
+    let mut may_forget = swept.is_ok();
     errors.extend(swept.err());
     if may_forget {
         errors.extend(native.iter().filter_map(|(owner, _)| states.drop_record(owner).err()));
@@ -42,6 +42,11 @@ pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
     drop(alone);
     // Other plugins take their time, and what is stale stays so: an ADD need not wait for them.
     let _among_others = states.lock(Sharing::Shared)?;
+    if let Some(Remover::Plugin(plugin)) = &whole {
+        let collected = collect_by(plugin, &valid);
+        may_forget &= collected.is_ok();
+        errors.extend(collected.err());
+    }
     for (owner, remover) in others {
         let gone = remover.map_or(Ok(()), |remover| collect(call, owner, remover));
         let done = if may_forget { gone.and_then(|()| states.drop_record(owner)) } else { gone };
@@ -59,10 +64,6 @@ fn sweep(
 ) -> Result<(), Error> {
     let stale: Vec<_> = native.iter().map(|(owner, _)| owner.attachment()).collect();
     let mut teardowns: Vec<&Teardown> = Vec::new();
-    let by_whole = match whole {
-        Some(Remover::Plugin(plugin)) => collect_by(plugin, valid),
-        _ => Ok(()),
-    };
     let removers =
         whole.into_iter().chain(native.iter().filter_map(|(_, remover)| remover.as_ref()));
     for remover in removers {
@@ -72,7 +73,7 @@ fn sweep(
         }
     }
     let by_teardown = teardowns.into_iter().filter_map(|one| one.gc(valid, &stale).err());
-    joined(by_whole.err().into_iter().chain(by_teardown).collect())
+    joined(by_teardown.collect())
 }
 
 fn collect_by(plugin: &Delegate<'_>, valid: &[Attachment]) -> Result<(), Error> {

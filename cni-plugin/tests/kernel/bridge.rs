@@ -307,6 +307,9 @@ fn a_full_subnet_refuses_until_a_pod_is_deleted() {
     assert_eq!(node.add(&late, &config).address(), "10.244.7.3/29");
 }
 
+/// `NET_ADDR_SET` of the kernel.
+const SET_BY_A_PROGRAM: &str = "3";
+
 #[test]
 fn check_passes_after_add_and_names_what_is_wrong() {
     let node = Node::new(DUAL);
@@ -333,6 +336,12 @@ fn check_passes_after_add_and_names_what_is_wrong() {
     node.ip(&format!("link set {veth} nomaster"));
     refuses("is not a port of cni0");
     node.ip(&format!("link set {veth} master cni0"));
+    check().is_silent();
+    // Udev sets another MAC if the kernel has chosen it.
+    let by_whom = format!("mount -t sysfs sysfs /sys; cat /sys/class/net/{veth}/addr_assign_type");
+    let by_whom = node.namespace().run("unshare", &["--mount", "sh", "-c", &by_whom]).unwrap();
+    assert_eq!(by_whom.trim(), SET_BY_A_PROGRAM);
+    node.ip(&format!("link set {veth} address 02:00:00:00:00:07"));
     check().is_silent();
     pod.ip("link del eth0");
     assert!(check().error().1.contains("the container does not have it"));

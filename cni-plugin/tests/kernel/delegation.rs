@@ -238,6 +238,24 @@ fn an_add_does_not_wait_for_another_plugin_that_a_gc_calls() {
 }
 
 #[test]
+fn an_add_does_not_wait_for_the_gc_of_a_delegate() {
+    let node = Node::new(IPV4);
+    let pod = node.pod();
+    fake(
+        &node,
+        "mine",
+        "case $CNI_COMMAND in GC) until [ -e ${0%/*}/added ]; do sleep 0.05; done;; esac",
+    );
+    let mut config = config_of(&node, "mine");
+    config["cni.dev/valid-attachments"] = json!([]);
+    let gc = node.call("GC", &pod, &config).with("CNI_PATH", &path(&node)).start();
+    eventually(TIMEOUT, || calls(&node).iter().any(|(call, _)| call.starts_with("GC"))).unwrap();
+    let _ = node.add(&pod, &node.config("1.1.0")).result();
+    fs::write(node.home.path().join("added"), "").unwrap();
+    Answer::of(gc).is_silent();
+}
+
+#[test]
 fn native_false_calls_debians_plugins() {
     let node = Node::new(IPV4);
     let pod = node.pod();

@@ -240,6 +240,13 @@ fn status_reports_whether_an_add_would_succeed() {
     node.write_subnet_env(&IPV4.replace("10.244.7.1/24", "10.244.7.1/30"));
     node.call("STATUS", &pod, &node.config("1.1.0")).run().is_silent();
     assert_eq!(node.add(&pod, &node.config("1.1.0")).address(), "10.244.7.2/30");
+    // Its pods would be evicted if their node were not ready.
+    let other = node.pod();
+    assert!(
+        node.add(&other, &node.config("1.1.0")).error().1.contains("no IP addresses available")
+    );
+    node.call("STATUS", &pod, &node.config("1.1.0")).run().is_silent();
+    std::fs::remove_file(node.subnet_file()).unwrap();
     let (code, error) = node.call("STATUS", &pod, &node.config("1.1.0")).run().error();
     assert_eq!(code, 50, "{error}");
 }

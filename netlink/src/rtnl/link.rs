@@ -45,6 +45,7 @@ pub struct Link {
 #[derive(Clone, Copy, Debug)]
 pub struct Pair<'a> {
     pub name: &'a str,
+    pub mac: MacAddr,
     pub master: u32,
     pub inner_name: &'a str,
     /// A descriptor that is open on it.
@@ -88,6 +89,7 @@ pub fn create_pair(pair: &Pair<'_>) -> Message {
     };
     Message::new(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, &ifinfo(AF_UNSPEC, 0, 0, 0))
         .text(IFLA_IFNAME, pair.name)
+        .bytes(IFLA_ADDRESS, &pair.mac.octets())
         .u32(IFLA_MASTER, pair.master)
         .with(pair.mtu, |message, mtu| message.u32(IFLA_MTU, mtu))
         .nest(IFLA_LINKINFO, |info| {

@@ -53,7 +53,8 @@ fn api_url(text: &str, settings: &GivenFlags) -> Result<String, Stop> {
     match url.parse() {
         Ok(uri) if is_web(&uri) && !text.contains('@') => Ok(url.trim_end_matches('/').to_owned()),
         Ok(_) | Err(_) => {
-            Err(settings.bad_value("kube-api-url", text, "https:// with host and port"))
+            let shown = if text.contains('@') { "***" } else { text };
+            Err(settings.bad_value("kube-api-url", shown, "https:// with host and port"))
         }
     }
 }

@@ -28,7 +28,7 @@ pub(super) async fn carry_out<S: ClusterStore>(
     progress: &mut impl Write,
 ) -> Result<CommandEnd, Error> {
     let (view, options) = (read(store).await?, order.options());
-    let mut work = Work { store, author, options, progress, view, observed: None };
+    let mut work = Work { store, author, options, progress, view, pause: PAUSE, observed: None };
     let outcome = match work.carry_out(order).await {
         Ok(outcome) | Err(Halt::Outcome(outcome)) => outcome,
         Err(Halt::Degraded(troubles)) => work.degraded(&troubles).await,
@@ -46,6 +46,8 @@ struct Work<'a, S, W> {
     progress: &'a mut W,
     /// The last read.
     view: ClusterView,
+    /// The pause before the next one.
+    pause: Duration,
     /// The step that this command has written or observes. From then on, neither an unreachable store
     /// nor a closed output ends it early: the stage would stay without a rollback.
     observed: Option<String>,
@@ -65,6 +67,9 @@ enum Halt {
 
 /// The pause between two reads; nodes need about as long to report.
 const PAUSE: Duration = Duration::from_secs(1);
+/// The pause after a long read, as a multiple of its duration: of thousands of nodes, each read is tens
+/// of megabytes, and an observation may take hours.
+const PAUSE_FACTOR: u32 = 4;
 
 /// The minimum time for which reads of an unreachable store are retried: elections and restarts of
 /// its servers take less.
@@ -181,8 +186,10 @@ impl<S: ClusterStore, W: Write> Work<'_, S, W> {
     async fn read(&mut self) -> Result<(ClusterView, Duration), Halt> {
         let (begun, mut since) = (Instant::now(), None);
         loop {
+            let asked = Instant::now();
             match self.store.read().await {
                 Ok(contents) => {
+                    self.pause = PAUSE.max(asked.elapsed().saturating_mul(PAUSE_FACTOR));
                     let took = Some(begun.elapsed()).filter(|took| since.is_some() || *took > SLOW);
                     return Ok((view_of(self.store, contents)?, took.unwrap_or_default()));
                 }
@@ -246,7 +253,7 @@ impl<S: ClusterStore, W: Write> Work<'_, S, W> {
                     "not all nodes have applied the config; tweedctl migrate status lists them";
                 return Err(Halt::Outcome(Outcome::new(ExitStatus::Late, message).with(lags)));
             }
-            sleep(PAUSE).await;
+            sleep(self.pause).await;
         }
     }
 
@@ -265,7 +272,7 @@ impl<S: ClusterStore, W: Write> Work<'_, S, W> {
                 let left = short(self.options.hold.saturating_sub(held));
                 self.report(&format!("observing for {left}; {}", suspected.summary()))?;
             }
-            sleep(PAUSE).await;
+            sleep(self.pause).await;
             // Nothing is observed while the store is unreachable.
             started += self.reread().await?;
         }

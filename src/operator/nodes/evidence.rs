@@ -230,7 +230,7 @@ impl<'a> Evidence<'a> {
                 let time = not_refreshed(node.age());
                 format!("{time}, and {}: its host or its daemon is down", unreached())
             };
-            return (unreachable > 0).then(|| (NodeState::Dead, reason()));
+            return self.is_most(node, unreachable).then(|| (NodeState::Dead, reason()));
         }
         if self.is_alone(node) {
             return Some((NodeState::Unreachable, UnreachableCause::AllSilent.to_string()));

@@ -81,14 +81,15 @@ fn lacks_authentication(error: &Error) -> bool {
 
 /// Flannel accepts TLS files for `http` endpoints; the library does not.
 fn tls(options: &EtcdOptions, endpoint: &str) -> Result<Option<TlsOptions>, String> {
-    let files = [&options.ca_file, &options.cert_file, &options.key_file];
-    if endpoint.starts_with("http://") || files.iter().all(|file| file.is_none()) {
+    if endpoint.starts_with("http://") {
         return Ok(None);
     }
     let mut tls = TlsOptions::new();
-    if let Some(ca) = &options.ca_file {
-        tls = tls.ca_certificate(Certificate::from_pem(read_certificate(ca)?));
-    }
+    // Without a file, those that the host trusts, as for flanneld.
+    tls = match &options.ca_file {
+        Some(ca) => tls.ca_certificate(Certificate::from_pem(read_certificate(ca)?)),
+        None => tls.with_native_roots(),
+    };
     match (&options.cert_file, &options.key_file) {
         (Some(cert), Some(key)) => {
             tls = tls.identity(Identity::from_pem(read_certificate(cert)?, read(key)?));

@@ -221,8 +221,9 @@ impl Cluster {
         if self.mounted != config {
             self.mounted = config;
             let (now, nodes) = (Instant::now(), self.nodes.len());
-            let share = |index: usize| MOUNTS.mul_f64(index as f64 / nodes as f64);
-            self.unwritten = (0..nodes).map(|index| (now + share(index), index)).collect();
+            let count = u32::try_from(nodes).unwrap_or(u32::MAX);
+            let times = (0..count).map(|index| now + MOUNTS * index / count);
+            self.unwritten = times.zip(0..nodes).collect();
         }
     }
 

@@ -192,11 +192,7 @@ impl Throw<'_> {
             }
             Fault::Reinstall => self.pair((at, Act::Reinstall(node)), (end, Act::PowerOn(node))),
             Fault::RestoreDisk => self.roll_back(node, at, end),
-            Fault::RestoreAlone => {
-                self.add(CALM, Act::BackUpDisk(node));
-                self.begin_alone((at, Act::Kill(node)), Act::Start(node), end, node);
-                self.add(at + MOMENT / 2, Act::RestoreDisk(node));
-            }
+            Fault::RestoreAlone => self.restore_alone(node, at, end),
             Fault::DiskFull => self.pair((at, Act::FillDisk(node)), (end, Act::FreeDisk(node))),
             Fault::Copy
             | Fault::Join
@@ -461,6 +457,13 @@ impl Throw<'_> {
         self.add(between, Act::Kill(node));
         self.add(between + Duration::from_millis(1), Act::RestoreDisk(node));
         self.add(end, Act::Start(node));
+    }
+
+    /// The same with the disk of the beginning, and without the store.
+    fn restore_alone(&mut self, node: usize, at: Duration, end: Duration) {
+        self.add(CALM, Act::BackUpDisk(node));
+        self.begin_alone((at, Act::Kill(node)), Act::Start(node), end, node);
+        self.add(at + MOMENT / 2, Act::RestoreDisk(node));
     }
 
     fn one_of<T: Copy, const N: usize>(&mut self, items: [T; N]) -> T {

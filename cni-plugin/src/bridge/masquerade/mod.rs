@@ -4,6 +4,7 @@ mod iptables;
 mod names;
 mod table;
 
+use self::table::Refused;
 use super::identity::Identity;
 use super::plan::Plan;
 use super::settings::{Backend, Settings};
@@ -15,8 +16,14 @@ pub(super) fn ensure(settings: &Settings, identity: &Identity, plan: &Plan) -> R
     let addresses: Vec<_> = plan.result.addresses.iter().map(|one| one.address).collect();
     match settings.masquerade {
         None => Ok(()),
-        Some(Backend::Nftables) => table::ensure(identity, &addresses),
         Some(Backend::Iptables) => iptables::ensure(identity, &addresses),
+        Some(backend) => match table::ensure(identity, &addresses) {
+            Err(Refused::Lacking(_)) if backend == Backend::Any => {
+                iptables::ensure(identity, &addresses)
+            }
+            Err(Refused::Lacking(error) | Refused::Other(error)) => Err(error),
+            Ok(()) => Ok(()),
+        },
     }
 }
 

@@ -1,6 +1,7 @@
 //! Masquerading in nftables, in the table that the CNI plugins share.
 
 use std::collections::HashSet;
+use std::fmt::Display;
 use std::io;
 
 use ipnetwork::IpNetwork;
@@ -8,7 +9,7 @@ use nix::errno::Errno;
 use tweed_netlink::nftables::{
     Batch, Chain, Condition, Hook, ListedRule, Match, Ports, Rule, Table, TableFamily, Verdict,
 };
-use tweed_netlink::{Family, Protocol, Socket};
+use tweed_netlink::{Family, Protocol, Refusal, Socket};
 
 use super::names;
 use crate::bridge::identity::Identity;
@@ -23,8 +24,27 @@ const POSTROUTING: &str = "postrouting";
 /// The number of rules to remove in one batch, which must fit into one send.
 const AT_ONCE: usize = 500;
 
-pub(super) fn ensure(identity: &Identity, addresses: &[IpNetwork]) -> Result<(), Error> {
-    let mut socket = open()?;
+/// Why there are no rules.
+#[derive(Debug)]
+pub(super) enum Refused {
+    /// The kernel has no NAT in tables of both families, as before Linux 5.2.
+    Lacking(Error),
+    Other(Error),
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Self {
+        Self::Other(error)
+    }
+}
+
+pub(super) fn ensure(identity: &Identity, addresses: &[IpNetwork]) -> Result<(), Refused> {
+    let lacking = |cause: &dyn Display| {
+        Refused::Lacking(failure(&format!("the kernel cannot do NAT there: {cause}")))
+    };
+    let Some(mut socket) = open_if_there()? else {
+        return Err(lacking(&Errno::EPROTONOSUPPORT));
+    };
     let stale = rules_of(&mut socket, &names::of_attachment(identity))?;
     let comment = names::comment(identity);
     let frame = frame(&mut socket)?;
@@ -35,7 +55,11 @@ pub(super) fn ensure(identity: &Identity, addresses: &[IpNetwork]) -> Result<(),
         let rule = Rule::of(conditions, Verdict::Masquerade(Ports::Kept));
         batch.rule(CHECKS, &rule, Some(&comment))
     });
-    commit(&mut socket, batch)
+    let refusals = batch.commit(&mut socket).map_err(|error| failure(&error))?;
+    match refusals.first() {
+        Some(refusal) if stale.is_empty() && is_unknown(refusal.errno) => Err(lacking(refusal)),
+        first => Ok(check(first)?),
+    }
 }
 
 /// Whether there were any.
@@ -62,7 +86,10 @@ pub(super) fn collect(network: &str, valid: &[Attachment]) -> Result<(), Error> 
 /// would wait for all readers before it frees what it replaces.
 fn frame(socket: &mut Socket) -> Result<Batch, Error> {
     let rules = postrouting();
-    let present = TABLE.rules(socket, POSTROUTING).map_err(|error| failure(&error))?;
+    let present = match TABLE.rules(socket, POSTROUTING) {
+        Err(error) if is_without_nftables(&error) => Vec::new(),
+        present => present.map_err(|error| failure(&error))?,
+    };
     if present.len() == rules.len() {
         return Ok(Batch::of(TABLE));
     }
@@ -105,8 +132,11 @@ fn delete(socket: &mut Socket, rules: &[ListedRule]) -> Result<(), Error> {
 }
 
 fn commit(socket: &mut Socket, batch: Batch) -> Result<(), Error> {
-    let refusals = batch.commit(socket).map_err(|error| failure(&error))?;
-    match refusals.first() {
+    check(batch.commit(socket).map_err(|error| failure(&error))?.first())
+}
+
+fn check(refusal: Option<&Refusal>) -> Result<(), Error> {
+    match refusal {
         None => Ok(()),
         // Another process has removed one of them meanwhile: a retry finds what is left.
         Some(refusal) if refusal.errno == Errno::ENOENT => {
@@ -116,16 +146,17 @@ fn commit(socket: &mut Socket, batch: Batch) -> Result<(), Error> {
     }
 }
 
-fn open() -> Result<Socket, Error> {
-    Socket::open(Protocol::Netfilter).map_err(|error: io::Error| failure(&error))
-}
-
 /// None on a kernel without netfilter's messages.
 fn open_if_there() -> Result<Option<Socket>, Error> {
     match Socket::open(Protocol::Netfilter) {
         Err(error) if is_without_nftables(&error) => Ok(None),
         socket => socket.map(Some).map_err(|error| failure(&error)),
     }
+}
+
+/// So a kernel answers that lacks a chain's type, an expression, or nftables.
+fn is_unknown(errno: Errno) -> bool {
+    matches!(errno, Errno::ENOENT | Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT | Errno::EINVAL)
 }
 
 /// So a kernel answers that knows other parts of netfilter alone, or none: it has no such rules.

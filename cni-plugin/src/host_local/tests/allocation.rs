@@ -54,15 +54,13 @@ fn a_freed_address_is_allocated_last() {
 fn an_exhausted_pool_is_reported_as_by_host_local_and_recovers() {
     let home = Home::small();
     for id in 0..5 {
-        assert!(status(&home.config).is_ok());
         home.add(&format!("a{id}")).unwrap();
     }
     let expected =
         "failed to allocate for range 0: no IP addresses available in range set: 10.0.0.1-10.0.0.6";
     assert_eq!(msg(home.add("b")), expected);
-    assert_eq!(status(&home.config).unwrap_err().code, 50);
+    assert!(status(&home.config).is_ok(), "its pods would be evicted");
     home.del("a3");
-    assert!(status(&home.config).is_ok());
     assert_eq!(home.add("b").unwrap(), ["10.0.0.5/29"]);
 }
 

@@ -57,6 +57,7 @@ fn api_servers_are_separated_by_commas() {
     for bad in ["ftp://a", "https://root:secret@a", "https://"] {
         let (message, code) = refusal(&format!("-kube-subnet-mgr -kube-api-url={bad}"), NAMED);
         assert!(message.ends_with("allowed: https:// with host and port"), "{message}");
+        assert!(!message.contains("secret"), "{message}");
         assert_eq!(code, 2);
     }
 }

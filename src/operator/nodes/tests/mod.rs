@@ -172,6 +172,16 @@ fn a_node_that_most_peers_do_not_reach_is_the_cause() {
     assert_eq!(reason, "it is not reached from 4 of 4 nodes");
 }
 
+/// `leases release` deletes the lease of a dead node: one that only few miss may have pods.
+#[test]
+fn a_silent_node_that_most_others_reach_is_not_dead() {
+    let cluster = Cluster::of(5).silent(2, 999);
+    assert_eq!(
+        cluster.fails(1, 2, "unreachable", "no-answer").states(),
+        "ready stale ready ready ready"
+    );
+}
+
 #[test]
 fn a_node_that_reaches_no_peer_is_the_cause() {
     let cluster = Cluster::of(5).alone(2);
