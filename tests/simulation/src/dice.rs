@@ -13,6 +13,7 @@ use crate::act::{
 };
 use crate::cluster::Setup;
 use crate::fault::Fault;
+use crate::invariant::SAVED;
 use crate::network::LinkState;
 use crate::packets::stack::Stack;
 use crate::store::StoreKind;
@@ -313,8 +314,11 @@ impl Throw<'_> {
         }
     }
 
-    /// All nodes get one backend, and then another one without `Mixed`.
+    /// All nodes get one backend, and then another one without `Mixed`, early enough to be in each checkpoint
+    /// when faults end.
     fn edit_finished(&mut self, at: Duration, end: Duration) {
+        let last = FAULTS.saturating_sub(SAVED);
+        let (at, end) = (at.min(last), end.min(last));
         let backends = [Backend::Vxlan, Backend::DirectRouting, Backend::HostGw];
         let [first, second] = [(); 2].map(|()| self.one_of(backends));
         let between = self.between(at, end);

@@ -132,7 +132,7 @@ impl Judge {
                 let detail = format!("n{}: {:?} {:?}", index + 1, status.reasons, status.refused);
                 return Some(violation(READY, cluster, detail));
             }
-            if let Some(pending) = status.config.pending.filter(|_| !self.is_hasty) {
+            if let Some(pending) = status.config.pending {
                 let detail = format!("n{}: {pending}", index + 1);
                 return Some(violation(CONFIG, cluster, detail));
             }

@@ -51,9 +51,6 @@ pub struct Judge {
     edited: Option<Duration>,
     /// When nodes of different backends no longer had to reach each other.
     divided: Duration,
-    /// Whether `Mixed` was removed before all nodes had read the edit before that. If it changed the
-    /// backend, some wait for another edit.
-    is_hasty: bool,
     /// Since when no direct path leads from one node to another.
     cut: BTreeMap<(usize, usize), Duration>,
     /// All leases, and the config.
@@ -116,7 +113,7 @@ const JOIN_FAR_APART: Duration = Duration::from_secs(45);
 const START: Duration = Duration::from_secs(14);
 const START_FAR_APART: Duration = Duration::from_secs(30);
 /// The time after which a change in the store is in each checkpoint.
-const SAVED: Duration = Duration::from_secs(15);
+pub(crate) const SAVED: Duration = Duration::from_secs(15);
 /// The time after which a checkpoint is saved that could not be.
 const SAVED_AGAIN: Duration = Duration::from_secs(35);
 /// The time after which each node that reads the store has read a changed config.
@@ -139,7 +136,6 @@ impl Judge {
             config: None,
             edited: None,
             divided: Duration::ZERO,
-            is_hasty: false,
             cut: BTreeMap::new(),
             store: None,
             alone: BTreeSet::new(),
@@ -248,8 +244,6 @@ impl Judge {
         }
         let is_soon = before.is_some_and(|edited| cluster.age() < edited + READ);
         self.is_mixed &= cluster.is_mixed() != Some(false);
-        let is_hasty = was_mixed && is_soon;
-        self.is_hasty = !self.is_mixed && (self.is_hasty || is_hasty);
         if self.is_mixed {
             return;
         }
@@ -257,7 +251,7 @@ impl Judge {
             self.divided = cluster.age();
         }
         // A node may have applied the edit before this one, and not published it yet.
-        if is_hasty {
+        if was_mixed && is_soon {
             self.all_need_store();
         }
         // Some have applied what their checkpoints have not yet.
