@@ -12,7 +12,7 @@ use crate::model::entry::{Base, BasePolicy, Chain, ChainName, Entry, Iptables};
 use crate::plan::diff::Op;
 use programs::{ProgramError, Programs};
 
-pub(super) use programs::usual;
+pub(super) use programs::{is_installed, usual};
 
 /// The chains of this host, in the current network namespace.
 #[derive(Clone, Copy, Debug)]

@@ -85,7 +85,6 @@ pub(super) fn makes_strict() -> bool {
     value.is_some_and(|value| RP_FILTER.on.contains(&value))
 }
 
-/// Succeeds if IPv6 is disabled and the file does not exist: there is nothing to set.
 fn write(sysctl: &Sysctl, setting: &Setting) -> Result<(), SettingError> {
     let value = if setting.on { *sysctl.on.start() } else { sysctl.off };
     // A host with read-only settings may already have the required value.
@@ -93,18 +92,23 @@ fn write(sysctl: &Sysctl, setting: &Setting) -> Result<(), SettingError> {
         return Ok(());
     }
     let name = name(sysctl, setting.link.as_str());
-    match fs::write(path(&name), value.to_string()) {
-        Err(source) if source.kind() == io::ErrorKind::NotFound && sysctl.family == Family::V6 => {
-            Ok(())
-        }
-        written => written.map_err(|source| SettingError::Sysctl { name, value, source }),
-    }
+    let written = fs::write(path(&name), value.to_string());
+    written.map_err(|source| SettingError::Sysctl { name, value, source })
 }
 
+/// Without IPv6, a link has none of its settings: they are off.
 fn effective(sysctl: &Sysctl, link: &LinkName) -> Option<u8> {
-    let own = read(sysctl, link.as_str())?;
+    let own = read(sysctl, link.as_str());
+    if own.is_none() && sysctl.family == Family::V6 && has_ipv4(link) {
+        return Some(sysctl.off);
+    }
+    let own = own?;
     let all = if sysctl.raised_by_all { read(sysctl, "all") } else { None };
     Some(own.max(all.unwrap_or(0)))
+}
+
+fn has_ipv4(link: &LinkName) -> bool {
+    read(&RP_FILTER, link.as_str()).is_some()
 }
 
 fn read(sysctl: &Sysctl, link: &str) -> Option<u8> {

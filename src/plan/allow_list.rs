@@ -23,13 +23,23 @@ pub struct Guarded<'a> {
     /// The addresses of this node that peers send to.
     pub ends: &'a [IpAddr],
     pub network: Prefix,
+    /// Whether the kernel looks up the route back to a source only before routing.
+    pub looks_back_early: bool,
 }
 
 pub fn table(guard: Guard, guarded: Guarded<'_>) -> Table {
     let mut chains = BTreeMap::new();
+    let mut prerouting = Vec::new();
     if guard.conntrack == Conntrack::Untracked {
-        chains.insert(Hook::RawPrerouting, vec![untracked(guarded, Side::Source)]);
+        prerouting.push(untracked(guarded, Side::Source));
         chains.insert(Hook::RawOutput, vec![untracked(guarded, Side::Destination)]);
+    }
+    let drops = guard.unknown_sources == UnknownSources::Drop || guard.pods == Pods::Drop;
+    if drops && guarded.looks_back_early {
+        prerouting.extend(prerouting_rules(guarded));
+    }
+    if !prerouting.is_empty() {
+        chains.insert(Hook::RawPrerouting, prerouting);
     }
     if guard.unknown_sources == UnknownSources::Drop {
         chains.insert(Hook::Input, input_rules(guarded));
@@ -75,6 +85,19 @@ fn is_peer(side: Side, network: Prefix) -> Condition {
     Condition::AddressIn(side, Is, PEERS.to_owned(), network.family())
 }
 
+/// Rules before routing, for a kernel that looks up the route back only there: drop packets that forge the
+/// address of a peer. The later chains then accept all packets from addresses of peers.
+fn prerouting_rules(guarded: Guarded<'_>) -> Vec<Rule> {
+    let to_port = || Condition::UdpTo(guarded.tunnel.port);
+    let from_peer = || is_peer(Side::Source, guarded.network);
+    let mut rules = of_others(guarded).to_vec();
+    rules.extend([
+        Rule::of([to_port(), arrived_on(guarded.underlay), from_peer()], Verdict::Accept),
+        Rule::of([to_port(), from_peer(), Condition::ReversePath(IsNot)], Verdict::Drop),
+    ]);
+    rules
+}
+
 /// Input rules: accept tunnel packets of peers, drop all others to the tunnel port.
 ///
 /// Peers send only to the addresses in `ends`; a packet to any other address of the node is
@@ -111,7 +134,9 @@ fn probe_rules(guarded: Guarded<'_>, port: u16) -> [Rule; 3] {
 /// Forward rules. This node may route for other nodes, and pods may run VXLAN tunnels between each
 /// other; both keep working. A pod that forges the address of a node sends from a link that has no
 /// route to that node. Pod packets may also match that for a moment while a path changes; and so do
-/// frames that virtual machines exchange by a bridge of this host, but these stay on their bridge.
+/// frames that virtual machines exchange by a bridge of this host, but these stay on their bridge. A kernel
+/// that looks up the route back only before routing cannot distinguish these: there, a pod can still forge
+/// an address that is no peer's, towards an address that is no peer's.
 fn forward_rules(guarded: Guarded<'_>) -> Vec<Rule> {
     let Guarded { tunnel, underlay, network, .. } = guarded;
     let (to_port, vni) = (|| Condition::UdpTo(tunnel.port), || Condition::Vni(Is, tunnel.vni));
@@ -121,14 +146,15 @@ fn forward_rules(guarded: Guarded<'_>) -> Vec<Rule> {
     let bridged = [to_port(), arrived_on(underlay)];
     let to_underlay = Condition::OutputInterface(underlay.to_string());
     let forged = [to_port(), vni(), to_underlay, Condition::ReversePath(IsNot), source(IsNot)];
+    let forged = (!guarded.looks_back_early).then(|| Rule::of(forged, Verdict::Drop));
     let mut rules = of_others(guarded).to_vec();
     rules.extend(of_peers(guarded));
     rules.extend([
         Rule::of(to_peer, Verdict::Drop),
         Rule::of(of_pods, Verdict::Drop),
         Rule::of(bridged, Verdict::Accept),
-        Rule::of(forged, Verdict::Drop),
     ]);
+    rules.extend(forged);
     rules
 }
 
@@ -142,11 +168,14 @@ fn of_others(Guarded { tunnel, .. }: Guarded<'_>) -> [Rule; 2] {
 
 /// Accepts tunnel packets from a peer that arrive on the underlay, or on any link that has the
 /// route back to it. Pods can forge a source address, but not the link that they send from.
-fn of_peers(guarded: Guarded<'_>) -> [Rule; 2] {
-    let Guarded { tunnel, underlay, network, .. } = guarded;
+fn of_peers(guarded: Guarded<'_>) -> Vec<Rule> {
+    let Guarded { tunnel, underlay, network, looks_back_early, .. } = guarded;
     let (to_port, from_peer) =
         (|| Condition::UdpTo(tunnel.port), || is_peer(Side::Source, network));
-    [
+    if looks_back_early {
+        return vec![Rule::of([to_port(), from_peer()], Verdict::Accept)];
+    }
+    vec![
         Rule::of([to_port(), arrived_on(underlay), from_peer()], Verdict::Accept),
         Rule::of([to_port(), from_peer(), Condition::ReversePath(Is)], Verdict::Accept),
     ]

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use expect_test::{Expect, expect};
 use tweed::model::entry::{Condition, Entry, Hook, Match, SettingKind, Side};
+use tweed::model::node::Release;
 use tweed::model::node_inputs::NodeInputs;
 use tweed::model::path::Fallbacks;
 use tweed::plan::backend::{backends, plan_local, plan_peer};
@@ -241,7 +242,7 @@ fn port_and_vni_are_those_of_the_config() {
 fn checksums_are_computed_where_the_kernel_would_corrupt_them_or_on_request() {
     let computed = |flags: &str, spoils: bool| {
         let mut local = guarded(flags, VXLAN, "");
-        local.node.spoils_checksums = spoils;
+        local.node.kernel = Release::parse(if spoils { "5.6.19" } else { "5.7.0" });
         let state = plan_local(&local);
         let settings = state.entries().filter(|entry| {
             matches!(entry, Entry::Setting(setting) if setting.kind == SettingKind::TxChecksum)
@@ -256,6 +257,58 @@ fn checksums_are_computed_where_the_kernel_would_corrupt_them_or_on_request() {
     assert_eq!(computed("--tunnel-notrack=false", false), [""; 0]);
     assert_eq!(computed("--tunnel-notrack=false --tunnel-checksums=keep", true), [""; 0]);
     assert_eq!(computed("--tunnel-checksums=computed", false), both);
+}
+
+#[test]
+fn an_old_kernel_looks_up_the_route_back_before_routing() {
+    let local = NodeInputs { policy: policy(""), ..node(VXLAN, "") };
+    let tables = |release: &str| {
+        let mut local = local.clone();
+        local.node.kernel = Release::parse(release);
+        let state = plan_local(&local);
+        let table = state.entries().find(|it| matches!(it, Entry::Table(_)));
+        table.map(|it| it.to_string().replace("; ", ";\n")).unwrap_or_default()
+    };
+    expect![[r#"
+        table ip tweed-tunnel.1 { set peers { type ipv4_addr;
+        };
+        set renewed { type inet_proto;
+        flags timeout;
+        };
+        chain prerouting { type filter hook prerouting priority raw;
+        policy accept;
+        udp dport 8472 @th,96,24 0x1 ip saddr @peers notrack;
+        udp dport 8472 meta l4proto != @renewed accept;
+        udp dport 8472 @th,96,24 != 0x1 accept;
+        udp dport 8472 iifname "eth0" ip saddr @peers accept;
+        udp dport 8472 ip saddr @peers fib saddr . iif oif missing drop;
+        };
+        chain output { type filter hook output priority raw;
+        policy accept;
+        udp dport 8472 @th,96,24 0x1 ip daddr @peers notrack;
+        };
+        chain input { type filter hook input priority filter;
+        policy accept;
+        udp dport 8472 meta l4proto != @renewed accept;
+        udp dport 8472 @th,96,24 != 0x1 accept;
+        udp dport 8472 ip saddr @peers ip daddr 172.16.0.5/32 accept;
+        udp dport 8472 drop;
+        udp dport 8475 iifname "eth0" ip saddr 10.244.0.0/16 accept;
+        udp dport 8475 iifname "flannel.1" ip saddr 10.244.0.0/16 accept;
+        udp dport 8475 drop;
+        };
+        chain forward { type filter hook forward priority filter;
+        policy accept;
+        udp dport 8472 meta l4proto != @renewed accept;
+        udp dport 8472 @th,96,24 != 0x1 accept;
+        udp dport 8472 ip saddr @peers accept;
+        udp dport 8472 ip daddr @peers drop;
+        udp dport 8472 @th,96,24 0x1 ip saddr 10.244.0.0/16 ip daddr != 10.244.0.0/16 drop;
+        udp dport 8472 iifname "eth0" accept;
+        };
+        }"#]]
+    .assert_eq(&tables("5.15.0-134-generic"));
+    assert_eq!(tables("5.19.0"), tables("6.18.44"));
 }
 
 #[test]

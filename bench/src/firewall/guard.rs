@@ -92,7 +92,8 @@ fn table() -> Result<Table> {
     let (tunnel, probe_port) = (&config.backend.tunnel, None);
     let ends = &[Ipv4Addr::new(172, 16, 0, 1).into()];
     let network = NETWORK.parse()?;
-    let guarded = Guarded { tunnel, device, underlay, probe_port, ends, network };
+    let guarded =
+        Guarded { tunnel, device, underlay, probe_port, ends, network, looks_back_early: false };
     Ok(allow_list::table(Guard::default(), guarded))
 }
 

@@ -11,7 +11,7 @@ use super::*;
 use crate::model::config::NetworkConfig;
 use crate::model::entry::LinkName;
 use crate::model::lease::{Lease, LeaseId};
-use crate::model::node::{Firewalls, Node, Sysctls};
+use crate::model::node::{Firewalls, Node, Release, Sysctls};
 use crate::model::node_inputs::NodeInputs;
 
 #[test]
@@ -84,7 +84,7 @@ fn relaxed() -> NodeInputs {
             nexthops: false,
             firewalls: Firewalls::default(),
             sysctls: Sysctls::default(),
-            spoils_checksums: false,
+            kernel: Release::default(),
         },
         macs: [].into(),
         own: None,

@@ -15,7 +15,8 @@ use crate::model::node::{Interface, InterfaceAddress, Lifetime};
 pub(crate) fn interface(body: &Body) -> Option<Interface> {
     let Body::Rtnl(M::NewLink(message)) = body else { return None };
     let flags = message.header.flags;
-    let carries_frames = message.header.link_layer_type == LinkLayerType::Ether;
+    let carries_frames =
+        matches!(message.header.link_layer_type, LinkLayerType::Ether | LinkLayerType::Infiniband);
     let no_neighbours = LinkFlags::Loopback | LinkFlags::Pointopoint | LinkFlags::Noarp;
     Some(Interface {
         name: link::name(message)?,

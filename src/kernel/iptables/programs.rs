@@ -116,6 +116,11 @@ impl Programs {
     }
 }
 
+/// Whether this host has iptables, of whatever kind.
+pub(in crate::kernel) fn is_installed() -> bool {
+    installed("iptables").is_some()
+}
+
 /// The kind of iptables that `iptables` runs on this host.
 pub(in crate::kernel) fn usual() -> Iptables {
     let path = installed("iptables").and_then(|path| path.canonicalize().ok());

@@ -83,7 +83,8 @@ impl NetlinkKernel {
             Some(address) => self.look_up(address).await?,
             None => None,
         };
-        let nftables = !self.tables.lack_masquerading;
+        // Without iptables, there is nothing else: a module of the kernel may be loaded later.
+        let nftables = !self.tables.lack_masquerading || !iptables::is_installed();
         let release = std::fs::read_to_string(RELEASE).unwrap_or_default();
         Ok(Facts {
             reach,

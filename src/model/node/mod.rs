@@ -37,7 +37,7 @@ pub struct Facts {
     pub service: Option<IpAddr>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Release {
     pub major: u32,
     pub minor: u32,
@@ -64,6 +64,12 @@ impl Release {
     /// header. Some vendors backported the fix; which ones cannot be detected.
     pub fn spoils_checksums(self) -> bool {
         self < Self { major: 5, minor: 7 }
+    }
+
+    /// Before Linux 5.19, nftables looked up the route back to a source only before routing, and not for
+    /// packets that are delivered or forwarded.
+    pub fn looks_back_before_routing(self) -> bool {
+        self < Self { major: 5, minor: 19 }
     }
 }
 
@@ -198,10 +204,8 @@ pub struct Node {
     pub firewalls: Firewalls,
     #[serde(default, skip_serializing_if = "is_default")]
     pub sysctls: Sysctls,
-    /// Whether the kernel corrupts the checksum of a packet in the tunnel when it masquerades the
-    /// outer packet, see [`Release::spoils_checksums`].
     #[serde(default)]
-    pub spoils_checksums: bool,
+    pub kernel: Release,
     /// The prefixes of the interface's addresses. Nodes inside them are on the same link.
     pub on_link: Vec<Prefix>,
     /// One per enabled family, IPv4 first.

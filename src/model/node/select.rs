@@ -232,7 +232,7 @@ impl<'a> Search<'a> {
             nexthops: facts.nexthops == NexthopSupport::Usable && !self.options.plain_routes,
             firewalls: facts.firewalls.clone(),
             sysctls: facts.sysctls,
-            spoils_checksums: facts.kernel.spoils_checksums(),
+            kernel: facts.kernel,
             on_link: on_link.collect(),
             uplinks: uplinks.collect::<Result<_, _>>()?,
         })

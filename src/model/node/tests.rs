@@ -21,6 +21,13 @@ pub(crate) fn interface(name: &str, addresses: &[&str]) -> Interface {
 }
 
 #[test]
+fn kernels_before_5_19_look_back_before_routing() {
+    for (text, expected) in [("5.15.0-134-generic", true), ("5.18.9", true), ("5.19.0", false)] {
+        assert_eq!(Release::parse(text).looks_back_before_routing(), expected, "{text}");
+    }
+}
+
+#[test]
 fn kernels_before_5_7_corrupt_checksums_and_an_invalid_version_does_not_count() {
     for old in ["4.18.0-553.el8_10.x86_64", "5.4.0-26-generic", "5.6.19", "3.10.0"] {
         assert!(Release::parse(old).spoils_checksums(), "{old}");

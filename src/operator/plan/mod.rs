@@ -19,7 +19,7 @@ use super::{Answer, Error};
 use crate::model::config::NetworkConfig;
 use crate::model::entry::{Entry, LinkName};
 use crate::model::lease::{Endpoint, Lease, LeaseId, LeaseUpdate, Peers, Record};
-use crate::model::node::{Firewalls, Node, Sysctls, Uplink};
+use crate::model::node::{Firewalls, Node, Release, Sysctls, Uplink};
 use crate::model::node_inputs::NodeInputs;
 use crate::model::path::Fallbacks;
 use crate::model::policy::{Forward, Guard, Masquerade, Policy, Preference};
@@ -177,7 +177,7 @@ fn node(config: &NetworkConfig, own: Option<&Lease>, options: &PlanOptions) -> R
         nexthops: true,
         firewalls: Firewalls::default(),
         sysctls: Sysctls::default(),
-        spoils_checksums: false,
+        kernel: Release::default(),
         on_link,
         uplinks,
     })

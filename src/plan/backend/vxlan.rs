@@ -118,7 +118,8 @@ fn settings(local: &NodeInputs) -> impl Iterator<Item = SettingKind> {
     // skipped if it cannot be written.
     let accept_ra = local.node.sysctls == Sysctls::Writable;
     let policy = &local.policy;
-    let checksums = policy.checksums.are_computed(policy.guard, local.node.spoils_checksums);
+    let checksums =
+        policy.checksums.are_computed(policy.guard, local.node.kernel.spoils_checksums());
     let checksums = checksums.then_some(SettingKind::TxChecksum);
     accept_ra.then_some(SettingKind::AcceptRa).into_iter().chain(checksums)
 }
@@ -129,7 +130,8 @@ fn guard(local: &NodeInputs, uplink: &Uplink) -> Option<Table> {
     let (tunnel, underlay) = (&local.config.backend.tunnel, &local.node.interface);
     let (device, ends) = (&LinkName::tunnel(uplink.family(), tunnel.vni), &ends(local, uplink));
     let probe_port = local.config.probing().map(|probe| probe.port);
-    let guarded = Guarded { tunnel, device, underlay, probe_port, ends, network };
+    let looks_back_early = local.node.kernel.looks_back_before_routing();
+    let guarded = Guarded { tunnel, device, underlay, probe_port, ends, network, looks_back_early };
     Some(allow_list::table(local.policy.guard?, guarded))
 }
 

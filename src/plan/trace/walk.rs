@@ -315,8 +315,12 @@ impl<'a> Walk<'a> {
             tunnel: Some((tunnel.port, tunnel.vni)),
             arrival: Some(Arrival { link: &local.node.interface, back }),
         };
-        let mut rules = rules::at_hook(self.host.actual, self.family(), Hook::Input);
-        let (state, text) = match rules.find_map(|it| it.decide(&header, self.host.actual)) {
+        let actual = self.host.actual;
+        let at = |hook| rules::at_hook(actual, self.family(), hook);
+        let early = at(Hook::RawPrerouting).find_map(|it| it.decide(&header, actual));
+        let early = early.filter(|rule| rule.verdict == Verdict::Drop);
+        let decided = || at(Hook::Input).find_map(|it| it.decide(&header, actual));
+        let (state, text) = match early.or_else(decided) {
             Some(rule) if rule.verdict == Verdict::Drop => {
                 (Dropped, format!("{source} is not allowed to send into the tunnel: {rule}"))
             }

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use tweed_lab::{Daemon, Family, Namespace, Node, Path, Pod, eventually, listen};
+use tweed_lab::{Daemon, DaemonPlan, Family, Namespace, Node, Path, Pod, eventually, listen};
 
 use crate::firewall::forged::{Forged, PORT};
 use crate::fixture::ask::{is_ready, json, tweedctl};
@@ -50,9 +50,12 @@ impl Scene {
 
     /// Starts the daemon of node number `index` with other flags.
     fn start_with(&mut self, index: usize, flags: &[&str]) -> Result<()> {
-        self.cluster.daemons[index].stop()?;
         let plan = self.cluster.nodes[index].daemon(&self.cluster.etcd);
-        let plan = flags.iter().fold(plan, |plan, flag| plan.argument(*flag));
+        self.start_again(index, flags.iter().fold(plan, |plan, flag| plan.argument(*flag)))
+    }
+
+    fn start_again(&mut self, index: usize, plan: DaemonPlan) -> Result<()> {
+        self.cluster.daemons[index].stop()?;
         self.cluster.daemons[index] = plan.start()?;
         self.cluster.daemons[index].wait_ready().map(drop)
     }
@@ -179,6 +182,38 @@ fn pods_cannot_pass_for_nodes(stack: Stack) -> Result<()> {
     scene.start_with(0, &["--ip-masq", "--tunnel-drop-strangers=false"])?;
     to_own.arrives(&pod, None).context("to its own node, without the guard")?;
     to_own.arrives(&pod, Some(claimed)).context("to its own node as another, without the guard")
+}
+
+/// `$0`: a file for the release of the kernel, which the daemon reads.
+const ON_LINUX_5_15: &str =
+    r#"echo 5.15.0 >"$0"; mount --bind "$0" /proc/sys/kernel/osrelease; exec "$@""#;
+
+#[test]
+fn before_linux_5_19_pods_cannot_send_as_other_nodes_either() {
+    let mut scene = Scene::start(3, Stack::V4, &["--ip-masq"]).unwrap();
+    for index in 0..3 {
+        let node = &scene.cluster.nodes[index];
+        let file = node.folder().join("osrelease");
+        let words = ["--mount", "sh", "-euc", ON_LINUX_5_15, &file.to_string_lossy()];
+        let plan =
+            node.daemon(&scene.cluster.etcd).argument("--ip-masq").through("unshare", &words);
+        scene.start_again(index, plan).unwrap();
+    }
+    let pod = scene.pods[0].namespace().clone();
+    let (to_own, to_other) = (scene.forged(0).unwrap(), scene.forged(1).unwrap());
+    let claimed = scene.address(2).unwrap();
+    pod.ip(&format!("address add {claimed}/32 dev lo")).unwrap();
+    for source in [None, Some(claimed)] {
+        to_own.is_lost(&pod, source, scene.node(1)).unwrap();
+        to_other.is_lost(&pod, source, scene.node(0)).unwrap();
+    }
+    let outsider = scene.cluster.lab.node("outsider", &scene.cluster.segment).unwrap();
+    to_own.is_lost(outsider.namespace(), None, scene.node(1)).unwrap();
+    let target = SocketAddr::new(scene.pods[1].address(Family::V4).unwrap(), PORT);
+    has_a_tunnel_of_its_own(&to_other, &pod, (&scene.pods[1], target)).unwrap();
+    // A later kernel would have asked where packets are delivered and forwarded.
+    let table = scene.node(0).run("nft", &["list", "table", "ip", "tweed-tunnel.1"]).unwrap();
+    assert_eq!(table.matches("fib saddr . iif oif").count(), 1, "{table}");
 }
 
 fn width(family: Family) -> u8 {

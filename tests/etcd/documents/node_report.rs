@@ -35,7 +35,7 @@ pub(crate) fn report(lease: &Lease) -> NodeReport {
             nexthops: true,
             firewalls: tweed::model::node::Firewalls::default(),
             sysctls: tweed::model::node::Sysctls::default(),
-            spoils_checksums: false,
+            kernel: tweed::model::node::Release::default(),
             on_link,
             uplinks,
         },

@@ -21,6 +21,10 @@ use crate::host::{
 
 /// The tables of both families.
 pub(crate) fn tables() -> [Table; 2] {
+    tables_for(false)
+}
+
+fn tables_for(looks_back_early: bool) -> [Table; 2] {
     let networks = ["10.244.0.0/16", "fd00:10:244::/56"].map(prefix);
     let config = NetworkConfig::parse(br#"{"Network":"10.244.0.0/16"}"#).unwrap();
     let (tunnel, underlay) = (config.backend.tunnel, name("eth0"));
@@ -35,7 +39,8 @@ pub(crate) fn tables() -> [Table; 2] {
             Family::V6 => "flannel-v6.1",
         });
         let (tunnel, underlay, ends, probe_port) = (&tunnel, &underlay, &ends, Some(8475));
-        let guarded = Guarded { tunnel, device, underlay, probe_port, ends, network };
+        let guarded =
+            Guarded { tunnel, device, underlay, probe_port, ends, network, looks_back_early };
         allow_list::table(Guard::default(), guarded)
     };
     networks.map(table)
@@ -75,6 +80,15 @@ fn a_guard_is_created_and_read_as_planned() {
         let gone = diff(&KernelState::default(), &dump(&mut kernel).await, &scope());
         apply(&mut kernel, gone).await;
         assert_eq!(run("nft list tables"), "");
+    });
+}
+
+#[test]
+fn the_guard_of_an_old_kernel_is_read_as_planned_too() {
+    on_a_host(async || {
+        let mut kernel = NetlinkKernel::open().unwrap();
+        let desired: KernelState = tables_for(true).map(Entry::Table).into_iter().collect();
+        assert_eq!(establish(&mut kernel, &desired).await, [""; 0]);
     });
 }
 

@@ -75,8 +75,8 @@ const NEW: [(&str, &str); 11] = [
     ("/local/config", "probe"),
     ("/local/config", "rollout"),
     ("/local/node", "firewalls"),
+    ("/local/node", "kernel"),
     ("/local/node", "nexthops"),
-    ("/local/node", "spoils_checksums"),
     ("/local/node", "sysctls"),
 ];
 /// The machine whose settings of links cannot be written.

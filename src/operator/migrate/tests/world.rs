@@ -248,7 +248,7 @@ impl Machine {
                 nexthops: false,
                 firewalls: crate::model::node::Firewalls::default(),
                 sysctls: crate::model::node::Sysctls::default(),
-                spoils_checksums: false,
+                kernel: crate::model::node::Release::default(),
             },
             subnets: vec![self.subnet(); if self.is_dual { 2 } else { 1 }],
             backend: config.backend.kind,
