@@ -16,8 +16,8 @@ use crate::model::prefix::{Family, Prefix};
 pub struct Guarded<'a> {
     pub tunnel: &'a Tunnel,
     pub device: &'a LinkName,
-    /// The link below the tunnel.
-    pub underlay: &'a LinkName,
+    /// The link below the tunnel, and others of its segment.
+    pub underlays: &'a [LinkName],
     /// The UDP port of path probes; none if paths are not probed.
     pub probe_port: Option<u16>,
     /// The addresses of this node that peers send to.
@@ -90,11 +90,10 @@ fn is_peer(side: Side, network: Prefix) -> Condition {
 fn prerouting_rules(guarded: Guarded<'_>) -> Vec<Rule> {
     let to_port = || Condition::UdpTo(guarded.tunnel.port);
     let from_peer = || is_peer(Side::Source, guarded.network);
+    let arrived = guarded.underlays.iter().map(arrived_on);
     let mut rules = of_others(guarded).to_vec();
-    rules.extend([
-        Rule::of([to_port(), arrived_on(guarded.underlay), from_peer()], Verdict::Accept),
-        Rule::of([to_port(), from_peer(), Condition::ReversePath(IsNot)], Verdict::Drop),
-    ]);
+    rules.extend(arrived.map(|it| Rule::of([to_port(), it, from_peer()], Verdict::Accept)));
+    rules.push(Rule::of([to_port(), from_peer(), Condition::ReversePath(IsNot)], Verdict::Drop));
     rules
 }
 
@@ -120,15 +119,14 @@ fn input_rules(guarded: Guarded<'_>) -> Vec<Rule> {
 
 /// Probes come from pod addresses of peers, over the underlay or through the tunnel. Others, such
 /// as probes from pods of this node, are dropped before the daemon has to read them.
-fn probe_rules(guarded: Guarded<'_>, port: u16) -> [Rule; 3] {
+fn probe_rules(guarded: Guarded<'_>, port: u16) -> Vec<Rule> {
     let to_port = || Condition::UdpTo(port);
     let from_pods = || Condition::source(Is, guarded.network);
     let from_pods_by = |link| Rule::of([to_port(), arrived_on(link), from_pods()], Verdict::Accept);
-    [
-        from_pods_by(guarded.underlay),
-        from_pods_by(guarded.device),
-        Rule::of([to_port()], Verdict::Drop),
-    ]
+    let mut rules: Vec<Rule> =
+        guarded.underlays.iter().chain([guarded.device]).map(from_pods_by).collect();
+    rules.push(Rule::of([to_port()], Verdict::Drop));
+    rules
 }
 
 /// Forward rules. This node may route for other nodes, and pods may run VXLAN tunnels between each
@@ -138,23 +136,23 @@ fn probe_rules(guarded: Guarded<'_>, port: u16) -> [Rule; 3] {
 /// that looks up the route back only before routing cannot distinguish these: there, a pod can still forge
 /// an address that is no peer's, towards an address that is no peer's.
 fn forward_rules(guarded: Guarded<'_>) -> Vec<Rule> {
-    let Guarded { tunnel, underlay, network, .. } = guarded;
+    let Guarded { tunnel, underlays, network, .. } = guarded;
     let (to_port, vni) = (|| Condition::UdpTo(tunnel.port), || Condition::Vni(Is, tunnel.vni));
     let source = |test| Condition::source(test, network);
     let to_peer = [to_port(), is_peer(Side::Destination, network)];
     let of_pods = [to_port(), vni(), source(Is), Condition::destination(IsNot, network)];
-    let bridged = [to_port(), arrived_on(underlay)];
-    let to_underlay = Condition::OutputInterface(underlay.to_string());
-    let forged = [to_port(), vni(), to_underlay, Condition::ReversePath(IsNot), source(IsNot)];
-    let forged = (!guarded.looks_back_early).then(|| Rule::of(forged, Verdict::Drop));
+    let bridged =
+        underlays.iter().map(|link| Rule::of([to_port(), arrived_on(link)], Verdict::Accept));
+    let forged = underlays.iter().map(|link| {
+        let to_underlay = Condition::OutputInterface(link.to_string());
+        let forged = [to_port(), vni(), to_underlay, Condition::ReversePath(IsNot), source(IsNot)];
+        Rule::of(forged, Verdict::Drop)
+    });
     let mut rules = of_others(guarded).to_vec();
     rules.extend(of_peers(guarded));
-    rules.extend([
-        Rule::of(to_peer, Verdict::Drop),
-        Rule::of(of_pods, Verdict::Drop),
-        Rule::of(bridged, Verdict::Accept),
-    ]);
-    rules.extend(forged);
+    rules.extend([Rule::of(to_peer, Verdict::Drop), Rule::of(of_pods, Verdict::Drop)]);
+    rules.extend(bridged);
+    rules.extend(forged.filter(|_| !guarded.looks_back_early));
     rules
 }
 
@@ -166,19 +164,19 @@ fn of_others(Guarded { tunnel, .. }: Guarded<'_>) -> [Rule; 2] {
     [accept(unrenewed), accept(Condition::Vni(IsNot, tunnel.vni))]
 }
 
-/// Accepts tunnel packets from a peer that arrive on the underlay, or on any link that has the
+/// Accepts tunnel packets from a peer that arrive on an underlay, or on any link that has the
 /// route back to it. Pods can forge a source address, but not the link that they send from.
 fn of_peers(guarded: Guarded<'_>) -> Vec<Rule> {
-    let Guarded { tunnel, underlay, network, looks_back_early, .. } = guarded;
+    let Guarded { tunnel, underlays, network, looks_back_early, .. } = guarded;
     let (to_port, from_peer) =
         (|| Condition::UdpTo(tunnel.port), || is_peer(Side::Source, network));
     if looks_back_early {
         return vec![Rule::of([to_port(), from_peer()], Verdict::Accept)];
     }
-    vec![
-        Rule::of([to_port(), arrived_on(underlay), from_peer()], Verdict::Accept),
-        Rule::of([to_port(), from_peer(), Condition::ReversePath(Is)], Verdict::Accept),
-    ]
+    let arrived = underlays.iter().map(arrived_on);
+    let back = Rule::of([to_port(), from_peer(), Condition::ReversePath(Is)], Verdict::Accept);
+    let by_link = arrived.map(|it| Rule::of([to_port(), it, from_peer()], Verdict::Accept));
+    by_link.chain([back]).collect()
 }
 
 fn arrived_on(link: &LinkName) -> Condition {

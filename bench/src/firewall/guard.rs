@@ -88,12 +88,12 @@ async fn measure(count: u32, rounds: usize) -> Result<Figures> {
 
 fn table() -> Result<Table> {
     let config = NetworkConfig::parse(format!(r#"{{"Network":"{NETWORK}"}}"#).as_bytes())?;
-    let [underlay, device] = &["eth0", "flannel.1"].map(LinkName::new);
+    let (underlays, device) = (&[LinkName::new("eth0")], &LinkName::new("flannel.1"));
     let (tunnel, probe_port) = (&config.backend.tunnel, None);
     let ends = &[Ipv4Addr::new(172, 16, 0, 1).into()];
     let network = NETWORK.parse()?;
     let guarded =
-        Guarded { tunnel, device, underlay, probe_port, ends, network, looks_back_early: false };
+        Guarded { tunnel, device, underlays, probe_port, ends, network, looks_back_early: false };
     Ok(allow_list::table(Guard::default(), guarded))
 }
 

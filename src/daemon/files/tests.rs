@@ -85,6 +85,7 @@ fn relaxed() -> NodeInputs {
             firewalls: Firewalls::default(),
             sysctls: Sysctls::default(),
             kernel: Release::default(),
+            on_segment: Vec::new(),
         },
         macs: [].into(),
         own: None,

@@ -208,6 +208,10 @@ pub struct Node {
     pub kernel: Release,
     /// The prefixes of the interface's addresses. Nodes inside them are on the same link.
     pub on_link: Vec<Prefix>,
+    /// The other links with an address whose prefix contains one of the interface. Each answers ARP requests for the addresses of the
+    /// interface, and then receives what peers send to it.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub on_segment: Vec<LinkName>,
     /// One per enabled family, IPv4 first.
     pub uplinks: Vec<Uplink>,
 }

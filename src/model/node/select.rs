@@ -223,9 +223,10 @@ impl<'a> Search<'a> {
             return Err(format!("interface {} has no MTU", interface.name));
         }
         let uplinks = self.families.iter().map(|family| self.uplink(choice, *family));
-        let on_link =
-            interface.addresses.iter().filter_map(|a| Prefix::holding(a.address, a.prefix_len));
+        let prefix = |it: &InterfaceAddress| Prefix::holding(it.address, it.prefix_len);
+        let on_link: Vec<Prefix> = interface.addresses.iter().filter_map(prefix).collect();
         Ok(Node {
+            on_segment: self.on_segment(interface),
             interface: interface.name.clone(),
             mtu: interface.mtu,
             layer2: interface.layer2,
@@ -233,9 +234,23 @@ impl<'a> Search<'a> {
             firewalls: facts.firewalls.clone(),
             sysctls: facts.sysctls,
             kernel: facts.kernel,
-            on_link: on_link.collect(),
+            on_link,
             uplinks: uplinks.collect::<Result<_, _>>()?,
         })
+    }
+
+    /// The other links with an address whose prefix contains one of `interface`.
+    fn on_segment(&self, interface: &Interface) -> Vec<LinkName> {
+        let own =
+            || interface.addresses.iter().map(|it| it.address).filter(|it| !is_link_local(*it));
+        let contains_own = |other: &InterfaceAddress| {
+            Prefix::holding(other.address, other.prefix_len)
+                .is_some_and(|prefix| prefix.size() > 1 && own().any(|it| prefix.contains(it)))
+        };
+        let is_other = |other: &&Interface| {
+            other.name != interface.name && other.addresses.iter().any(contains_own)
+        };
+        self.facts.interfaces.iter().filter(is_other).map(|it| it.name.clone()).collect()
     }
 
     fn uplink(&self, choice: &Candidate<'_>, family: Family) -> Result<Uplink, String> {

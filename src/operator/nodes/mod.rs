@@ -37,7 +37,7 @@ States, from the node's report and those of its peers:
   degraded     it does not reach some peers, or loses packets to them
   unreachable  most peers do not reach it, or it reaches none
   stale        its report has missed three refreshes, 3 minutes or longer
-  dead         the same, and peers do not reach it
+  dead         the same, and most peers do not reach it
   no-report    flannel, an older tweedd, or no right to write a report
 
 Exit codes:

@@ -178,6 +178,7 @@ fn node(config: &NetworkConfig, own: Option<&Lease>, options: &PlanOptions) -> R
         firewalls: Firewalls::default(),
         sysctls: Sysctls::default(),
         kernel: Release::default(),
+        on_segment: Vec::new(),
         on_link,
         uplinks,
     })

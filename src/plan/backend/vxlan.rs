@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::slice;
 use std::sync::Arc;
 
 use super::{Nexthops, PathPlan, Unreachable};
@@ -127,11 +128,14 @@ fn settings(local: &NodeInputs) -> impl Iterator<Item = SettingKind> {
 /// The table that protects the tunnel; none if it is not protected.
 fn guard(local: &NodeInputs, uplink: &Uplink) -> Option<Table> {
     let network = local.config.networks().find(|network| network.family() == uplink.family())?;
-    let (tunnel, underlay) = (&local.config.backend.tunnel, &local.node.interface);
+    let (tunnel, node) = (&local.config.backend.tunnel, &local.node);
+    let underlays = [slice::from_ref(&node.interface), &node.on_segment].concat();
+    let underlays = underlays.as_slice();
     let (device, ends) = (&LinkName::tunnel(uplink.family(), tunnel.vni), &ends(local, uplink));
     let probe_port = local.config.probing().map(|probe| probe.port);
-    let looks_back_early = local.node.kernel.looks_back_before_routing();
-    let guarded = Guarded { tunnel, device, underlay, probe_port, ends, network, looks_back_early };
+    let looks_back_early = node.kernel.looks_back_before_routing();
+    let guarded =
+        Guarded { tunnel, device, underlays, probe_port, ends, network, looks_back_early };
     Some(allow_list::table(local.policy.guard?, guarded))
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use tweed_lab::{Daemon, DaemonPlan, Family, Namespace, Node, Path, Pod, eventually, listen};
 
-use crate::firewall::forged::{Forged, PORT};
+use crate::firewall::forged::{Forged, PORT, mac};
 use crate::fixture::ask::{is_ready, json, tweedctl};
 use crate::fixture::cluster::{CONFIG, Cluster, ClusterPlan, PATIENCE, SUBNETS, Stack};
 use crate::fixture::peer::{Peer, key, vxlan};
@@ -214,6 +214,26 @@ fn before_linux_5_19_pods_cannot_send_as_other_nodes_either() {
     // A later kernel would have asked where packets are delivered and forwarded.
     let table = scene.node(0).run("nft", &["list", "table", "ip", "tweed-tunnel.1"]).unwrap();
     assert_eq!(table.matches("fib saddr . iif oif").count(), 1, "{table}");
+}
+
+/// Each of two links in one segment answers ARP requests for the addresses of both.
+#[test]
+fn packets_of_a_peer_arrive_by_another_link_of_the_segment_too() {
+    let scene = Scene::start(2, Stack::V4, &[]).unwrap();
+    let (node, peer) = (scene.node(0), scene.node(1));
+    let IpAddr::V4(address) = scene.address(0).unwrap() else { panic!("not of IPv4") };
+    let [a, b, c, _] = address.octets();
+    node.ip("link add eth1 link eth0 type macvlan mode bridge").unwrap();
+    node.ip(&format!("address add {a}.{b}.{c}.200/24 dev eth1 noprefixroute")).unwrap();
+    node.ip("link set eth1 up").unwrap();
+    let mac = mac(&scene.cluster.nodes[0], "eth1").unwrap();
+    let mac = mac.map(|octet| format!("{octet:02x}")).join(":");
+    peer.ip(&format!("neighbour replace {address} lladdr {mac} dev eth0 nud permanent")).unwrap();
+    let far = scene.pods[0].address(Family::V4).unwrap();
+    eventually(PATIENCE, || scene.pods[1].ping(far, 56)).unwrap();
+    // By that link, and not by the first one.
+    let received: Vec<serde_json::Value> = node.ip_json("-statistics link show eth1").unwrap();
+    assert!(received[0]["stats64"]["rx"]["packets"].as_u64() > Some(0), "{received:?}");
 }
 
 fn width(family: Family) -> u8 {

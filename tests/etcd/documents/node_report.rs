@@ -36,6 +36,7 @@ pub(crate) fn report(lease: &Lease) -> NodeReport {
             firewalls: tweed::model::node::Firewalls::default(),
             sysctls: tweed::model::node::Sysctls::default(),
             kernel: tweed::model::node::Release::default(),
+            on_segment: Vec::new(),
             on_link,
             uplinks,
         },

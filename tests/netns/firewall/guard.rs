@@ -27,7 +27,7 @@ pub(crate) fn tables() -> [Table; 2] {
 fn tables_for(looks_back_early: bool) -> [Table; 2] {
     let networks = ["10.244.0.0/16", "fd00:10:244::/56"].map(prefix);
     let config = NetworkConfig::parse(br#"{"Network":"10.244.0.0/16"}"#).unwrap();
-    let (tunnel, underlay) = (config.backend.tunnel, name("eth0"));
+    let (tunnel, underlays) = (config.backend.tunnel, [name("eth0")]);
     let table = |network: Prefix| {
         // The maximum number of endpoints.
         let ends = match network.family() {
@@ -38,9 +38,9 @@ fn tables_for(looks_back_early: bool) -> [Table; 2] {
             Family::V4 => "flannel.1",
             Family::V6 => "flannel-v6.1",
         });
-        let (tunnel, underlay, ends, probe_port) = (&tunnel, &underlay, &ends, Some(8475));
+        let (tunnel, underlays, ends, probe_port) = (&tunnel, &underlays, &ends, Some(8475));
         let guarded =
-            Guarded { tunnel, device, underlay, probe_port, ends, network, looks_back_early };
+            Guarded { tunnel, device, underlays, probe_port, ends, network, looks_back_early };
         allow_list::table(Guard::default(), guarded)
     };
     networks.map(table)

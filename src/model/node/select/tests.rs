@@ -244,3 +244,20 @@ fn one_family_is_followed_while_the_other_has_no_address() {
     *eth0 = interface("eth0", &[]);
     assert_eq!(before.select_in_part(&facts, &options), None);
 }
+
+#[test]
+fn links_of_the_segment_are_those_whose_prefix_contains_an_address_of_the_interface() {
+    let mut facts = host();
+    for (name, address) in [
+        ("wlan0", "10.0.0.77/24"),
+        ("wide", "10.0.0.78/16"),
+        ("other", "10.0.1.7/24"),
+        ("cni0", "fe80::77/64"),
+        ("point", "10.0.0.5/32"),
+    ] {
+        facts.interfaces.push(interface(name, &[address]));
+    }
+    let node = Node::select(&facts, &named(&["eth0"]), BOTH).unwrap();
+    let found: Vec<_> = node.on_segment.iter().map(LinkName::as_str).collect();
+    assert_eq!(found, ["wlan0", "wide"]);
+}

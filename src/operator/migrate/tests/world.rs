@@ -249,6 +249,7 @@ impl Machine {
                 firewalls: crate::model::node::Firewalls::default(),
                 sysctls: crate::model::node::Sysctls::default(),
                 kernel: crate::model::node::Release::default(),
+                on_segment: Vec::new(),
             },
             subnets: vec![self.subnet(); if self.is_dual { 2 } else { 1 }],
             backend: config.backend.kind,
