@@ -85,6 +85,7 @@ pub(super) fn makes_strict() -> bool {
     value.is_some_and(|value| RP_FILTER.on.contains(&value))
 }
 
+/// Succeeds if the link is gone, and the setting of IPv6 with it: there is nothing to set.
 fn write(sysctl: &Sysctl, setting: &Setting) -> Result<(), SettingError> {
     let value = if setting.on { *sysctl.on.start() } else { sysctl.off };
     // A host with read-only settings may already have the required value.
@@ -92,8 +93,12 @@ fn write(sysctl: &Sysctl, setting: &Setting) -> Result<(), SettingError> {
         return Ok(());
     }
     let name = name(sysctl, setting.link.as_str());
-    let written = fs::write(path(&name), value.to_string());
-    written.map_err(|source| SettingError::Sysctl { name, value, source })
+    match fs::write(path(&name), value.to_string()) {
+        Err(source) if source.kind() == io::ErrorKind::NotFound && sysctl.family == Family::V6 => {
+            Ok(())
+        }
+        written => written.map_err(|source| SettingError::Sysctl { name, value, source }),
+    }
 }
 
 /// Without IPv6, a link has none of its settings: they are off.

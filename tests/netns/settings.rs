@@ -90,6 +90,21 @@ fn a_filter_of_a_missing_link_is_refused_and_its_advertisements_are_not() {
     });
 }
 
+/// As with `ipv6.disable=1`: below 1,280 bytes, a link has no IPv6. Otherwise each dump would find the
+/// setting missing.
+#[test]
+fn on_a_link_without_ipv6_advertisements_are_off() {
+    on_a_host(async || {
+        let mut kernel = NetlinkKernel::open().unwrap();
+        establish(&mut kernel, &everything()).await;
+        run("ip link set flannel.1 mtu 1000");
+        assert!(fs::metadata("/proc/sys/net/ipv6/conf/flannel.1").is_err());
+        let off = Entry::Setting(SettingKind::AcceptRa.off(&name("flannel.1")));
+        assert_eq!(dump(&mut kernel).await.get(&off.key()), Some(&off));
+        apply(&mut kernel, vec![Op::Create(off.into())]).await;
+    });
+}
+
 #[test]
 fn settings_that_cannot_be_written_are_named() {
     on_a_host(async || {

@@ -1,5 +1,7 @@
 //! Valid certificates, and the errors of invalid ones.
 
+use std::process::Command;
+
 use tokio::time::timeout;
 use tweed::model::status::StoreState;
 use tweed::store::claim::Previous;
@@ -51,6 +53,21 @@ async fn a_ca_alone_is_enough() {
     let authority = Authority::new("ca");
     let server = server(&authority, "IP:127.0.0.1", &[]).await;
     assert_works(with_ca(&server, &authority)).await;
+}
+
+#[tokio::test]
+async fn without_a_ca_file_the_certificates_of_the_host_are_trusted() {
+    let [trusted, other] = ["ca", "other"].map(Authority::new);
+    let server = server(&trusted, "IP:127.0.0.1", &[]).await;
+    let listed = |authority: &Authority| {
+        let words = ["leases", "usage", "--etcd-endpoints", &server.endpoint()];
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tweedctl"));
+        command.args(words).env("SSL_CERT_FILE", authority.file("ca.pem"));
+        let output = command.output().unwrap();
+        String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+    };
+    assert!(listed(&trusted).contains("no network config"), "{}", listed(&trusted));
+    assert!(listed(&other).contains("UnknownIssuer"), "{}", listed(&other));
 }
 
 #[tokio::test]
