@@ -131,7 +131,8 @@ pub(super) async fn answer(
     if options.yes && !options.force {
         cni.refuse_if_used(&options.cni)?;
     }
-    if options.lease && owned.lease.is_none() {
+    // Otherwise there is none, or an earlier removal has given it back.
+    if options.lease && owned.lease.is_none() && !options.networks.is_empty() {
         let why = "the lease of this node is unknown: run the command without --lease, and release it \
                    with tweedctl leases release";
         return Err(Error::Refused(why.to_owned()));
@@ -336,7 +337,9 @@ impl Owned {
             return Ok(self);
         };
         let (known, source) = (listed(&self.scope.networks, ""), self.source);
-        Err(Error::Refused(format!("the network is {known}, {source}, and not {other}")))
+        Err(Error::Refused(format!(
+            "the network is {known}, {source}, and not {other}: run the command without --network"
+        )))
     }
 
     pub(super) fn named(networks: &[Prefix], vni: u32) -> Self {

@@ -203,6 +203,10 @@ async fn what_the_checkpoint_knows_is_not_overridden() {
     let error = host.run("cleanup --yes --lease --network 10.244.0.0/16").await.err().unwrap();
     assert!(error.to_string().contains("the lease of this node is unknown"), "{error}");
     assert!(host.kernel.take_log().is_empty());
+    let (exit_status, _) = host.run("cleanup --yes --network 10.244.0.0/16").await.unwrap();
+    assert_eq!(exit_status, ExitStatus::Done);
+    let (exit_status, _) = host.run("cleanup --yes --lease").await.unwrap();
+    assert_eq!(exit_status, ExitStatus::Done);
 }
 
 #[tokio::test]
