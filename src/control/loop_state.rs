@@ -73,6 +73,11 @@ impl LoopState {
             Observation::Holds(entry) => return self.entry_put(entry, scope, desired.state()),
             Observation::Lost(key) => return self.entry_lost(key, desired.state()),
             Observation::LinkChanged(link) => return self.link_changed(&link, scope, inputs),
+            Observation::AddressChanged(link, prefix) => {
+                let changes = self.link_changed(&link, scope, inputs);
+                let joins = inputs.node.as_ref().is_some_and(|node| node.shares_segment(prefix));
+                return Changes { facts: changes.facts || joins, ..changes };
+            }
             Observation::TableChanged(table) if scope.tables.contains(&table) => {
                 self.timers.dump_soon();
             }

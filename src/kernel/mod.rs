@@ -18,6 +18,7 @@ use std::net::IpAddr;
 
 use crate::model::entry::{Chain, ChainName, Entry, KernelState, Key, LinkName, TableName};
 use crate::model::node::{Facts, Interface, RouteLookup};
+use crate::model::prefix::Prefix;
 use crate::plan::diff::Op;
 use crate::plan::scope::Scope;
 
@@ -40,6 +41,8 @@ pub enum Observation {
     /// This link, or one of its addresses, was created, changed or removed. Entries on it may have
     /// been removed without a notification, so a dump must follow.
     LinkChanged(LinkName),
+    /// The same, because of an address with this prefix on a link outside of the scope.
+    AddressChanged(LinkName, Prefix),
     /// The contents of this table changed. A dump must follow.
     TableChanged(TableName),
     /// The rules or policy of this iptables chain, or of the host's chain that jumps to it, may

@@ -7,7 +7,8 @@ use tweed::model::entry::{Entry, KernelState, Key};
 use tweed::plan::diff::Op;
 
 use crate::host::{
-    address, direct, dump, establish, everything, missing, name, notifications, on_a_host, run,
+    address, direct, dump, establish, everything, missing, name, notifications, on_a_host, prefix,
+    run,
 };
 
 /// A kernel that holds everything, after all notifications of that.
@@ -137,8 +138,6 @@ fn links_are_notified_by_name_for_every_change() {
             ("ip link set flannel.1 name flannel.7", &["flannel.1", "flannel.7"]),
             ("ip link del flannel.7", &["flannel.7"]),
             ("ip link set eth0 mtu 1400", &["eth0"]),
-            ("ip addr add 172.16.0.77/24 dev eth0", &["eth0"]),
-            ("ip addr del 172.16.0.77/24 dev eth0", &["eth0"]),
             ("ip link add new0 type bridge", &["new0"]),
         ] {
             let observed = notifications_after(&mut kernel, &[command]).await;
@@ -146,6 +145,19 @@ fn links_are_notified_by_name_for_every_change() {
                 let change = Observation::LinkChanged(name(link));
                 assert!(observed.contains(&change), "{command}: {observed:?}");
             }
+        }
+    });
+}
+
+#[test]
+fn addresses_of_other_links_are_notified_with_their_prefix() {
+    on_a_host(async || {
+        let mut kernel = settled().await;
+        for command in ["add 172.16.0.77/24 dev eth0", "del 172.16.0.77/24 dev eth0"] {
+            let command = format!("ip addr {command}");
+            let observed = notifications_after(&mut kernel, &[&command]).await;
+            let change = Observation::AddressChanged(name("eth0"), prefix("172.16.0.0/24"));
+            assert!(observed.contains(&change), "{command}: {observed:?}");
         }
     });
 }

@@ -80,6 +80,7 @@ fn own_changes_of_thousands_of_peers_are_notified_or_reported_as_lost() {
                 Observation::Lost(key) => panic!("{key:?} was never lost"),
                 Observation::Paused => panic!("so few can be heard"),
                 Observation::LinkChanged(_)
+                | Observation::AddressChanged(..)
                 | Observation::TableChanged(_)
                 | Observation::ChainChanged(_) => {}
             }

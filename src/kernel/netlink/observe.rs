@@ -12,6 +12,7 @@ use super::NetlinkKernel;
 use crate::kernel::Observation;
 use crate::kernel::codec::{self, Body, Links};
 use crate::model::entry::Key;
+use crate::model::prefix::Prefix;
 
 impl NetlinkKernel {
     pub(super) async fn next_observation(&mut self) -> io::Result<Observation> {
@@ -102,6 +103,7 @@ impl NetlinkKernel {
             Observation::Holds(entry) => entry.key(),
             Observation::Lost(key) => key.clone(),
             Observation::LinkChanged(_)
+            | Observation::AddressChanged(..)
             | Observation::TableChanged(_)
             | Observation::ChainChanged(_)
             | Observation::Overrun
@@ -111,7 +113,10 @@ impl NetlinkKernel {
         };
         match key {
             _ if self.scope.covers_key(&key) => Some(observation),
-            Key::Address(link, ..) => Some(Observation::LinkChanged(link)),
+            Key::Address(link, address, len) => Some(match Prefix::holding(address, len) {
+                Some(prefix) => Observation::AddressChanged(link, prefix),
+                None => Observation::LinkChanged(link),
+            }),
             _ => None,
         }
     }

@@ -208,8 +208,8 @@ pub struct Node {
     pub kernel: Release,
     /// The prefixes of the interface's addresses. Nodes inside them are on the same link.
     pub on_link: Vec<Prefix>,
-    /// The other links with an address whose prefix contains one of the interface. Each answers ARP requests for the addresses of the
-    /// interface, and then receives what peers send to it.
+    /// The other links with an address whose prefix contains one of the interface. Each answers ARP
+    /// requests for the addresses of the interface, and then receives what peers send to it.
     #[serde(default, skip_serializing_if = "is_default")]
     pub on_segment: Vec<LinkName>,
     /// One per enabled family, IPv4 first.
@@ -241,6 +241,11 @@ impl Node {
     pub fn is_adjacent(&self, address: IpAddr) -> bool {
         let shared = |prefix: &&Prefix| prefix.prefix_len() < prefix.family().width();
         self.layer2 && self.on_link.iter().filter(shared).any(|prefix| prefix.contains(address))
+    }
+
+    /// Whether a link with an address of `prefix` is on the segment of the external interface.
+    pub fn shares_segment(&self, prefix: Prefix) -> bool {
+        prefix.size() > 1 && self.uplinks.iter().any(|uplink| prefix.contains(uplink.address))
     }
 
     /// The names of this node in a rollout, see [`crate::model::config::Rollout::follows`].

@@ -223,6 +223,8 @@ fn packets_of_a_peer_arrive_by_another_link_of_the_segment_too() {
     let (node, peer) = (scene.node(0), scene.node(1));
     let IpAddr::V4(address) = scene.address(0).unwrap() else { panic!("not of IPv4") };
     let [a, b, c, _] = address.octets();
+    // What a start reads again is read by then: the address of the second link is an event of its own.
+    std::thread::sleep(Duration::from_secs(3));
     node.ip("link add eth1 link eth0 type macvlan mode bridge").unwrap();
     node.ip(&format!("address add {a}.{b}.{c}.200/24 dev eth1 noprefixroute")).unwrap();
     node.ip("link set eth1 up").unwrap();
