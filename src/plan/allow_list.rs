@@ -88,12 +88,11 @@ fn is_peer(side: Side, network: Prefix) -> Condition {
 /// Rules before routing, for a kernel that looks up the route back only there: drop packets that forge the
 /// address of a peer. The later chains then accept all packets from addresses of peers.
 fn prerouting_rules(guarded: Guarded<'_>) -> Vec<Rule> {
-    let to_port = || Condition::UdpTo(guarded.tunnel.port);
-    let from_peer = || is_peer(Side::Source, guarded.network);
-    let arrived = guarded.underlays.iter().map(arrived_on);
+    let from_peer = is_peer(Side::Source, guarded.network);
+    let forged = [Condition::UdpTo(guarded.tunnel.port), from_peer, Condition::ReversePath(IsNot)];
     let mut rules = of_others(guarded).to_vec();
-    rules.extend(arrived.map(|it| Rule::of([to_port(), it, from_peer()], Verdict::Accept)));
-    rules.push(Rule::of([to_port(), from_peer(), Condition::ReversePath(IsNot)], Verdict::Drop));
+    rules.extend(by_underlays(guarded));
+    rules.push(Rule::of(forged, Verdict::Drop));
     rules
 }
 
@@ -167,16 +166,21 @@ fn of_others(Guarded { tunnel, .. }: Guarded<'_>) -> [Rule; 2] {
 /// Accepts tunnel packets from a peer that arrive on an underlay, or on any link that has the
 /// route back to it. Pods can forge a source address, but not the link that they send from.
 fn of_peers(guarded: Guarded<'_>) -> Vec<Rule> {
-    let Guarded { tunnel, underlays, network, looks_back_early, .. } = guarded;
-    let (to_port, from_peer) =
-        (|| Condition::UdpTo(tunnel.port), || is_peer(Side::Source, network));
-    if looks_back_early {
-        return vec![Rule::of([to_port(), from_peer()], Verdict::Accept)];
+    let to_port = Condition::UdpTo(guarded.tunnel.port);
+    let from_peer = is_peer(Side::Source, guarded.network);
+    if guarded.looks_back_early {
+        return vec![Rule::of([to_port, from_peer], Verdict::Accept)];
     }
-    let arrived = underlays.iter().map(arrived_on);
-    let back = Rule::of([to_port(), from_peer(), Condition::ReversePath(Is)], Verdict::Accept);
-    let by_link = arrived.map(|it| Rule::of([to_port(), it, from_peer()], Verdict::Accept));
-    by_link.chain([back]).collect()
+    let back = Rule::of([to_port, from_peer, Condition::ReversePath(Is)], Verdict::Accept);
+    by_underlays(guarded).chain([back]).collect()
+}
+
+fn by_underlays(guarded: Guarded<'_>) -> impl Iterator<Item = Rule> {
+    guarded.underlays.iter().map(move |link| {
+        let from_peer = is_peer(Side::Source, guarded.network);
+        let conditions = [Condition::UdpTo(guarded.tunnel.port), arrived_on(link), from_peer];
+        Rule::of(conditions, Verdict::Accept)
+    })
 }
 
 fn arrived_on(link: &LinkName) -> Condition {

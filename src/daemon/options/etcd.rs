@@ -107,11 +107,17 @@ fn endpoint(text: &str, scheme: &str, settings: &mut GivenFlags) -> Result<Strin
     }
     match shown.parse::<Uri>() {
         Ok(uri) if is_web(&uri) => Ok(format!("{uri}").trim_end_matches('/').to_owned()),
-        _ => {
-            let shown = if text.contains('@') { "***" } else { text };
-            Err(settings.bad_value(ENDPOINTS, shown, "http:// or https:// with host and port"))
-        }
+        _ => Err(settings.bad_value(
+            ENDPOINTS,
+            masked(text),
+            "http:// or https:// with host and port",
+        )),
     }
+}
+
+/// `text`, a refused URL, unless it may have a password.
+pub(super) fn masked(text: &str) -> &str {
+    if text.contains('@') { "***" } else { text }
 }
 
 pub(super) fn is_web(uri: &Uri) -> bool {

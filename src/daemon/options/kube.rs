@@ -1,7 +1,7 @@
 //! The flags of Kubernetes, and the variables that name the node and the pod.
 
 use super::argv::GivenFlags;
-use super::etcd::is_web;
+use super::etcd::{is_web, masked};
 use super::flags::KubeFlags;
 use super::stop::Stop;
 use super::values::file;
@@ -53,8 +53,7 @@ fn api_url(text: &str, settings: &GivenFlags) -> Result<String, Stop> {
     match url.parse() {
         Ok(uri) if is_web(&uri) && !text.contains('@') => Ok(url.trim_end_matches('/').to_owned()),
         Ok(_) | Err(_) => {
-            let shown = if text.contains('@') { "***" } else { text };
-            Err(settings.bad_value("kube-api-url", shown, "https:// with host and port"))
+            Err(settings.bad_value("kube-api-url", masked(text), "https:// with host and port"))
         }
     }
 }

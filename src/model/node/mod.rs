@@ -236,6 +236,11 @@ impl Uplink {
     }
 }
 
+/// Whether a link with an address of `prefix` is on the segment of one with the addresses `own`.
+fn is_segment_of(prefix: Prefix, mut own: impl Iterator<Item = IpAddr>) -> bool {
+    prefix.size() > 1 && own.any(|address| prefix.contains(address))
+}
+
 impl Node {
     /// Whether `address` is on the same link as the external interface, and that link is Ethernet.
     pub fn is_adjacent(&self, address: IpAddr) -> bool {
@@ -245,7 +250,7 @@ impl Node {
 
     /// Whether a link with an address of `prefix` is on the segment of the external interface.
     pub fn shares_segment(&self, prefix: Prefix) -> bool {
-        prefix.size() > 1 && self.uplinks.iter().any(|uplink| prefix.contains(uplink.address))
+        is_segment_of(prefix, self.uplinks.iter().map(|uplink| uplink.address))
     }
 
     /// The names of this node in a rollout, see [`crate::model::config::Rollout::follows`].

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use regex::Regex;
 
-use super::{Facts, Interface, InterfaceAddress, NexthopSupport, Node, Uplink};
+use super::{Facts, Interface, InterfaceAddress, NexthopSupport, Node, Uplink, is_segment_of};
 use crate::model::entry::LinkName;
 use crate::model::prefix::{Family, Prefix, is_link_local};
 
@@ -245,7 +245,7 @@ impl<'a> Search<'a> {
             || interface.addresses.iter().map(|it| it.address).filter(|it| !is_link_local(*it));
         let contains_own = |other: &InterfaceAddress| {
             Prefix::holding(other.address, other.prefix_len)
-                .is_some_and(|prefix| prefix.size() > 1 && own().any(|it| prefix.contains(it)))
+                .is_some_and(|prefix| is_segment_of(prefix, own()))
         };
         let is_other = |other: &&Interface| {
             other.name != interface.name && other.addresses.iter().any(contains_own)

@@ -164,17 +164,8 @@ fn a_masqueraded_flow_with_the_tunnels_port_is_not_filtered() {
 
 fn pods_cannot_pass_for_nodes(stack: Stack) -> Result<()> {
     let mut scene = Scene::start(3, stack, &["--ip-masq"])?;
-    let (family, pod) = (scene.family, scene.pods[0].namespace().clone());
-    let (to_own, to_other) = (scene.forged(0)?, scene.forged(1)?);
-    // Any source works for a sender that may send arbitrary packets.
-    let claimed = scene.address(2)?;
-    pod.ip(&format!("address add {}/{} dev lo nodad", claimed, width(family)))?;
-    for source in [None, Some(claimed)] {
-        to_own.is_lost(&pod, source, scene.node(1)).context("to its own node")?;
-        to_other.is_lost(&pod, source, scene.node(0)).context("to another node")?;
-    }
-    let target = SocketAddr::new(scene.pods[1].address(family)?, PORT);
-    has_a_tunnel_of_its_own(&to_other, &pod, (&scene.pods[1], target))?;
+    let (pod, claimed) = (scene.pods[0].namespace().clone(), scene.address(2)?);
+    let [to_own, to_other] = forged_are_lost(&scene)?;
 
     scene.start_with(0, &["--ip-masq", "--tunnel-drop-pods=false"])?;
     to_other.arrives(&pod, None).context("masqueraded, without the guard")?;
@@ -182,6 +173,23 @@ fn pods_cannot_pass_for_nodes(stack: Stack) -> Result<()> {
     scene.start_with(0, &["--ip-masq", "--tunnel-drop-strangers=false"])?;
     to_own.arrives(&pod, None).context("to its own node, without the guard")?;
     to_own.arrives(&pod, Some(claimed)).context("to its own node as another, without the guard")
+}
+
+/// Those that a pod of the first of three nodes sends to its own node and to another one, also as the
+/// third. It may have a tunnel of its own to another pod.
+fn forged_are_lost(scene: &Scene) -> Result<[Forged; 2]> {
+    let (family, pod) = (scene.family, scene.pods[0].namespace());
+    let (to_own, to_other) = (scene.forged(0)?, scene.forged(1)?);
+    // Any source works for a sender that may send arbitrary packets.
+    let claimed = scene.address(2)?;
+    pod.ip(&format!("address add {}/{} dev lo nodad", claimed, width(family)))?;
+    for source in [None, Some(claimed)] {
+        to_own.is_lost(pod, source, scene.node(1)).context("to its own node")?;
+        to_other.is_lost(pod, source, scene.node(0)).context("to another node")?;
+    }
+    let target = SocketAddr::new(scene.pods[1].address(family)?, PORT);
+    has_a_tunnel_of_its_own(&to_other, pod, (&scene.pods[1], target))?;
+    Ok([to_own, to_other])
 }
 
 /// `$0`: a file for the release of the kernel, which the daemon reads.
@@ -199,18 +207,9 @@ fn before_linux_5_19_pods_cannot_send_as_other_nodes_either() {
             node.daemon(&scene.cluster.etcd).argument("--ip-masq").through("unshare", &words);
         scene.start_again(index, plan).unwrap();
     }
-    let pod = scene.pods[0].namespace().clone();
-    let (to_own, to_other) = (scene.forged(0).unwrap(), scene.forged(1).unwrap());
-    let claimed = scene.address(2).unwrap();
-    pod.ip(&format!("address add {claimed}/32 dev lo")).unwrap();
-    for source in [None, Some(claimed)] {
-        to_own.is_lost(&pod, source, scene.node(1)).unwrap();
-        to_other.is_lost(&pod, source, scene.node(0)).unwrap();
-    }
+    let [to_own, _] = forged_are_lost(&scene).unwrap();
     let outsider = scene.cluster.lab.node("outsider", &scene.cluster.segment).unwrap();
     to_own.is_lost(outsider.namespace(), None, scene.node(1)).unwrap();
-    let target = SocketAddr::new(scene.pods[1].address(Family::V4).unwrap(), PORT);
-    has_a_tunnel_of_its_own(&to_other, &pod, (&scene.pods[1], target)).unwrap();
     // A later kernel would have asked where packets are delivered and forwarded.
     let table = scene.node(0).run("nft", &["list", "table", "ip", "tweed-tunnel.1"]).unwrap();
     assert_eq!(table.matches("fib saddr . iif oif").count(), 1, "{table}");
