@@ -15,7 +15,7 @@ use tweed::kernel::host::{Places, gather, other_daemons};
 use tweed::kernel::{Kernel, NetlinkKernel};
 use tweed::model::policy::Forward;
 use tweed::model::prefix::Family;
-use tweed::plan::preflight::{self, Finding, Level, Needs, OtherDaemon, Place, Port, Routing};
+use tweed::plan::preflight::{self, Finding, Level, Needs, OtherDaemon, Port, Routing};
 
 use crate::host::{eventually, ip, name, on_a_host, prefix, run, shows};
 
@@ -431,8 +431,7 @@ fn another_daemon_is_found_only_in_the_same_network_namespace() {
         let here = sleeper(&program, Stdio::null());
         named(&here).await;
         let other_daemons = other_daemons(&host.places);
-        let process = OtherDaemon::Process { pid: here.0.id(), place: Place::Ours };
-        assert_eq!(other_daemons, [process]);
+        assert_eq!(other_daemons, [OtherDaemon::Process(here.0.id())]);
         let findings = host.findings().await;
         assert_eq!((findings[0].id, findings[0].level), ("other-daemon", Level::Fatal));
         assert!(preflight::refusal(&other_daemons).is_some());

@@ -6,14 +6,14 @@ use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
 
 use super::{Places, names, text};
-use crate::plan::preflight::facts::{Needs, OtherDaemon, Owner, Place, Port, Socket};
+use crate::plan::preflight::facts::{Needs, OtherDaemon, Owner, Port, Socket};
 
 const RIVAL: &str = "flanneld";
 /// The file name of tweed's daemon, which is installed next to every program of tweed.
@@ -66,15 +66,16 @@ pub fn other_daemons(places: &Places) -> Vec<OtherDaemon> {
 }
 
 fn processes(places: &Places) -> Vec<OtherDaemon> {
-    let own = network(&places.proc.join("thread-self"));
-    let ours = OwnProcesses::find(places);
-    let is_rival = |pid: &u32| name(&places.proc, *pid).as_deref() == Some(RIVAL);
-    let rivals = all(&places.proc).filter(is_rival).filter(|pid| !ours.include(*pid));
-    let process = |pid: u32| {
-        let place = place(network(&places.proc.join(pid.to_string())), own.as_ref().ok())?;
-        Some(OtherDaemon::Process { pid, place })
+    let Some(own) = network(&places.proc.join("thread-self")) else {
+        return Vec::new();
     };
-    rivals.filter_map(process).collect()
+    let ours = OwnProcesses::find(places);
+    let is_rival = |pid: &u32| {
+        name(&places.proc, *pid).as_deref() == Some(RIVAL)
+            && network(&places.proc.join(pid.to_string())) == Some(own)
+            && !ours.include(*pid)
+    };
+    all(&places.proc).filter(is_rival).map(OtherDaemon::Process).collect()
 }
 
 fn all(proc: &Path) -> impl Iterator<Item = u32> + use<> {
@@ -85,17 +86,11 @@ fn name(proc: &Path, pid: u32) -> Option<String> {
     Some(text(&proc.join(format!("{pid}/comm")))?.trim_end().to_owned())
 }
 
-fn network(process: &Path) -> io::Result<PathBuf> {
-    fs::read_link(process.join("ns/net"))
-}
-
-/// None for a process that is gone or in another network namespace.
-fn place(theirs: io::Result<PathBuf>, ours: Option<&PathBuf>) -> Option<Place> {
-    match theirs {
-        Ok(theirs) => (ours? == &theirs).then_some(Place::Ours),
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Some(Place::Unknown),
-        Err(_) => None,
-    }
+/// Identifies the network namespace of a process; none for a process that is gone.
+/// `ns/net` of a process with more capabilities than ours is not readable; the files of `net` are,
+/// and each network namespace has its own.
+fn network(process: &Path) -> Option<FileId> {
+    file(&process.join("net/dev"))
 }
 
 /// The process that listens on the control socket, if a signal has stopped it.

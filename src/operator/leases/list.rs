@@ -15,7 +15,7 @@ use crate::operator::{Answer, Error};
 
 #[derive(Debug, Default, Args)]
 pub(super) struct ListOptions {
-    /// Only leases with a reason: rejected ones, and reservations of no node
+    /// Only leases with a reason: rejected ones, and reservations that no node has taken
     #[arg(long)]
     failing: bool,
     /// Only the lease of this node, by name, public IP, subnet or lease

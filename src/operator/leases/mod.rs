@@ -147,8 +147,8 @@ async fn read(store: &EtcdClusterStore) -> Result<LeaseContents, Error> {
 }
 
 fn config(contents: &LeaseContents) -> Result<NetworkConfig, Error> {
-    let missing = || Error::Store("there is no network config in etcd".to_owned());
+    let missing = || Error::Unavailable("there is no network config in etcd".to_owned());
     let text = &contents.config.as_ref().ok_or_else(missing)?.text;
-    let invalid = |why| Error::Store(format!("the network config is invalid: {why}"));
+    let invalid = |why| Error::Unavailable(format!("the network config is invalid: {why}"));
     NetworkConfig::parse(text.as_bytes()).map_err(invalid)
 }

@@ -99,20 +99,10 @@ pub enum Obstacle {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OtherDaemon {
-    Process {
-        pid: u32,
-        place: Place,
-    },
+    /// The ID of a process in this network namespace.
+    Process(u32),
     /// It answers health checks on this TCP port; its process is not visible from here.
     Health(u16),
-}
-
-/// The network namespace of a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    Ours,
-    /// No permission to read it.
-    Unknown,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

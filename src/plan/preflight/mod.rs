@@ -14,7 +14,7 @@ mod tests;
 pub(crate) mod unit;
 
 pub use facts::{
-    Host, Needs, Obstacle, OtherDaemon, Owner, Place, Port, Routing, Socket, Systemd, Unread,
+    Host, Needs, Obstacle, OtherDaemon, Owner, Port, Routing, Socket, Systemd, Unread,
 };
 pub use unit::Unit;
 

@@ -1,23 +1,16 @@
 //! Conflicting programs: daemons that keep the same routes, and programs that use the same UDP
 //! ports. Parts of the host that could not be examined.
 
-use super::facts::{Host, Needs, Obstacle, OtherDaemon, Owner, Place, Port, Socket, Unread};
+use super::facts::{Host, Needs, Obstacle, OtherDaemon, Owner, Port, Socket, Unread};
 use super::{Finding, Level};
 
 /// Reports another daemon that keeps the same routes.
 pub(super) fn other_daemon(other_daemon: &OtherDaemon) -> Finding {
-    let (level, verb, place, fix) = match other_daemon {
-        OtherDaemon::Process { pid, place } => {
-            let (level, verb) = match place {
-                Place::Ours => (Level::Fatal, "manages"),
-                Place::Unknown => (Level::Warning, "may manage"),
-            };
-            let fix = format!("stop flanneld (process {pid}) and disable it");
-            (level, verb, format!("process {pid}"), fix)
+    let (place, fix) = match other_daemon {
+        OtherDaemon::Process(pid) => {
+            (format!("process {pid}"), format!("stop flanneld (process {pid}) and disable it"))
         }
         OtherDaemon::Health(port) => (
-            Level::Fatal,
-            "manages",
             format!("TCP port {port}"),
             format!(
                 "stop flanneld and disable it (it answers on TCP port \
@@ -25,9 +18,12 @@ pub(super) fn other_daemon(other_daemon: &OtherDaemon) -> Finding {
             ),
         ),
     };
-    let what = format!("flanneld {verb} the routes of this host");
-    let why = "two daemons revert each other's routes, and each takes the other's lease".to_owned();
-    Finding { id: "other-daemon", level, what, place, why, fix, drop_in: None }
+    Finding {
+        what: "flanneld manages the routes of this host".to_owned(),
+        why: "two daemons revert each other's routes, and each takes the other's lease".to_owned(),
+        fix,
+        ..Finding::of(Level::Fatal, "other-daemon", place)
+    }
 }
 
 pub(super) fn ports(needs: &Needs, host: &Host) -> Vec<Finding> {

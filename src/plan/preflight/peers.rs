@@ -154,7 +154,8 @@ fn fix(group: &PeerReachability, ports: &[Port]) -> String {
                 "look for errors of the links between the hosts: ip -s link, ethtool -S".to_owned()
             }
             DegradedCause::LargeLost => {
-                "set Backend.MTU to what the network carries, or raise the MTU of its links"
+                "raise the MTU of the network's links, or set that of the hosts' interfaces (with a \
+                 tunnel: Backend.MTU) to what they carry"
                     .to_owned()
             }
             DegradedCause::DirectFails => {
@@ -240,7 +241,7 @@ mod tests {
             warning peer-unreachable: 1 of 1 peers is unreachable: n7 (172.16.0.7): no probe and no ping is answered: its host is down, or a firewall drops the packets: run tweedctl doctor on these peers; if they run and are ready, allow UDP ports 8472 (tunnel) and 8475 (probes) between the hosts
             warning peer-unreachable: 1 of 1 peers is unreachable: n7 (172.16.0.7): no peer answers: check the link and the firewall of this node: check the link and the firewall of this host: UDP ports 8472 (tunnel) and 8475 (probes) must be open in both directions
             warning peer-degraded: 1 of 1 peers is degraded: n7 (172.16.0.7): 5 % or more of the last 100 probes were lost: look for errors of the links between the hosts: ip -s link, ethtool -S
-            warning peer-degraded: 1 of 1 peers is degraded: n7 (172.16.0.7): small probes are answered, large ones are not: check the MTU of the underlay: set Backend.MTU to what the network carries, or raise the MTU of its links
+            warning peer-degraded: 1 of 1 peers is degraded: n7 (172.16.0.7): small probes are answered, large ones are not: check the MTU of the underlay: raise the MTU of the network's links, or set that of the hosts' interfaces (with a tunnel: Backend.MTU) to what they carry
             warning peer-degraded: 1 of 1 peers is degraded: n7 (172.16.0.7): its direct path fails, so the tunnel is used: allow packets with addresses of pods, and UDP ports 8472 (tunnel) and 8475 (probes), between the hosts of the link
             note peer-unknown: 1 of 1 peers is not known to answer: n7 (172.16.0.7): paths are not probed: see docs/operations.md, section Path probes: what probes need
             note peer-unknown: 1 of 1 peers is not known to answer: n7 (172.16.0.7): not enough probes have been sent yet: run tweedctl doctor again in some seconds

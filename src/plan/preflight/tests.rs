@@ -52,16 +52,12 @@ type Change = fn(&mut Needs, &mut Host);
 /// One flaw each, and the text of its finding.
 const FLAWS: &[(Change, &str)] = &[
     (
-        |_, host| host.other_daemons = vec![other_daemon(Place::Ours)],
+        |_, host| host.other_daemons = vec![OtherDaemon::Process(812)],
         "fatal other-daemon: flanneld manages the routes of this host",
     ),
     (
         |_, host| host.other_daemons = vec![OtherDaemon::Health(8081)],
         "fatal other-daemon: flanneld manages the routes of this host",
-    ),
-    (
-        |_, host| host.other_daemons = vec![other_daemon(Place::Unknown)],
-        "warning other-daemon: flanneld may manage the routes of this host",
     ),
     (
         |needs, host| {
@@ -277,16 +273,15 @@ fn the_worst_finding_is_listed_first() {
         set(host, "net/ipv4/ip_forward", "0");
         host.legacy_tables.push("filter".to_owned());
         host.unread.push(unread(Obstacle::Forbidden));
-        host.other_daemons = vec![other_daemon(Place::Ours)];
+        host.other_daemons = vec![OtherDaemon::Process(812)];
     });
     let levels: Vec<_> = found.iter().filter_map(|words| words.split(' ').next()).collect();
     assert_eq!(levels, ["fatal", "warning", "unknown", "note"]);
 }
 
 #[test]
-fn only_a_daemon_that_certainly_conflicts_prevents_the_start() {
-    assert!(refusal(&[other_daemon(Place::Ours)]).is_some());
-    assert_eq!(refusal(&[other_daemon(Place::Unknown)]), None);
+fn only_another_daemon_prevents_the_start() {
+    assert!(refusal(&[OtherDaemon::Process(812)]).is_some());
     assert_eq!(refusal(&[]), None);
 }
 

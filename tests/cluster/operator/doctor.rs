@@ -146,7 +146,9 @@ fn next_to_flanneld_the_daemon_does_not_start() {
     let cluster = ClusterPlan::new(2, &Stack::V4.config(MIXED)).build().unwrap();
     let [here, elsewhere] = [&cluster.nodes[0], &cluster.nodes[1]];
     let flanneld = Flanneld::start(&cluster, here).unwrap();
-    let refused = here.daemon(&cluster.etcd).start().unwrap();
+    // As by the unit of systemd, with fewer capabilities than flanneld has.
+    let bounded = ["--bounding-set=-all,+net_admin,+net_raw", "--no-new-privs"];
+    let refused = here.daemon(&cluster.etcd).through("setpriv", &bounded).start().unwrap();
     assert_eq!(exit_code(&refused, PATIENCE).unwrap(), 1);
     log_contains(&refused, "flanneld manages the routes of this host").unwrap();
     log_contains(&refused, &format!("stop flanneld (process {})", flanneld.0.id())).unwrap();

@@ -153,7 +153,3 @@ pub(super) fn mtu(host: &mut Host, name: &str, mtu: u32) {
     let link = host.links.iter_mut().find(|link| link.name == LinkName::new(name));
     link.unwrap().mtu = mtu;
 }
-
-pub(super) fn other_daemon(place: Place) -> OtherDaemon {
-    OtherDaemon::Process { pid: 812, place }
-}
