@@ -99,7 +99,7 @@ const SPREAD_PER_RECORD: Duration = Duration::from_millis(2);
 impl<S: Source> Follower<S> {
     async fn step(&mut self) -> Vec<S::Update> {
         loop {
-            let follows = self.listed.is_some();
+            let (follows, begun) = (self.listed.is_some(), Instant::now());
             let step = match self.listed {
                 None => self.list().await,
                 Some(_) => self.follow().await,
@@ -112,7 +112,13 @@ impl<S: Source> Follower<S> {
                     }
                     return updates;
                 }
-                Err(Interrupted::Unreachable) => sleep(self.backoff.delay(random())).await,
+                Err(Interrupted::Unreachable) => {
+                    // A watch that was open for longer did not fail because it was opened too soon.
+                    if begun.elapsed() > LONGEST_PAUSE {
+                        self.backoff.reset();
+                    }
+                    sleep(self.backoff.delay(random())).await;
+                }
                 Err(Interrupted::Gap) => {
                     sleep(self.backoff.delay(random()) + self.spread()).await;
                     self.listed = None;

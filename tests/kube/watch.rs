@@ -6,7 +6,8 @@ use futures::StreamExt;
 use serde_json::json;
 use tokio::time::{sleep, timeout};
 use tweed::model::lease::LeaseUpdate;
-use tweed::store::Leases;
+use tweed::model::status::StoreState;
+use tweed::store::{Documents, Leases};
 use tweed_lab::{ApiServer, Asked, Gone, Lists};
 
 use crate::node::{
@@ -164,6 +165,24 @@ async fn a_dropped_watch_continues_at_its_version() {
     assert_eq!(lists(&server), 0, "nothing is read again");
     server.delete_node("n3");
     assert_eq!(next(&mut updates).await, "delete node n3");
+}
+
+/// As by a proxy that ends connections without data.
+#[tokio::test]
+async fn a_cut_watch_is_no_outage() {
+    let server = server();
+    let manager = manager(&server);
+    acquire(&manager).await;
+    let mut updates = manager.watch();
+    next(&mut updates).await;
+    let mut state = manager.state();
+    assert_eq!(*state.borrow_and_update(), StoreState::Reachable);
+    for peer in 3..6 {
+        server.drop_watches();
+        add_peer(&server, peer);
+        next(&mut updates).await;
+    }
+    assert!(!state.has_changed().unwrap(), "{:?}", *state.borrow());
 }
 
 /// Compacted changes of nodes that do not matter are not a gap.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use http_body_util::BodyExt;
 use kube::client::Body;
 use tokio::time::timeout;
+use tracing::debug;
 
 use super::client::{Client, Connection, LONGEST};
 use super::connect::failure;
@@ -66,18 +67,28 @@ impl Lines {
 
     /// Returns false when the watch has ended.
     async fn wait_for_data<R: Outcomes>(&mut self, client: &Client<R>) -> Result<bool, Failure> {
-        loop {
+        let more = loop {
             match timeout(SILENCE, self.more()).await {
-                Ok(Ok(more)) => {
-                    self.silences = 0;
-                    return Ok(more);
-                }
-                Ok(Err(reason)) => {
-                    return Err(client.drop_connection(&self.connection, &reason).await);
-                }
+                Ok(Ok(more)) => break more,
+                Ok(Err(reason)) => return Err(self.cut(client, &reason).await),
                 Err(_) => self.check_server(client).await?,
             }
+        };
+        self.silences = 0;
+        if self.buffer.len() > LONGEST {
+            let reason = format!("a line of more than {LONGEST} bytes");
+            return Err(client.drop_connection(&self.connection, &reason).await);
         }
+        Ok(more)
+    }
+
+    /// A proxy in front of the server cuts watches without data, some after 30 seconds: the server is
+    /// unreachable only if it does not answer.
+    async fn cut<R: Outcomes>(&mut self, client: &Client<R>, reason: &str) -> Failure {
+        debug!("the watch on the {} was cut: {reason}", self.plural);
+        // A failure is reported there.
+        drop(client.once(&request::version()).await);
+        Failure::Unreachable
     }
 
     async fn check_server<R: Outcomes>(&mut self, client: &Client<R>) -> Result<(), Failure> {
@@ -99,9 +110,6 @@ impl Lines {
         self.buffer.drain(..std::mem::take(&mut self.used));
         if let Ok(data) = frame.into_data() {
             self.buffer.extend_from_slice(&data);
-        }
-        if self.buffer.len() > LONGEST {
-            return Err(format!("a line of more than {LONGEST} bytes"));
         }
         Ok(true)
     }
