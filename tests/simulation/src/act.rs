@@ -199,6 +199,16 @@ pub enum Backend {
 }
 
 impl Act {
+    /// The node in whose kernel it removes or changes entries.
+    pub(crate) const fn spoils(&self) -> Option<usize> {
+        match self {
+            Self::LoseEntry(node, _) | Self::ChangeEntry(node, _) | Self::FlushTables(node) => {
+                Some(*node)
+            }
+            _ => None,
+        }
+    }
+
     /// Whether a node may start without its checkpoint, or after a boot, or as another one.
     pub(crate) const fn may_forget_subnet(&self) -> bool {
         matches!(

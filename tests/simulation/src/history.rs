@@ -17,7 +17,7 @@ use tweed::model::prefix::Family;
 use crate::act::{Act, Device, EtcdAct, InterfaceAct, KernelAct, SegmentAct, Step};
 use crate::cluster::{Cluster, Setup};
 use crate::dice::{Dice, FAULTS, LENGTH, Script};
-use crate::invariant::{Judge, Violation};
+use crate::invariant::{Judge, Violation, own_entries};
 use crate::network::LinkState;
 use crate::packets::stack::{UNDERLAY, router};
 use crate::store::{Health, Store, StoreBackup};
@@ -67,6 +67,18 @@ pub fn play(seed: u64, dice: &Dice) -> io::Result<Outcome> {
 /// # Errors
 /// The disk of the simulating machine.
 pub fn replay(seed: u64, setup: Setup, steps: &[Step]) -> io::Result<Outcome> {
+    replay_with(seed, setup, steps, true)
+}
+
+/// The same, but the judge does not hear of the acts, so that they look like defects of `tweedd`.
+///
+/// # Errors
+/// The disk of the simulating machine.
+pub fn replay_without_excuses(seed: u64, setup: Setup, steps: &[Step]) -> io::Result<Outcome> {
+    replay_with(seed, setup, steps, false)
+}
+
+fn replay_with(seed: u64, setup: Setup, steps: &[Step], excuses: bool) -> io::Result<Outcome> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -75,7 +87,7 @@ pub fn replay(seed: u64, setup: Setup, steps: &[Step]) -> io::Result<Outcome> {
     runtime.block_on(async {
         tweed::random::seed(seed);
         let mut history = History::begin(setup)?;
-        let violation = history.run(steps).await?;
+        let violation = history.run(steps, excuses).await?;
         Ok(Outcome { hash: history.hash.finish(), violation })
     })
 }
@@ -126,14 +138,20 @@ impl History {
         })
     }
 
-    async fn run(&mut self, steps: &[Step]) -> io::Result<Option<Violation>> {
+    async fn run(&mut self, steps: &[Step], excuses: bool) -> io::Result<Option<Violation>> {
         for step in steps {
             if let Some(violation) = self.pass_until(step.at).await {
                 return Ok(Some(violation));
             }
             self.note(&step.to_string());
+            let spoiled = step.act.spoils().map(|it| (it, own_entries(&self.cluster.nodes[it])));
             self.perform(&step.act)?;
-            self.judge.take(&step.act, &self.cluster);
+            if excuses {
+                self.judge.take(&step.act, &self.cluster);
+            }
+            if let Some((node, before)) = spoiled {
+                self.judge.spoil(node, &before, &self.cluster);
+            }
         }
         if let Some(violation) = self.pass_until(FAULTS).await {
             return Ok(Some(violation));

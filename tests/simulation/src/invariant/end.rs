@@ -132,9 +132,8 @@ impl Judge {
                 let detail = format!("n{}: {:?} {:?}", index + 1, status.reasons, status.refused);
                 return Some(violation(READY, cluster, detail));
             }
-            if let Some(pending) = status.config.pending {
-                let detail = format!("n{}: {pending}", index + 1);
-                return Some(violation(CONFIG, cluster, detail));
+            if let Some(detail) = unlike_config(&status, cluster) {
+                return Some(violation(CONFIG, cluster, format!("n{}: {detail}", index + 1)));
             }
             let reached = status.reachability.reachable + status.reachability.degraded;
             let is_reached = reached >= *peers.start();
@@ -180,9 +179,9 @@ impl Judge {
     /// Each kernel is as the plan of its daemon wants it, whatever the daemon before it had done: after
     /// `end`, all daemons were started again.
     pub fn restarted(&self, cluster: &Cluster) -> Option<Violation> {
-        let known = self.peers(cluster);
-        if known.start() != known.end() {
-            return None;
+        let found = self.ended(cluster).or_else(|| self.stopped(cluster));
+        if found.is_some() {
+            return found;
         }
         self.lasting(cluster).find_map(|node| {
             let op = node.kernel.take_log().into_iter().next()?;
@@ -234,6 +233,17 @@ impl Judge {
             Some(violation(TABLE, cluster, detail))
         })
     }
+}
+
+/// How a daemon differs from the network config.
+fn unlike_config(status: &Status, cluster: &Cluster) -> Option<String> {
+    if let Some(why) = status.config.pending.as_ref().or(status.config.invalid.as_ref()) {
+        return Some(why.clone());
+    }
+    let (backend, text) = (status.backend.clone().unwrap_or_default(), cluster.config()?);
+    let has_backend = status.config.rollout.is_some() || text.contains(&format!("\"{backend}\""));
+    let is_like = has_backend && Some(status.mixed) == cluster.is_mixed();
+    (!is_like).then(|| format!("{backend}, mixed: {}, with {text}", status.mixed))
 }
 
 /// The address in an entry of tweed for a peer, or in the subnet of that.

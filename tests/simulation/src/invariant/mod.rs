@@ -3,6 +3,7 @@
 mod arrivals;
 mod end;
 mod load;
+mod repair;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,6 +11,8 @@ use std::time::Duration;
 
 use self::arrivals::Arrivals;
 use self::load::Load;
+use self::repair::Spoiled;
+pub(crate) use self::repair::own_entries;
 use crate::act::{Act, EtcdAct, InterfaceAct, KernelAct, MachineId, SegmentAct};
 use crate::cluster::Cluster;
 use crate::network::LinkState;
@@ -76,6 +79,7 @@ pub struct Judge {
     addresses: BTreeMap<u8, BTreeSet<usize>>,
     arrivals: Arrivals,
     load: Load,
+    spoiled: Vec<Spoiled>,
 }
 
 /// How long a node has to run undisturbed, at a stretch, until its paths are judged again.
@@ -99,6 +103,7 @@ impl Debt {
 const PATHS: &str = "pods of two nodes reach each other";
 const CONNECTIONS: &str = "connections of nodes, and by ports of nodes, with pods stay open";
 const SUBNETS: &str = "the subnet of a node never changes";
+const REPAIRED: &str = "what other programs remove or change in a kernel is there again";
 const LOAD: &str = "a daemon asks its store and its kernel a limited number of times";
 
 /// The time in which the daemon of a node repairs its kernel.
@@ -149,6 +154,7 @@ impl Judge {
             addresses: BTreeMap::new(),
             arrivals: Arrivals::default(),
             load: Load::default(),
+            spoiled: Vec::new(),
         };
         let start = if cluster.setup.is_wide { START_FAR_APART } else { START };
         cluster.nodes.iter().for_each(|node| judge.watch(node, start));
@@ -158,6 +164,7 @@ impl Judge {
     /// What a fault excuses. Daemons that end, stop or do not reach the store, and edits of the
     /// config, excuse nothing.
     pub fn take(&mut self, act: &Act, cluster: &Cluster) {
+        self.spoiled.clear();
         match act {
             Act::PowerOff(node)
             | Act::Reinstall(node)
@@ -472,6 +479,7 @@ impl Judge {
         self.full.retain(|_, left| !left.is_zero());
         let is_saved = self.store.as_ref() == Some(&store) && self.full.is_empty();
         let is_calm = is_undisturbed && cluster.is_configured() && is_saved;
+        self.pass_since_spoiled(time, is_calm && segment.is_whole());
         self.calm = if is_calm { self.calm + time } else { Duration::ZERO };
         self.store = Some(store);
         self.is_mixed |= cluster.is_mixed() == Some(true) && self.calm >= READ;
@@ -499,7 +507,10 @@ impl Judge {
     pub fn look(&mut self, cluster: &Cluster) -> Option<Violation> {
         self.configure(cluster);
         let asked = self.load.check(cluster).map(|detail| violation(LOAD, cluster, detail));
-        asked.or_else(|| self.paths(cluster)).or_else(|| self.subnets(cluster))
+        let repaired =
+            |judge: &mut Self| Some(violation(REPAIRED, cluster, judge.unrepaired(cluster)?));
+        let found = asked.or_else(|| self.paths(cluster)).or_else(|| self.subnets(cluster));
+        found.or_else(|| repaired(self))
     }
 
     fn paths(&mut self, cluster: &Cluster) -> Option<Violation> {
@@ -563,8 +574,8 @@ impl Judge {
     /// A copy has to end. So has its original, if the store has the lease of the copy again, and a
     /// node with a new address whose subnet is that of the node which has the previous address.
     fn may_end(&self, node: &Node) -> bool {
-        let mut copied = self.copied.iter().flat_map(|(copy, original)| [copy, original]);
-        self.moved.contains(&node.index) || copied.any(|index| *index == node.index)
+        let mut copies = self.copied.iter().map(|(copy, _)| *copy);
+        self.moved.contains(&node.index) || copies.any(|copy| copy == node.index)
     }
 }
 

@@ -127,6 +127,11 @@ impl Segment {
         Outline { hosts, cut, cut_direct, drops_pods: *drops_pods }
     }
 
+    /// Whether it passes all packets.
+    pub fn is_whole(&self) -> bool {
+        self.cut.is_empty() && self.cut_direct.is_empty() && !self.drops_pods
+    }
+
     /// Ends all faults.
     pub fn heal(&mut self) {
         self.cut.clear();
