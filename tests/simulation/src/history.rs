@@ -13,6 +13,7 @@ use tweed::model::entry::{
     Entry, Fdb, Key, Link, LinkName, Neighbour, Nexthop, Ownership, Route, RouteKind,
 };
 use tweed::model::prefix::Family;
+use tweed::model::status::Status;
 
 use crate::act::{Act, Device, EtcdAct, InterfaceAct, KernelAct, SegmentAct, Step};
 use crate::cluster::{Cluster, Setup};
@@ -40,6 +41,8 @@ pub struct Finding {
     pub steps: Vec<Step>,
 }
 
+/// How a daemon asks for an equal config.
+const SPACE: &str = "edit the config again (a space is enough)";
 /// When all nodes have read the last edit.
 const AGAIN: Duration = Duration::from_secs(85);
 /// Longer than a daemon keeps leases that vanished together with its own.
@@ -160,8 +163,10 @@ impl History {
         if let Some(violation) = self.pass_until(AGAIN).await {
             return Ok(Some(violation));
         }
-        // Some edits are applied when the config is written a second time.
-        if self.judge.any(&mut self.cluster, |it| it.config.pending.is_some()).await {
+        // As the daemon asks for it; other edits are applied without.
+        let is_asked_for =
+            |it: &Status| it.config.pending.as_ref().is_some_and(|why| why.contains(SPACE));
+        if self.judge.any(&mut self.cluster, is_asked_for).await {
             self.cluster.write_again();
         }
         if let Some(violation) = self.pass_until(LENGTH).await {

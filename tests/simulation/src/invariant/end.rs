@@ -8,6 +8,7 @@ use tweed::model::entry::{Entry, Key, PROTOCOL, RouteKind};
 use tweed::model::path::Path;
 use tweed::model::prefix::{Family, Prefix};
 use tweed::model::status::Status;
+use tweed::plan::diff::Op;
 
 use super::{Judge, Violation, is_running, violation};
 use crate::act::Backend;
@@ -183,29 +184,39 @@ impl Judge {
         if found.is_some() {
             return found;
         }
+        let places = self.places(cluster);
         self.lasting(cluster).find_map(|node| {
-            let op = node.kernel.take_log().into_iter().next()?;
+            // Whether a machine that has left can answer directly is not known after a start.
+            let of_nobody = |op: &Result<Op, _>| {
+                let at = op.as_ref().ok().and_then(|op| of_peer(op.entry()));
+                at.is_some_and(|at| !places.has(at))
+            };
+            let op = node.kernel.take_log().into_iter().find(|op| !of_nobody(op))?;
             let op = op.map_or_else(|refused| refused.to_string(), |op| op.to_string());
             Some(violation(RESTART, cluster, format!("n{}: {op}", node.index + 1)))
         })
     }
 
-    /// After a mistake of an operator, some nodes may still have what was published meanwhile.
-    fn strays(&self, cluster: &Cluster) -> Option<Violation> {
-        let known = self.peers(cluster);
-        if known.start() != known.end() {
-            return None;
-        }
+    /// Where the nodes and their pods are.
+    fn places(&self, cluster: &Cluster) -> Places {
         let families = cluster.setup.stack.families();
         let addresses =
             self.lasting(cluster).flat_map(|it| families.iter().map(|f| address(*f, it.address)));
         let subnets = self.lasting(cluster).filter_map(Node::pods).flat_map(Pods::all);
-        let (addresses, subnets): (Vec<IpAddr>, Vec<Prefix>) =
-            (addresses.collect(), subnets.collect());
-        let is_known =
-            |at: IpAddr| addresses.contains(&at) || subnets.iter().any(|it| it.contains(at));
+        Places { addresses: addresses.collect(), subnets: subnets.collect() }
+    }
+
+    /// After a mistake of an operator, some nodes may still have what was published meanwhile.
+    fn strays(&self, cluster: &Cluster) -> Option<Violation> {
+        let (places, leases) = (self.places(cluster), cluster.leases());
+        // A machine that has left, or was installed again, may have a lease until its term ends.
+        let is_leased = |at: IpAddr| {
+            let mut texts = leases.iter().flat_map(|(key, value)| [key, value]);
+            texts.any(|text| text.contains(&at.to_string()))
+        };
         self.lasting(cluster).find_map(|node| {
-            let is_stray = |entry: &&Entry| of_peer(entry).is_some_and(|at| !is_known(at));
+            let is_stray =
+                |entry: &&Entry| of_peer(entry).is_some_and(|at| !places.has(at) && !is_leased(at));
             let stray =
                 node.kernel.read_state(|it| it.entries().find(is_stray).map(Entry::to_string));
             let detail = format!("n{} has {}, and no node has that", node.index + 1, stray?);
@@ -232,6 +243,17 @@ impl Judge {
             let detail = format!("n{from} → n{to}: {found:?} and not {wanted:?}");
             Some(violation(TABLE, cluster, detail))
         })
+    }
+}
+
+struct Places {
+    addresses: Vec<IpAddr>,
+    subnets: Vec<Prefix>,
+}
+
+impl Places {
+    fn has(&self, at: IpAddr) -> bool {
+        self.addresses.contains(&at) || self.subnets.iter().any(|it| it.contains(at))
     }
 }
 

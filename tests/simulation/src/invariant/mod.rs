@@ -56,6 +56,10 @@ pub struct Judge {
     divided: Duration,
     /// Since when no direct path leads from one node to another.
     cut: BTreeMap<(usize, usize), Duration>,
+    /// The nodes whose daemon has read the leases since it started.
+    heard: BTreeSet<usize>,
+    /// How long each daemon has read the store.
+    reading: Vec<Duration>,
     /// All leases, and the config.
     store: Option<Vec<(String, String)>>,
     /// The nodes that lost power when their checkpoint was up to date: they reach all others
@@ -142,6 +146,8 @@ impl Judge {
             edited: None,
             divided: Duration::ZERO,
             cut: BTreeMap::new(),
+            heard: BTreeSet::new(),
+            reading: Vec::new(),
             store: None,
             alone: BTreeSet::new(),
             refused: BTreeSet::new(),
@@ -165,6 +171,14 @@ impl Judge {
     /// config, excuse nothing.
     pub fn take(&mut self, act: &Act, cluster: &Cluster) {
         self.spoiled.clear();
+        if let Act::Start(node) | Act::PowerOn(node) | Act::Upgrade(node) | Act::TakeOver(node) =
+            act
+        {
+            self.heard.remove(node);
+            if let Some(r) = self.reading.get_mut(*node) {
+                *r = Duration::ZERO;
+            }
+        }
         match act {
             Act::PowerOff(node)
             | Act::Reinstall(node)
@@ -179,7 +193,7 @@ impl Judge {
                 self.rejoined.insert(*node);
             }
             Act::DeleteLease(node) | Act::ExpireLease(node) => {
-                self.need_store(*node);
+                self.excuse(*node, Duration::from_secs(5));
                 self.free(*node);
             }
             Act::Etcd(EtcdAct::BackUp) => {
@@ -202,7 +216,7 @@ impl Judge {
                 self.full.insert(*node, SAVED_AGAIN);
             }
             // A daemon that has not heard of the peers since it started replaces nothing.
-            Act::ChangeEntry(node, _) if self.calm < self.join => self.need_store(*node),
+            Act::ChangeEntry(node, _) if !self.heard.contains(node) => self.need_store(*node),
             // Another MTU costs no packet.
             Act::Interface(_, InterfaceAct::Mtu(_)) => {}
             Act::LoseEntry(node, _)
@@ -346,7 +360,6 @@ impl Judge {
     }
 
     fn restore_etcd(&mut self, cluster: &Cluster) {
-        self.all_need_store();
         if self.is_named {
             return;
         }
@@ -467,6 +480,15 @@ impl Judge {
             let is_up = segment.hosts[node.index].is_up && !self.refused.contains(&node.index);
             is_up && (node.is_running() || node.run.is_none() && !node.ends.is_empty())
         };
+        for node in &cluster.nodes {
+            let reads = node.is_running() && is_connected(node);
+            self.reading.resize(cluster.nodes.len(), Duration::ZERO);
+            let reading = &mut self.reading[node.index];
+            *reading = if reads { *reading + time } else { Duration::ZERO };
+            if *reading >= self.join {
+                self.heard.insert(node.index);
+            }
+        }
         let is_forwarding = cluster.members().all(forwards);
         for (repair, is_paid) in self.repairs.iter_mut().zip(repairing) {
             repair.pass(time, is_paid);
