@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
+use std::future::Future;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::path::PathBuf;
@@ -50,7 +51,7 @@ const KEPT: Duration = Duration::from_secs(65);
 /// The time in which a daemon that starts again changes its kernel, if it does.
 const RESTARTED: Duration = Duration::from_secs(10);
 /// The MAC address of no machine.
-const UNKNOWN_MAC: MacAddr = MacAddr::new([2, 0, 0, 0, 0, 0xff]);
+pub(crate) const UNKNOWN_MAC: MacAddr = MacAddr::new([2, 0, 0, 0, 0, 0xff]);
 /// The beginning of the texts of all routes.
 const ROUTES: &str = "route ";
 /// How often pairs are looked at while nothing changes.
@@ -70,29 +71,42 @@ pub fn play(seed: u64, dice: &Dice) -> io::Result<Outcome> {
 /// # Errors
 /// The disk of the simulating machine.
 pub fn replay(seed: u64, setup: Setup, steps: &[Step]) -> io::Result<Outcome> {
-    replay_with(seed, setup, steps, true)
+    in_virtual_time(seed, async {
+        let mut history = History::begin(setup)?;
+        let violation = history.run(steps).await?;
+        Ok(Outcome { hash: history.hash.finish(), violation })
+    })
 }
 
-/// The same, but the judge does not hear of the acts, so that they look like defects of `tweedd`.
-///
-/// # Errors
-/// The disk of the simulating machine.
-pub fn replay_without_excuses(seed: u64, setup: Setup, steps: &[Step]) -> io::Result<Outcome> {
-    replay_with(seed, setup, steps, false)
-}
-
-fn replay_with(seed: u64, setup: Setup, steps: &[Step], excuses: bool) -> io::Result<Outcome> {
+fn in_virtual_time<T>(seed: u64, future: impl Future<Output = io::Result<T>>) -> io::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
         .rng_seed(RngSeed::from_bytes(&seed.to_le_bytes()))
         .build()?;
-    runtime.block_on(async {
-        tweed::random::seed(seed);
+    tweed::random::seed(seed);
+    runtime.block_on(future)
+}
+
+/// What the judge finds if something happens after `time` that is neither a fault nor excused.
+#[cfg(test)]
+pub(crate) fn sabotage(
+    setup: Setup,
+    time: Duration,
+    act: impl FnOnce(&mut Cluster, &mut Judge),
+) -> Option<Violation> {
+    let found = in_virtual_time(1, async {
         let mut history = History::begin(setup)?;
-        let violation = history.run(steps, excuses).await?;
-        Ok(Outcome { hash: history.hash.finish(), violation })
-    })
+        if let Some(violation) = history.pass_until(time).await {
+            return Ok(Some(violation));
+        }
+        act(&mut history.cluster, &mut history.judge);
+        match history.pass_until(LENGTH).await {
+            None => Ok(history.judge.end(&mut history.cluster).await),
+            found => Ok(found),
+        }
+    });
+    found.unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Skips as many acts as possible so that the same invariant still rejects the history.
@@ -141,7 +155,7 @@ impl History {
         })
     }
 
-    async fn run(&mut self, steps: &[Step], excuses: bool) -> io::Result<Option<Violation>> {
+    async fn run(&mut self, steps: &[Step]) -> io::Result<Option<Violation>> {
         for step in steps {
             if let Some(violation) = self.pass_until(step.at).await {
                 return Ok(Some(violation));
@@ -149,9 +163,7 @@ impl History {
             self.note(&step.to_string());
             let spoiled = step.act.spoils().map(|it| (it, own_entries(&self.cluster.nodes[it])));
             self.perform(&step.act)?;
-            if excuses {
-                self.judge.take(&step.act, &self.cluster);
-            }
+            self.judge.take(&step.act, &self.cluster);
             if let Some((node, before)) = spoiled {
                 self.judge.spoil(node, &before, &self.cluster);
             }

@@ -16,16 +16,17 @@ use crate::cluster::Cluster;
 use crate::node::{Node, PANICKED};
 use crate::packets::stack::{Pods, address, tunnel};
 
-const TABLE: &str = "each path is that of the backends of its nodes once faults are over";
+pub(super) const TABLE: &str =
+    "each path is that of the backends of its nodes once faults are over";
 pub(super) const RUNNING: &str = "no daemon ends by itself";
 const COPIES: &str = "a copy of a machine ends while the original runs";
-const READY: &str = "each node is ready once faults are over";
-const CONFIG: &str = "each node has applied the config once faults are over";
+pub(super) const READY: &str = "each node is ready once faults are over";
+pub(super) const CONFIG: &str = "each node has applied the config once faults are over";
 const VIEWS: &str = "the views of a daemon agree with the packets once faults are over";
-const LEASES: &str = "each node has one lease";
+pub(super) const LEASES: &str = "each node has one lease";
 const CHECKPOINTS: &str = "each checkpoint has the lease of its node once faults are over";
-const FOREIGN: &str = "nothing foreign is touched";
-const LEFTOVERS: &str = "nothing is left over";
+pub(super) const FOREIGN: &str = "nothing foreign is touched";
+pub(super) const LEFTOVERS: &str = "nothing is left over";
 const RESTART: &str = "a daemon that starts again after the faults changes nothing";
 
 impl Judge {

@@ -2,6 +2,7 @@
 
 mod arrivals;
 mod end;
+mod identity;
 mod load;
 mod repair;
 
@@ -13,7 +14,7 @@ use self::arrivals::Arrivals;
 use self::load::Load;
 use self::repair::Spoiled;
 pub(crate) use self::repair::own_entries;
-use crate::act::{Act, EtcdAct, InterfaceAct, KernelAct, MachineId, SegmentAct};
+use crate::act::{Act, EtcdAct, InterfaceAct, KernelAct, SegmentAct};
 use crate::cluster::Cluster;
 use crate::network::LinkState;
 use crate::node::Node;
@@ -56,10 +57,11 @@ pub struct Judge {
     divided: Duration,
     /// Since when no direct path leads from one node to another.
     cut: BTreeMap<(usize, usize), Duration>,
-    /// The nodes whose daemon has read the leases since it started.
-    heard: BTreeSet<usize>,
-    /// How long each daemon has read the store.
-    reading: Vec<Duration>,
+    /// How long each daemon has read the store at a stretch since it started, up to the time after which
+    /// it has read all.
+    reading: BTreeMap<usize, Duration>,
+    /// Whether a daemon has started that may have applied an edit of the backend alone.
+    has_started: bool,
     /// All leases, and the config.
     store: Option<Vec<(String, String)>>,
     /// The nodes that lost power when their checkpoint was up to date: they reach all others
@@ -121,6 +123,8 @@ const JOIN_FAR_APART: Duration = Duration::from_secs(45);
 /// The time in which a new cluster is complete.
 const START: Duration = Duration::from_secs(14);
 const START_FAR_APART: Duration = Duration::from_secs(30);
+/// The time in which probes find that a direct path fails.
+const PROBED: Duration = Duration::from_secs(8);
 /// The time after which a change in the store is in each checkpoint.
 pub(crate) const SAVED: Duration = Duration::from_secs(15);
 /// The time after which a checkpoint is saved that could not be.
@@ -146,8 +150,8 @@ impl Judge {
             edited: None,
             divided: Duration::ZERO,
             cut: BTreeMap::new(),
-            heard: BTreeSet::new(),
-            reading: Vec::new(),
+            reading: BTreeMap::new(),
+            has_started: false,
             store: None,
             alone: BTreeSet::new(),
             refused: BTreeSet::new(),
@@ -174,10 +178,7 @@ impl Judge {
         if let Act::Start(node) | Act::PowerOn(node) | Act::Upgrade(node) | Act::TakeOver(node) =
             act
         {
-            self.heard.remove(node);
-            if let Some(r) = self.reading.get_mut(*node) {
-                *r = Duration::ZERO;
-            }
+            self.reading.remove(node);
         }
         match act {
             Act::PowerOff(node)
@@ -216,7 +217,7 @@ impl Judge {
                 self.full.insert(*node, SAVED_AGAIN);
             }
             // A daemon that has not heard of the peers since it started replaces nothing.
-            Act::ChangeEntry(node, _) if !self.heard.contains(node) => self.need_store(*node),
+            Act::ChangeEntry(node, _) if !self.has_read(*node) => self.need_store(*node),
             // Another MTU costs no packet.
             Act::Interface(_, InterfaceAct::Mtu(_)) => {}
             Act::LoseEntry(node, _)
@@ -239,11 +240,10 @@ impl Judge {
 
     fn take_segment(&mut self, act: SegmentAct, cluster: &Cluster) {
         match act {
-            SegmentAct::DropPods => self.all_need_store(),
-            // Probes show it to daemons that have their secret from the store.
+            SegmentAct::DropPods => (0..self.debts.len()).for_each(|node| self.need_probes(node)),
             SegmentAct::CutDirect(from, to) => {
-                self.need_store(from);
-                self.need_store(to);
+                self.need_probes(from);
+                self.need_probes(to);
                 self.cut.insert((from, to), cluster.age());
             }
             SegmentAct::JoinDirect(from, to) => {
@@ -275,9 +275,12 @@ impl Judge {
         if was_mixed && is_soon {
             self.all_need_store();
         }
-        // Some have applied what their checkpoints have not yet.
+        if cluster.is_uniform() {
+            self.has_started = false;
+        }
+        // An operator who does not wait until all nodes have `Mixed`: some have applied two edits already.
         let changes = cluster.is_mixed() == Some(true) && !cluster.follows_config();
-        if changes || !cluster.is_uniform() {
+        if changes || self.has_started && !cluster.is_uniform() {
             let without = cluster.nodes.iter().filter(|node| !node.is_mixed());
             without.for_each(|node| self.need_store(node.index));
         }
@@ -292,88 +295,9 @@ impl Judge {
     /// The daemon of a node starts, and may apply an edit of the backend.
     fn restart(&mut self, node: &Node, cluster: &Cluster) {
         if !self.is_mixed && !node.is_mixed() && !cluster.follows_config() {
+            self.has_started = true;
             self.need_store(node.index);
         }
-    }
-
-    fn take_machine(&mut self, act: &Act, index: usize, cluster: &Cluster) {
-        let node = &cluster.nodes[index];
-        match act {
-            Act::Reinstall(_) => self.reinstall(index),
-            Act::Readdress(..) => {
-                self.need_store(index);
-                self.note_address(index, node.address);
-                // Back at its former address, it has the lease from before its installation, too.
-                self.forgotten.entry(index).and_modify(|leases| *leases += 1);
-                // With another address, it looks like a copy that has not ended yet.
-                let runs = |(copy, _): &&(usize, usize)| cluster.nodes[*copy].ends.is_empty();
-                let mut copies = self.copied.iter().filter(|(_, original)| *original == index);
-                if copies.any(|copy| runs(&copy)) {
-                    self.free(index);
-                }
-                if self.unproved.contains(&index) {
-                    self.moved.insert(index);
-                }
-            }
-            Act::BackUpDisk(_) => {
-                self.backups.insert(index, node.address);
-            }
-            Act::RestoreDisk(_) => self.restore(index, node),
-            _ => {
-                // It may have taken a subnet before it had read which lease has its address.
-                if node.checkpoint().is_none() && !self.is_named {
-                    *self.forgotten.entry(index).or_insert(1) += 1;
-                }
-                self.excuse(index, self.join);
-                // Flanneld remembers no peers.
-                if self.calm >= SAVED && !self.may_end(node) && node.flannel.is_none() {
-                    self.alone.insert(index);
-                }
-            }
-        }
-    }
-
-    /// They have no pods any more, and may get each the subnet of the other one.
-    fn swap(&mut self, nodes: [usize; 2], cluster: &Cluster) {
-        for node in nodes {
-            self.forget(node);
-            self.note_address(node, cluster.nodes[node].address);
-        }
-    }
-
-    fn copy(&mut self, node: usize, id: MachineId, cluster: &Cluster) {
-        let (copy, original) = (self.debts.len() - 1, &cluster.nodes[node]);
-        // An older daemon has not saved of which machine its checkpoint is.
-        if id == MachineId::New && original.names_its_machine() {
-            return;
-        }
-        // A node whose new address is not in its lease yet looks like its copy.
-        let is_known = original.remembers() && cluster.holds_lease(original);
-        if is_running(original) && is_known && !self.moved.contains(&node) {
-            self.copied.push((copy, node));
-            self.excuse(node, COPIED);
-        } else {
-            // Whichever of the two starts first has the subnet.
-            self.moved.extend([node, copy]);
-            self.excuse(node, self.join);
-        }
-    }
-
-    fn restore_etcd(&mut self, cluster: &Cluster) {
-        if self.is_named {
-            return;
-        }
-        // The id of their lease in the backup is unknown to them.
-        self.unproved.extend(self.forgotten.keys());
-        let before = self.copied_store.iter().zip(&cluster.nodes);
-        let changed = before.filter(|(address, node)| **address != node.address);
-        let changed = changed.map(|(_, node)| node.index);
-        self.moved.extend(changed.filter(|node| self.unproved.contains(node)));
-        // The backup is of the moment in which the copy had the lease.
-        let has_lease =
-            |(copy, _): &&(usize, usize)| cluster.leases_of(&cluster.nodes[*copy]).next().is_some();
-        let copied = self.copied.iter().filter(has_lease);
-        self.moved.extend(copied.flat_map(|(copy, original)| [*copy, *original]));
     }
 
     /// A machine was added.
@@ -388,57 +312,26 @@ impl Judge {
         self.note_address(node.index, node.address);
     }
 
-    /// A node with a former address of another one may get the subnet of that node.
-    fn note_address(&mut self, node: usize, address: u8) {
-        let others = self.addresses.entry(address).or_default();
-        if others.insert(node) && others.len() > 1 && !self.is_named {
-            self.moved.extend(others.iter());
-        }
-    }
-
-    fn reinstall(&mut self, node: usize) {
-        self.forget(node);
-        self.free(node);
-        if !self.is_named {
-            *self.forgotten.entry(node).or_default() += 1;
-        }
-    }
-
-    fn restore(&mut self, node: usize, restored: &Node) {
-        self.alone.remove(&node);
-        if restored.is_empty() {
-            self.reinstall(node);
-        }
-        // The disk may be of a time before the machine was installed again.
-        let pods = restored.pods().filter(|pods| self.pods[node] != Some(*pods));
-        if pods.is_some() && !self.is_named {
-            self.forget(node);
-        }
-        // Its lease may have an address that the node no longer knows as its own.
-        let is_moved = self.backups.get(&node).is_some_and(|before| *before != restored.address);
-        if is_moved && !self.is_named {
-            self.moved.insert(node);
-        }
-    }
-
-    /// The subnet of a node may be claimed by a copy first.
-    fn free(&mut self, node: usize) {
-        let copies = self.copied.iter().filter(|(_, original)| *original == node);
-        self.moved.extend(copies.flat_map(|(copy, original)| [*copy, *original]));
-    }
-
-    fn forget(&mut self, node: usize) {
-        self.need_store(node);
-        if !self.is_named {
-            self.pods[node] = None;
-        }
-    }
-
     /// Only what the store has lets others reach this node, and it them.
     fn need_store(&mut self, node: usize) {
         self.excuse(node, self.join);
         self.alone.remove(&node);
         self.cut.retain(|(from, to), _| *from != node && *to != node);
+    }
+
+    /// Whether its daemon knows the leases and the secret of probes.
+    fn has_read(&self, node: usize) -> bool {
+        self.reading.get(&node).is_some_and(|time| *time >= self.join)
+    }
+
+    /// Probes show a path that fails to daemons that have their secret from the store.
+    fn need_probes(&mut self, node: usize) {
+        if self.has_read(node) {
+            self.excuse(node, PROBED);
+            self.alone.remove(&node);
+        } else {
+            self.need_store(node);
+        }
     }
 
     fn all_need_store(&mut self) {
@@ -481,12 +374,10 @@ impl Judge {
             is_up && (node.is_running() || node.run.is_none() && !node.ends.is_empty())
         };
         for node in &cluster.nodes {
-            let reads = node.is_running() && is_connected(node);
-            self.reading.resize(cluster.nodes.len(), Duration::ZERO);
-            let reading = &mut self.reading[node.index];
-            *reading = if reads { *reading + time } else { Duration::ZERO };
-            if *reading >= self.join {
-                self.heard.insert(node.index);
+            let reading = self.reading.entry(node.index).or_default();
+            if *reading < self.join {
+                let reads = node.is_running() && is_connected(node);
+                *reading = if reads { *reading + time } else { Duration::ZERO };
             }
         }
         let is_forwarding = cluster.members().all(forwards);
@@ -505,18 +396,6 @@ impl Judge {
         self.calm = if is_calm { self.calm + time } else { Duration::ZERO };
         self.store = Some(store);
         self.is_mixed |= cluster.is_mixed() == Some(true) && self.calm >= READ;
-    }
-
-    /// A node whose address changes twice before its checkpoint is saved ends. One that has ended is
-    /// not excused by what comes later.
-    fn note_unknown_leases(&mut self, cluster: &Cluster) {
-        if self.is_named {
-            return;
-        }
-        let is_off = |node: &&Node| node.run.is_none() && node.ends.is_empty();
-        let off = cluster.nodes.iter().filter(is_off);
-        let unknown = off.filter(|node| cluster.mistakes_its_lease(node));
-        self.moved.extend(unknown.map(|node| node.index));
     }
 
     /// A command of an operator that panics is judged whatever happens.
@@ -592,13 +471,6 @@ impl Judge {
         }
         None
     }
-
-    /// A copy has to end. So has its original, if the store has the lease of the copy again, and a
-    /// node with a new address whose subnet is that of the node which has the previous address.
-    fn may_end(&self, node: &Node) -> bool {
-        let mut copies = self.copied.iter().map(|(copy, _)| *copy);
-        self.moved.contains(&node.index) || copies.any(|copy| copy == node.index)
-    }
 }
 
 /// Whether its daemon runs and has a subnet.
@@ -616,3 +488,6 @@ impl fmt::Display for Violation {
         write!(f, "after {:.3}s, not true: {invariant}: {detail}", at.as_secs_f64())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -43,7 +43,9 @@ impl Judge {
     /// daemon has had nothing else to do, they are all wanted.
     pub fn spoil(&mut self, node: usize, before: &[Entry], cluster: &Cluster) {
         let entries: Vec<Entry> = missing(before, &cluster.nodes[node]).cloned().collect();
-        if self.calm >= SAVED && cluster.nodes[node].run.is_some() {
+        // A node without `Mixed` keeps the tunnel as long as others use it, and does not need it.
+        let are_wanted = self.is_mixed || cluster.follows_config();
+        if are_wanted && self.calm >= SAVED && cluster.nodes[node].run.is_some() {
             self.spoiled.push(Spoiled { node, entries, undisturbed: Duration::ZERO });
         }
     }
