@@ -158,18 +158,30 @@ pub(super) async fn keep_subnet_file(shared: Shared) -> Result<()> {
 
 /// Saves the inputs of the plan, shortly after each change.
 pub(super) async fn keep_checkpoint(shared: Shared, changed: watch::Receiver<()>) -> Result<()> {
-    keep_saved(changed, &shared.options.state_file, async || save(&shared).await).await
+    let path = &shared.options.state_file;
+    let is_missing = async || {
+        let (turn, path) = (Arc::clone(&shared.turns.checkpoint).lock_owned().await, path.clone());
+        let is_missing = move || path.symlink_metadata().is_err();
+        in_turn(shared.blocking, turn, is_missing).await.context("looking for the checkpoint")
+    };
+    keep_saved(changed, path, async || save(&shared).await, is_missing).await
 }
 
-/// Calls `save` shortly after each change, and retries it as long as it fails.
+/// Calls `save` shortly after each change, and retries it as long as it fails; also if another program
+/// has removed the file.
 async fn keep_saved(
     mut changed: watch::Receiver<()>,
     path: &Path,
     save: impl AsyncFn() -> Result<io::Result<()>>,
+    is_missing: impl AsyncFn() -> Result<bool>,
 ) -> Result<()> {
     let mut has_failed = false;
     loop {
-        changed.changed().await.context("the loop has ended")?;
+        match timeout(CHECK, changed.changed()).await {
+            Ok(change) => change.context("the loop has ended")?,
+            Err(_) if is_missing().await? => {}
+            Err(_) => continue,
+        }
         sleep(SETTLE).await;
         changed.mark_unchanged();
         let begun = Instant::now();

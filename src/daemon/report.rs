@@ -68,16 +68,7 @@ pub(super) async fn keep_report<S: Documents>(
     loop {
         tokio::select! {
             biased;
-            changed = reported.changed() => changed.context("the loop has ended")?,
-            // The report is removed with the previous lease.
-            held = own.changed() => {
-                held.context("the task that keeps the lease has ended")?;
-                is_lost = true;
-            }
-            _ = again.tick() => is_lost = true,
-            // Results of probes and pods change without an event.
-            _ = measured.tick() => {}
-            Some(()) = OptionFuture::from(held_back.map(sleep_until)) => {}
+            // First, because a report that the store refuses is always changed.
             () = sleep_until(refresh) => {
                 let known = published.as_ref();
                 refresh = next_refresh(known);
@@ -88,6 +79,16 @@ pub(super) async fn keep_report<S: Documents>(
                 }
                 is_lost = true;
             }
+            changed = reported.changed() => changed.context("the loop has ended")?,
+            // The report is removed with the previous lease.
+            held = own.changed() => {
+                held.context("the task that keeps the lease has ended")?;
+                is_lost = true;
+            }
+            _ = again.tick() => is_lost = true,
+            // Results of probes and pods change without an event.
+            _ = measured.tick() => {}
+            Some(()) = OptionFuture::from(held_back.map(sleep_until)) => {}
         }
         sleep(settling(published.as_ref())).await;
         reported.mark_unchanged();

@@ -1,5 +1,6 @@
 //! A proxy in front of the API server that answers by itself.
 
+use hyper::StatusCode;
 use tweed::model::status::StoreState;
 use tweed::store::{Documents, Leases};
 use tweed_lab::Page;
@@ -16,7 +17,9 @@ async fn a_page_in_answer_to_a_watch_causes_no_busy_loop() {
         acquire(&manager).await;
         let mut updates = manager.watch();
         next(&mut updates).await;
-        server.fail(|faults| faults.page = Some(Page { query: "watch=true", content_type }));
+        server.fail(|faults| {
+            faults.page = Some(Page { query: "watch=true", content_type, status: StatusCode::OK })
+        });
         server.drop_watches();
         server.take_asked();
         for _ in 0..3 {
@@ -32,15 +35,19 @@ async fn a_page_in_answer_to_a_watch_causes_no_busy_loop() {
 
 #[tokio::test]
 async fn a_proxy_that_answers_with_its_own_page_is_no_api_server() {
-    let server = server();
-    let manager = manager(&server);
-    server.fail(|faults| faults.page = Some(Page { query: "", content_type: HTML }));
-    let works = async {
-        let why = waits(&manager, "text/html").await;
-        assert!(why.starts_with(&server.url()), "{why}");
-        server.fail(|faults| faults.page = None);
-    };
-    tokio::join!(acquire(&manager), works);
-    let is_reachable = || *manager.state().borrow() == StoreState::Reachable;
-    eventually("it is reachable", is_reachable).await;
+    // What has no backend at a load balancer is not found there.
+    for (status, reason) in [(StatusCode::OK, "text/html"), (StatusCode::NOT_FOUND, "404")] {
+        let server = server();
+        let manager = manager(&server);
+        let page = Page { query: "", content_type: HTML, status };
+        server.fail(|faults| faults.page = Some(page));
+        let works = async {
+            let why = waits(&manager, reason).await;
+            assert!(why.starts_with(&server.url()), "{why}");
+            server.fail(|faults| faults.page = None);
+        };
+        tokio::join!(acquire(&manager), works);
+        let is_reachable = || *manager.state().borrow() == StoreState::Reachable;
+        eventually("it is reachable", is_reachable).await;
+    }
 }

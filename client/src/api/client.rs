@@ -270,7 +270,9 @@ impl<R: Outcomes> Client<R> {
         let message = excerpt::sentence(&answer.message);
         let text = if message.is_empty() { status.to_string() } else { message.clone() };
         Verdict::Refused(match status {
-            StatusCode::NOT_FOUND => Refusal::Absent,
+            StatusCode::NOT_FOUND if answer.reason == "NotFound" => Refusal::Absent,
+            // Of a proxy in front of the server, which knows no object.
+            StatusCode::NOT_FOUND => return Verdict::Failed(text),
             StatusCode::CONFLICT => Refusal::Exists,
             StatusCode::FORBIDDEN => Refusal::Denied(self.denied(ask, &message)),
             StatusCode::GONE => Refusal::NoHistory,

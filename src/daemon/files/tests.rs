@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::fs::File;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::time::SystemTime;
 
 use tempfile::TempDir;
@@ -63,10 +64,30 @@ async fn a_checkpoint_that_cannot_be_saved_is_retried() {
         Ok(if is_full { Err(io::Error::from(io::ErrorKind::StorageFull)) } else { Ok(()) })
     };
     change.send_replace(());
-    let kept = keep_saved(changed, Path::new("state.json"), save);
+    let is_missing = async || Ok(false);
+    let kept = keep_saved(changed, Path::new("state.json"), save, is_missing);
     // No other change triggers a save.
     timeout(RETRY_SAVE * 10, kept).await.unwrap_err();
     assert_eq!(tries.get(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_checkpoint_that_is_removed_is_saved_again() {
+    let (change, changed) = watch::channel(());
+    let (is_there, saved) = (Cell::new(true), Cell::new(0));
+    let save = async || {
+        is_there.set(true);
+        saved.set(saved.get() + 1);
+        Ok(Ok(()))
+    };
+    let is_missing = async || Ok(!is_there.get());
+    let mut kept = pin!(keep_saved(changed, Path::new("state.json"), save, is_missing));
+    timeout(CHECK * 3, &mut kept).await.unwrap_err();
+    assert_eq!(saved.get(), 0);
+    is_there.set(false);
+    timeout(CHECK * 3, &mut kept).await.unwrap_err();
+    assert_eq!(saved.get(), 1);
+    drop(change);
 }
 
 /// With a reverse path filter that was strict before `Mixed` relaxed it.

@@ -1,13 +1,14 @@
 //! Our lease: acquired and written in guarded transactions, renewed by one etcd lease, and acquired
 //! again after a loss.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{Error as EtcdError, LeaseGrantOptions};
 use futures::stream::BoxStream;
 use tokio::time::{Instant, sleep, sleep_until};
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 use tweed_client::backoff::Backoff;
 use tweed_client::failover::{Outcomes, Refusal};
 use tweed_client::watch::updates;
@@ -26,6 +27,9 @@ use crate::store::allocate::SubnetRequest;
 use crate::store::claim::{Allocation, Claimant, HeldLease};
 use crate::store::hold::{pause_after, until_lost};
 use crate::store::{Documents, Error, LeaseTerm, Leases, Lost};
+
+/// The pause between two attempts to renew while a key is written.
+const AGAIN: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Grant {
@@ -58,9 +62,16 @@ impl Leases for EtcdSubnetManager {
         let lost = self.ours.borrow().loss();
         pause_after(lost, &self.losses, self.report()).await;
         let held = self.ours.borrow().own.clone();
-        let own = match held {
-            Some(own) => self.republish(&claimant, own, value::encode(attributes)).await?,
-            None => self.claim(&claimant, value::encode(attributes)).await?,
+        let acquire = async {
+            match held {
+                Some(own) => self.republish(&claimant, own, value::encode(attributes)).await,
+                None => self.claim(&claimant, value::encode(attributes)).await,
+            }
+        };
+        let own = tokio::select! {
+            biased;
+            own = acquire => own?,
+            never = self.renew_meanwhile() => match never {},
         };
         let lease = Lease {
             id: own.id.clone(),
@@ -337,6 +348,22 @@ impl EtcdSubnetManager {
                     ));
                 }
                 Err(refusal) => self.pause_after_refusal(refusal).await,
+            }
+        }
+    }
+
+    /// Renews the etcd lease while the key of our lease is written: etcd may refuse to write for longer
+    /// than the term, as without space, and still renew.
+    async fn renew_meanwhile(&self) -> Infallible {
+        loop {
+            let known = *self.grant.lock().await;
+            let due =
+                known.map(|it| it.renewed + renewal(it.ttl, self.times.renew_margin, random()));
+            sleep_until(due.unwrap_or_else(Instant::now).max(Instant::now() + AGAIN)).await;
+            if let Some(grant) = known
+                && let Err(refusal) = self.keep_alive(grant.id).await
+            {
+                debug!(%refusal, "the etcd lease is not renewed while the key is written");
             }
         }
     }

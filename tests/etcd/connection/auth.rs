@@ -1,5 +1,6 @@
 //! User and password, expired tokens, and secrets that are never shown.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use futures::StreamExt;
 use tokio::time::{sleep, timeout};
 use tweed::model::status::StoreState;
 use tweed::store::claim::Previous;
-use tweed::store::etcd::EtcdSubnetManager;
+use tweed::store::etcd::{EtcdSubnetManager, LeaseTimes};
 use tweed::store::{Documents, Leases};
 
 use crate::fixture::log::Log;
@@ -179,6 +180,37 @@ async fn a_user_without_write_rights_still_sees_removed_peers() {
     }
     let lines = log.lines();
     assert_eq!(lines.len(), 1, "{lines:#?}");
+}
+
+/// Also where etcd refuses to write because it is full.
+#[tokio::test]
+async fn a_lease_is_renewed_while_its_key_cannot_be_written() {
+    let server = server(&[]).await;
+    let mut root = root(&server).await;
+    let ttl = Duration::from_secs(3);
+    let times = LeaseTimes { ttl, renew_margin: Duration::from_secs(1) };
+    let manager =
+        EtcdSubnetManager::new(with_password(&server, PASSWORD), Previous::default(), times);
+    manager.acquire(&config(V4), &vxlan(&["192.168.0.9"])).await.unwrap();
+    let below = RoleRevokePermissionOptions::new().with_prefix();
+    root.role_revoke_permission("flannel", NETWORK, Some(below)).await.unwrap();
+    let read = Permission::read(NETWORK).with_prefix();
+    root.role_grant_permission("flannel", read).await.unwrap();
+
+    let (config, node) = (config(V4), vxlan(&["192.168.0.10"]));
+    let mut publishes = pin!(manager.acquire(&config, &node));
+    timeout(ttl * 3, &mut publishes).await.unwrap_err();
+    let key = format!("{SUBNETS}10.5.115.0-24");
+    let published = async |root: &mut Client| {
+        let found = root.get(key.as_str(), None).await.unwrap();
+        found.kvs().first().map(|kv| kv.value_str().unwrap().to_owned())
+    };
+    let before = published(&mut root).await.expect("the lease has ended");
+    assert!(before.contains("192.168.0.9"), "{before}");
+    let all = Permission::read_write(NETWORK).with_prefix();
+    root.role_grant_permission("flannel", all).await.unwrap();
+    timeout(TIMEOUT, publishes).await.expect("it is not published").unwrap();
+    assert!(published(&mut root).await.unwrap().contains("192.168.0.10"));
 }
 
 #[tokio::test]

@@ -185,12 +185,15 @@ impl Judge {
         if found.is_some() {
             return found;
         }
-        let places = self.places(cluster);
+        let (places, known) = (self.places(cluster), self.peers(cluster));
+        let has_stale = known.start() != known.end();
         self.lasting(cluster).find_map(|node| {
-            // Whether a machine that has left can answer directly is not known after a start.
+            // Whether a peer of a stale lease has answered directly is not known after a start. Its
+            // nexthop may have the address that another node has now.
             let of_nobody = |op: &Result<Op, _>| {
-                let at = op.as_ref().ok().and_then(|op| of_peer(op.entry()));
-                at.is_some_and(|at| !places.has(at))
+                let Ok(entry) = op.as_ref().map(Op::entry) else { return false };
+                let is_shared = has_stale && matches!(entry, Entry::Nexthop(_));
+                is_shared || of_peer(entry).is_some_and(|at| !places.has(at))
             };
             let op = node.kernel.take_log().into_iter().find(|op| !of_nobody(op))?;
             let op = op.map_or_else(|refused| refused.to_string(), |op| op.to_string());

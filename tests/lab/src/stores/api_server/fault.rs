@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use hyper::StatusCode;
+
 /// How a server answers while these faults are set.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
@@ -22,12 +24,13 @@ pub struct Faults {
     pub hangs: bool,
 }
 
-/// What a proxy in front of the server answers, with success.
+/// What a proxy in front of the server answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Page {
     /// In the query of each request that the proxy answers.
     pub query: &'static str,
     pub content_type: &'static str,
+    pub status: StatusCode,
 }
 
 /// Whether lists are streamed.

@@ -7,6 +7,8 @@ use hyper::header::{CONTENT_TYPE, RETRY_AFTER};
 use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
 
+use super::fault::Page;
+
 /// An error in a body ends the connection without a message.
 pub type Body = UnsyncBoxBody<Bytes, std::io::Error>;
 
@@ -50,11 +52,12 @@ pub(super) fn entity_too_large(limit: usize) -> Response<Body> {
 }
 
 /// As of a proxy.
-pub(super) fn page(kind: &'static str) -> Response<Body> {
+pub(super) fn page(Page { content_type, status, .. }: Page) -> Response<Body> {
     let words = Bytes::from_static(b"<html>\n<body>Please log in.</body>\n</html>\n");
     let mut response =
         Response::new(Full::new(words).map_err(|never| match never {}).boxed_unsync());
-    let kind = hyper::header::HeaderValue::from_static(kind);
+    *response.status_mut() = status;
+    let kind = hyper::header::HeaderValue::from_static(content_type);
     response.headers_mut().insert(CONTENT_TYPE, kind);
     response
 }

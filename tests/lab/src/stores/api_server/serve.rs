@@ -19,7 +19,6 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use super::Asked;
-use super::fault::Page;
 use super::reply::{self, Body, json, page, refusal, throttled};
 use super::selector::{Place, Query, Selector, decoded};
 use super::state::Shared;
@@ -94,8 +93,8 @@ async fn fault(shared: &Shared, what: &str, query: &str) -> Option<Response<Body
     if faults.hangs {
         tokio::time::sleep(Duration::from_secs(3600)).await;
     }
-    if let Some(Page { content_type, .. }) = faults.page.filter(|it| query.contains(it.query)) {
-        return Some(page(content_type));
+    if let Some(shown) = faults.page.filter(|it| query.contains(it.query)) {
+        return Some(page(shown));
     }
     if faults.throttled > 0 {
         lock(&shared.faults).throttled -= 1;
