@@ -4,12 +4,12 @@
 mod tests;
 
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use ipnetwork::IpNetwork;
 use tokio::sync::{Mutex, OwnedMutexGuard, watch};
 use tokio::time::{Instant, sleep, timeout};
@@ -132,6 +132,10 @@ pub(super) async fn keep_subnet_file(shared: Shared) -> Result<()> {
         let was_put =
             match in_turn(shared.blocking, turn, put).await.context("writing the subnet file")? {
                 Ok(was_put) => was_put,
+                Err(error) if last.is_some() && has_lost_mount(path, &error) => {
+                    let folder = path.parent().unwrap_or(path).display();
+                    bail!("{folder} was removed below its mount: only a restart mounts it again");
+                }
                 Err(error) => {
                     let reason = error.to_string();
                     tracing::error!(%reason, "the subnet file is not written");
@@ -153,6 +157,19 @@ pub(super) async fn keep_subnet_file(shared: Shared) -> Result<()> {
         }
         shared.subnet_file.send_modify(|written| *written = Ok(content.clone()));
         last = Some(content);
+    }
+}
+
+/// Whether the folder of the file was removed on the host, and was mounted here: the mount is gone from a
+/// file system that is read-only, as by the unit of systemd, or shows a folder without a name, as in a pod.
+fn has_lost_mount(path: &Path, error: &io::Error) -> bool {
+    let folder = path.parent().map(std::fs::metadata);
+    match error.kind() {
+        io::ErrorKind::ReadOnlyFilesystem => folder.is_none_or(|found| found.is_err()),
+        io::ErrorKind::NotFound => {
+            folder.is_some_and(|found| found.is_ok_and(|folder| folder.nlink() == 0))
+        }
+        _ => false,
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use tweed_lab::{Change, Daemon, Family, Node, Signal, eventually};
 
+use crate::fixture::ask::exit_code;
 use crate::fixture::cluster::{Cluster, ClusterPlan, PATIENCE, SUBNETS, Stack};
 use crate::fixture::table::{HOST_GW, VXLAN, VXLAN_MIXED};
 
@@ -404,4 +405,36 @@ fn files_of_a_daemon_that_another_program_removes_come_back() {
         Ok(())
     })
     .unwrap();
+}
+
+/// As `rm -r /run/flannel` on the host does to a pod, and to the unit of systemd, for which `/run` is
+/// read-only.
+#[test]
+fn a_daemon_ends_whose_folder_is_removed_below_its_mount() {
+    let cluster = ClusterPlan::new(1, &Stack::V4.config(&VXLAN.config())).build().unwrap();
+    let node = &cluster.nodes[0];
+    let pod = ("mount --bind run/flannel mnt", "mnt");
+    let read_only = "mount --bind run run && mount --bind run/flannel run/flannel && \
+                     mount -o remount,bind,ro run";
+    for (mounts, folder) in [pod, (read_only, "run/flannel")] {
+        let flannel = node.folder().join("run/flannel");
+        std::fs::create_dir_all(&flannel).unwrap();
+        std::fs::create_dir_all(node.folder().join("mnt")).unwrap();
+        let script = format!("(cd {} && {mounts}) && exec \"$@\"", node.folder().display());
+        let start = || {
+            let file = node.folder().join(folder).join("subnet.env");
+            let plan = node.daemon(&cluster.etcd);
+            let plan = plan.argument(format!("--subnet-file={}", file.display()));
+            plan.through("unshare", &["-m", "sh", "-ec", &script, "sh"]).start().unwrap()
+        };
+        let daemon = start();
+        daemon.wait_ready().unwrap();
+        std::fs::remove_dir_all(&flannel).unwrap();
+        assert_eq!(exit_code(&daemon, PATIENCE).unwrap(), 1, "{mounts}");
+        assert!(daemon.log().unwrap().contains("was removed below its mount"));
+        std::fs::create_dir_all(&flannel).unwrap();
+        let again = start();
+        again.wait_ready().unwrap();
+        again.stop().unwrap();
+    }
 }
