@@ -266,7 +266,7 @@ pub fn load_checkpoint(options: &Options, host: &HostId) -> Option<Checkpoint> {
     Some(checkpoint)
 }
 
-fn subnets_in(path: &Path) -> Result<Vec<Prefix>, subnet_env::SubnetEnvError> {
+pub(super) fn subnets_in(path: &Path) -> Result<Vec<Prefix>, subnet_env::SubnetEnvError> {
     let subnets = subnet_env::previous_subnets(path)?;
     Ok(subnets.into_iter().map(Prefix::from).collect())
 }
@@ -279,7 +279,7 @@ fn are_others(mut own: impl Iterator<Item = Prefix>, written: &[Prefix]) -> bool
 /// Why the subnet file is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WithdrawalReason {
-    /// Another node has the subnet. The checkpoint keeps it, so that the next start does not acquire
+    /// Another node has the subnet, or may get it. The checkpoint keeps it, so that the next start does not acquire
     /// another one while pods still use this one. It forgets the etcd lease, the proof by which a copy
     /// of a machine takes the subnet from the original: a supervisor starts this daemon again.
     Taken,

@@ -257,11 +257,16 @@ impl<S: Leases + Documents + 'static> Daemon<S> {
         let ended = tasks.join_next().await.context("no task was started")?;
         drop(tasks);
         let ended = ended.context("a task panicked")?;
-        let is_taken = |error: &anyhow::Error| {
-            matches!(error.downcast_ref(), Some(store::Error::Taken { .. }))
+        let has_lost_subnet = |error: &anyhow::Error| match error.downcast_ref() {
+            Some(store::Error::Taken { .. }) => true,
+            // A typo in `Network` takes no subnet away: the file has the podCIDR.
+            Some(store::Error::OutsideNetwork { subnet, .. }) => {
+                !files::subnets_in(&options.subnet_file).is_ok_and(|file| file.contains(subnet))
+            }
+            _ => false,
         };
         let content = content.borrow().clone().ok();
-        if ended.as_ref().is_err_and(is_taken) {
+        if ended.as_ref().is_err_and(has_lost_subnet) {
             files::withdraw_subnet_file(&options, files, WithdrawalReason::Taken, content).await;
         } else if ended.is_ok() && options.release_on_exit {
             release(&options, files, content, &*manager).await;

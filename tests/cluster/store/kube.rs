@@ -323,6 +323,11 @@ fn a_node_that_has_lost_its_pod_cidr_gives_no_addresses_to_pods() {
     cluster.daemons[0].wait_ready().unwrap();
     let env = cluster.nodes[0].subnet_env().unwrap();
     assert_eq!(env.subnet(Family::V4).unwrap().to_string(), "10.244.9.0/24");
+
+    cluster.server.delete_node("n1");
+    cluster.server.add_node("n1", &["10.99.9.0/24"]);
+    assert_eq!(exit_code(&cluster.daemons[0], PATIENCE).unwrap(), 1);
+    assert!(!file.exists(), "there is a subnet file");
 }
 
 #[test]
