@@ -92,7 +92,8 @@ impl Block {
 
 fn pages() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let docs = fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let folders = ["docs", "docs/guides"].map(|folder| fs::read_dir(root.join(folder)).unwrap());
+    let docs = folders.into_iter().flatten().map(|entry| entry.unwrap().path());
     let docs = docs.filter(|path| path.extension().is_some_and(|extension| extension == "md"));
     let top = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(|page| root.join(page));
     let mut pages: Vec<PathBuf> = top.into_iter().chain(docs).collect();

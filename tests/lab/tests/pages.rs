@@ -23,15 +23,19 @@ enum Step {
     Shown { command: String, output: String },
 }
 
-/// The steps of a page of docs; `test` is the test that its blocks name.
+/// The steps of a page of docs; `test` is the test that its blocks name. Every block without a
+/// language is run, or its mark states why not.
 fn steps(name: &str, test: &str) -> Result<Vec<Step>> {
     let page = format!("{}/../../docs{name}", env!("CARGO_MANIFEST_DIR"));
     let page = std::fs::read_to_string(page)?;
     let mark = format!("<!-- run by tests/lab/tests/pages.rs: {test} -->");
-    let (mut steps, mut is_marked, mut is_open) = (Vec::new(), false, false);
+    let (mut steps, mut above, mut is_block, mut is_open) = (Vec::new(), "", false, false);
     for line in page.lines() {
-        if line == "```" {
-            is_open = is_marked && !is_open;
+        if line.starts_with("```") {
+            is_block = !is_block;
+            is_open = is_block && above == mark;
+            let is_known = is_open || line != "```" || above.starts_with("<!-- not run: ");
+            ensure!(!is_block || is_known, "the block below {above:?} names no test");
         } else if let (true, Some(command)) = (is_open, line.strip_prefix("$ ")) {
             steps.push(Step::Shown { command: command.to_owned(), output: String::new() });
         } else if let (true, Some(Step::Shown { output, .. })) = (is_open, steps.last_mut()) {
@@ -43,7 +47,7 @@ fn steps(name: &str, test: &str) -> Result<Vec<Step>> {
             let is_start = node == "up";
             steps.push(if is_start { Step::Up(command) } else { Step::Change { node, command } });
         }
-        is_marked = line == mark || (is_marked && is_open);
+        above = line;
     }
     Ok(steps)
 }
