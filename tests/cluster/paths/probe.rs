@@ -304,18 +304,26 @@ fn a_peer_that_runs_flannel_is_switched_without_answers() {
 }
 
 #[test]
-fn a_restarted_daemon_moves_no_peer_to_the_tunnel() {
-    let cluster = Cluster::start(2, &config(Stack::V4, HOST_GW_MIXED)).unwrap();
+fn a_daemon_that_stands_still_moves_no_peer_to_the_tunnel() {
+    let mixed = r#""Mixed":true,"Backend":{"Type":"host-gw"}"#;
+    let cluster = Cluster::start(2, &Stack::V4.config(mixed)).unwrap();
     cluster.start_pods().unwrap();
     wait_for(&cluster, Family::V4, Path::Direct, &good()).unwrap();
-    let monitor = cluster.nodes[0].routes_to(cluster.subnet(1, Family::V4).unwrap()).unwrap();
+    let monitor = cluster.nodes[0].monitor().unwrap();
     cluster.daemons[1].freeze().unwrap();
     // Longer than it takes to judge a path that has failed.
-    std::thread::sleep(Duration::from_secs(4));
-    let routes = cluster.nodes[0].routes_to(cluster.subnet(1, Family::V4).unwrap()).unwrap();
-    assert_eq!(routes, monitor);
+    std::thread::sleep(Duration::from_secs(6));
+    eventually(PATIENCE, || {
+        let peer = reported(&cluster, 0, 1, Family::V4)?;
+        ensure!(peer["reachability"]["cause"] == "daemon-silent", "{peer}");
+        Ok(())
+    })
+    .unwrap();
     cluster.daemons[1].thaw().unwrap();
+    // Longer than it takes to judge it again by the answers of both paths.
+    std::thread::sleep(Duration::from_secs(10));
     wait_for(&cluster, Family::V4, Path::Direct, &good()).unwrap();
+    monitor.nothing_changed().unwrap();
 }
 
 #[test]

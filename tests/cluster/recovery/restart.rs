@@ -48,13 +48,6 @@ fn nothing_is_lost(probe: Probe) -> Result<()> {
     Ok(())
 }
 
-/// The kernel's state has not changed since the record began.
-fn nothing_changed(monitor: Monitor) -> Result<()> {
-    let changes: Vec<String> = monitor.finish()?.iter().map(Change::to_string).collect();
-    ensure!(changes.is_empty(), "{}", changes.join("\n"));
-    Ok(())
-}
-
 /// Runs a command with a resolver that waits 30 seconds for each attempt.
 const RESOLVER: &str = r#"mount -t tmpfs tmpfs /etc
 echo "nameserver 127.0.0.1
@@ -88,7 +81,7 @@ fn a_stop_is_quick_and_changes_nothing() {
         assert_eq!(ended.status.code(), Some(0));
         println!("{side:?}: stopped in {:.0?}", ended.took);
         probe.run_for(Duration::from_millis(500));
-        nothing_changed(monitor).unwrap();
+        monitor.nothing_changed().unwrap();
         assert_eq!(before.changes(&cluster.nodes[0].snapshot().unwrap()), [""; 0]);
         assert_eq!(cluster.etcd.get(&key_of(&cluster.nodes[0]).unwrap()).unwrap(), lease);
         assert!(cluster.nodes[0].subnet_file().exists());
@@ -110,7 +103,7 @@ fn ten_kills_and_restarts_lose_and_change_nothing() {
         }
         probe.run_for(Duration::from_millis(500));
         for monitor in monitors {
-            nothing_changed(monitor).unwrap();
+            monitor.nothing_changed().unwrap();
         }
         let now = cluster.lease(0).unwrap();
         let known = |it: &Entry| (it.key.clone(), it.value.clone(), it.lease);

@@ -64,6 +64,13 @@ impl Monitor {
         Ok(changes.into_iter().filter(|it| !it.text.contains(MARKER)).collect())
     }
 
+    /// Ends the record, which must be empty.
+    pub fn nothing_changed(self) -> Result<()> {
+        let changes: Vec<_> = self.finish()?.iter().map(Change::to_string).collect();
+        ensure!(changes.is_empty(), "{}", changes.join("\n"));
+        Ok(())
+    }
+
     /// Bytes of unread messages. An error before the monitor listens.
     fn waiting(&self) -> Result<u64> {
         let (pid, path) = (self.process.pid(), format!("/proc/{}/net/netlink", self.process.pid()));
