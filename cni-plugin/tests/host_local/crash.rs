@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::env;
 use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -67,6 +68,13 @@ fn start(network: &Network, worker: usize) -> Child {
     child
 }
 
+/// Kills a worker, which must not have ended by itself.
+fn kill_running(worker: &mut Child) {
+    worker.kill().unwrap();
+    let status = worker.wait().unwrap();
+    assert_eq!(status.signal(), Some(9), "it had ended: {status}");
+}
+
 /// A few milliseconds, different in each call.
 fn moment(seed: &mut u64) -> Duration {
     *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -98,17 +106,13 @@ fn killed_processes_leak_no_address_and_duplicate_none() {
     for kill in 0..kills() {
         assert!(timer.recv_timeout(moment(&mut seed)).is_err());
         let worker = kill % WORKERS;
-        workers[worker].kill().unwrap();
-        workers[worker].wait().unwrap();
+        kill_running(&mut workers[worker]);
         if kill % 10 == 0 {
             assert_whole(&network);
         }
         workers[worker] = start(&network, worker);
     }
-    for worker in &mut workers {
-        worker.kill().unwrap();
-        worker.wait().unwrap();
-    }
+    workers.iter_mut().for_each(kill_running);
     assert_whole(&network);
     for id in (0..WORKERS).flat_map(ids) {
         network.del(Program::Ours, &id, "eth0");

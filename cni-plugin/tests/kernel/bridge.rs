@@ -518,6 +518,28 @@ fn an_error_without_ipv6_on_the_host_names_the_fix() {
 }
 
 #[test]
+fn a_name_that_the_mark_of_a_link_cannot_hold_is_refused() {
+    let node = Node::new(&masquerading(IPV4));
+    let pod = node.pod();
+    let mut config = node.config("1.0.0");
+    // `cni:`, two slashes and `eth0` are part of the mark.
+    let longest = 255 - 10 - pod.id.len();
+    config["name"] = json!("n".repeat(longest + 1));
+    let (code, error) = node.add(&pod, &config).error();
+    let sentence = format!("it may have {longest} bytes with this container ID");
+    assert!(code == 7 && error.ends_with(&sentence), "{code}: {error}");
+    assert_eq!(pod.links(), Vec::<String>::new());
+    assert_eq!(rules(&node), Vec::<String>::new());
+    assert_eq!(node.states().len(), 0);
+    let addresses = fs::read_dir(node.store().with_file_name("n".repeat(longest + 1))).unwrap();
+    let mut addresses = addresses.map(|it| it.unwrap().file_name().into_string().unwrap());
+    assert!(addresses.all(|name| !name.starts_with("10.244.")));
+    config["name"] = json!("n".repeat(longest));
+    let _ = node.add(&pod, &config).result();
+    assert!(pod.pings("10.244.7.1"));
+}
+
+#[test]
 fn a_del_removes_nothing_of_a_later_container_at_the_same_path() {
     let node = Node::new(&masquerading(DUAL));
     let config = node.config("1.0.0");

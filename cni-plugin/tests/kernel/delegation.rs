@@ -255,6 +255,11 @@ fn an_add_does_not_wait_for_the_gc_of_a_delegate() {
     Answer::of(gc).is_silent();
 }
 
+fn lacks_the_plugin_bridge(answer: &Answer) {
+    let (code, error) = answer.error();
+    assert_eq!((code, error.as_str()), (999, "failed to find plugin \"bridge\" in path [/none]"));
+}
+
 #[test]
 fn native_false_calls_debians_plugins() {
     let node = Node::new(IPV4);
@@ -263,7 +268,9 @@ fn native_false_calls_debians_plugins() {
     config["native"] = json!(false);
     let added = patiently(&node, |command| node.call(command, &pod, &config).run());
     assert_eq!(added.address(), "10.244.7.2/24");
-    assert!(node.call("ADD", &node.pod(), &config).with("CNI_PATH", "/none").run().status != 0);
+    lacks_the_plugin_bridge(
+        &node.call("ADD", &node.pod(), &config).with("CNI_PATH", "/none").run(),
+    );
     node.del(&pod, &config).is_silent();
     assert_eq!(node.reservations(), []);
 }
@@ -293,5 +300,5 @@ fn features_of_the_plugin_bridge_alone_are_delegated_to_it() {
     let pod = node.pod();
     let mut config = node.config("1.0.0");
     config["delegate"] = json!({"isDefaultGateway": true, "vlan": 100});
-    assert!(node.call("ADD", &pod, &config).with("CNI_PATH", "/none").run().status != 0);
+    lacks_the_plugin_bridge(&node.call("ADD", &pod, &config).with("CNI_PATH", "/none").run());
 }
