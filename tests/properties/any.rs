@@ -11,6 +11,7 @@ use tweed::model::node_inputs::NodeInputs;
 use tweed::model::path::Fallbacks;
 use tweed::plan::backend;
 
+use crate::difference::remove_routes_without_nexthop;
 use crate::notation::{entry, lease, local, policy};
 
 const CONFIGS: [&str; 5] = [
@@ -149,7 +150,7 @@ pub(crate) fn kernel() -> impl Strategy<Value = KernelState> {
     })
 }
 
-/// Without entries on tunnel devices, or in tables, that do not exist.
+/// Without entries on tunnel devices, in tables, or by nexthop objects, that do not exist.
 fn possible(state: &KernelState) -> KernelState {
     let is_tunnel =
         |entry: &Entry| entry.link().is_some_and(|link| link.as_str().starts_with("flannel"));
@@ -161,5 +162,7 @@ fn possible(state: &KernelState) -> KernelState {
         entry.table().is_none_or(|table| state.get(&Key::Table(table.clone())).is_some())
     };
     let is_possible = |entry: &Arc<Entry>| (!is_tunnel(entry) || has(entry)) && has_table(entry);
-    state.clone().into_iter().filter(is_possible).collect()
+    let mut possible = state.clone().into_iter().filter(is_possible).collect();
+    remove_routes_without_nexthop(&mut possible);
+    possible
 }
