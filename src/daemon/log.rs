@@ -112,6 +112,28 @@ mod tests {
         assert_eq!(read["lease"], "a\u{9b}2J\u{202e}");
     }
 
+    /// Standard error on a full disk.
+    struct Full;
+
+    impl Write for Full {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::StorageFull.into())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Err(io::ErrorKind::StorageFull.into())
+        }
+    }
+
+    #[test]
+    fn a_log_that_cannot_be_written_is_no_error() {
+        for form in [Form::Plain, Form::Coloured, Form::Json] {
+            let mut lines = Lines { out: Full, form };
+            assert_eq!(lines.write(b"{}\n").unwrap(), 3);
+            lines.flush().unwrap();
+        }
+    }
+
     #[test]
     fn a_long_event_is_cut() {
         let line = written(Form::Plain, &"x".repeat(1 << 20));

@@ -223,3 +223,69 @@ impl Shared {
         progress.readiness.clone().with_subnet_file(lacks)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+    use std::time::SystemTime;
+
+    use http_body_util::BodyExt;
+    use tokio::sync::{mpsc, watch};
+    use tokio::time::advance;
+
+    use super::*;
+    use crate::control::{Event, Outputs};
+    use crate::daemon::{Blocking, checkpoint, files};
+
+    /// What the endpoints share, next to a loop that reads no event.
+    fn shared_with_a_stuck_loop(events: mpsc::Sender<Event>) -> Shared {
+        let outputs = Outputs::default();
+        Shared {
+            options: Rc::new(Options::parse([""; 0], |_| None).unwrap()),
+            host: checkpoint::this_host(),
+            events,
+            progress: outputs.progress.subscribe(),
+            heartbeat: outputs.heartbeat.subscribe(),
+            turns: files::Turns::default(),
+            subnet_file: watch::Sender::new(Err(files::NOT_WRITTEN.to_owned())),
+            findings: watch::Sender::default(),
+            requests: watch::Sender::default().subscribe(),
+            term: watch::Sender::new(LeaseTerm::None).subscribe(),
+            started: SystemTime::UNIX_EPOCH,
+            begun: Instant::now(),
+            blocking: Blocking::Inline,
+        }
+    }
+
+    async fn body(answer: Response) -> String {
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        String::from_utf8(body.to_vec()).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_loop_without_a_heartbeat_for_thirty_seconds_is_not_alive() {
+        let (events, _unread) = mpsc::channel(1);
+        let shared = shared_with_a_stuck_loop(events);
+        advance(Duration::from_secs(29)).await;
+        assert_eq!(health("/healthz", &shared).await.status(), 200);
+        advance(Duration::from_secs(1)).await;
+        for answer in [health("/healthz", &shared).await, control("/healthz", &shared).await] {
+            assert_eq!(answer.status(), 503);
+            assert_eq!(body(answer).await, "the loop has been stuck for 30 s\n");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn metrics_of_a_stuck_loop_contain_its_silence() {
+        let (events, _unread) = mpsc::channel(1);
+        let shared = shared_with_a_stuck_loop(events);
+        advance(Duration::from_secs(40)).await;
+        let answer = health(METRICS, &shared).await;
+        assert_eq!(answer.status(), 200);
+        let page = body(answer).await;
+        let silence = page.lines().find_map(|it| it.strip_prefix("tweed_loop_silence_seconds "));
+        let silence: f64 = silence.unwrap().parse().unwrap();
+        assert!(silence >= 40.0, "{page}");
+        assert!(page.contains("\ntweed_ready 0\n"), "{page}");
+    }
+}

@@ -60,3 +60,30 @@ fn flags(message: &AddressMessage) -> AddressFlags {
     let long = attribute!(message, AddressAttribute::Flags(flags) => Some(*flags));
     long.unwrap_or_else(|| AddressFlags::from_bits_retain(message.header.flags.bits().into()))
 }
+
+#[cfg(test)]
+mod tests {
+    use netlink_packet_route::link::{LinkAttribute, LinkMessage};
+
+    use super::*;
+
+    fn carries_neighbours(kind: LinkLayerType, flags: LinkFlags) -> bool {
+        let mut message = LinkMessage::default();
+        (message.header.link_layer_type, message.header.flags) = (kind, flags);
+        message.attributes = vec![LinkAttribute::IfName("ib0".into())];
+        interface(&Body::Rtnl(M::NewLink(message))).unwrap().layer2
+    }
+
+    #[test]
+    fn ethernet_and_infiniband_have_neighbours_on_layer_2() {
+        for kind in [LinkLayerType::Ether, LinkLayerType::Infiniband] {
+            assert!(carries_neighbours(kind, LinkFlags::Up | LinkFlags::Broadcast), "{kind:?}");
+            for without in [LinkFlags::Loopback, LinkFlags::Pointopoint, LinkFlags::Noarp] {
+                assert!(!carries_neighbours(kind, LinkFlags::Up | without), "{kind:?} {without:?}");
+            }
+        }
+        for kind in [LinkLayerType::Loopback, LinkLayerType::Ppp, LinkLayerType::Netlink] {
+            assert!(!carries_neighbours(kind, LinkFlags::Up), "{kind:?}");
+        }
+    }
+}
