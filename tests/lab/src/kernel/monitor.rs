@@ -60,7 +60,10 @@ impl Monitor {
             Ok(())
         })?;
         self.process.kill()?;
-        let changes = self.process.log()?.lines().filter_map(Change::parse).collect::<Vec<_>>();
+        let log = self.process.log()?;
+        let lost = log.lines().find(|line| line.starts_with("netlink receive error"));
+        ensure!(lost.is_none(), "the record has a gap: {}", lost.unwrap_or_default());
+        let changes = log.lines().filter_map(Change::parse).collect::<Vec<_>>();
         Ok(changes.into_iter().filter(|it| !it.text.contains(MARKER)).collect())
     }
 
