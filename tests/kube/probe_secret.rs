@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 use tokio::time::timeout;
+use tweed::model::path::Path;
+use tweed::model::probe_secret::Secret;
+use tweed::probe::{Packet, PacketKind};
 use tweed::store::Documents;
 use tweed::store::kube::KubeSubnetManager;
 
@@ -12,13 +15,23 @@ const TEXT: &str =
     "MDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMA==";
 const SECRETS: &str = "/api/v1/namespaces/kube-flannel/secrets";
 
+/// A request of a peer; its value itself is never shown.
+fn sealed(secret: &Secret) -> Vec<u8> {
+    let [from, to] = ["10.244.1.0", "10.244.2.0"].map(|base| base.parse().unwrap());
+    let (kind, path) = (PacketKind::Request, Path::Direct);
+    let packet = Packet { kind, path, nonce: 7, from, to, stamp: None, takes_direct: true };
+    packet.encode(&[], secret, 0)
+}
+
 #[tokio::test]
 async fn the_first_daemon_creates_the_secret_and_all_read_it() {
     let server = server();
     let nodes: [Arc<KubeSubnetManager>; 4] = std::array::from_fn(|_| manager(&server));
     let secrets = futures::future::join_all(nodes.iter().map(|manager| manager.probe_secret()));
-    for secret in timeout(TIMEOUT, secrets).await.unwrap() {
-        secret.unwrap();
+    let secrets = timeout(TIMEOUT, secrets).await.unwrap();
+    let later = manager(&server).probe_secret().await.unwrap();
+    for secret in secrets {
+        assert_eq!(sealed(&secret.unwrap()), sealed(&later));
     }
     let asked = server.take_asked();
     let read = asked.iter().filter(|asked| asked.what == format!("GET {SECRETS}/tweed-probes"));

@@ -2,6 +2,8 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use tweed::daemon::options::Options;
@@ -58,6 +60,31 @@ fn the_unit_removes_rights_that_the_daemon_does_not_need() {
         .output()
         .unwrap();
     assert!(judged.status.success(), "{}", String::from_utf8_lossy(&judged.stdout));
+}
+
+#[test]
+fn the_unit_creates_the_lock_that_iptables_legacy_needs() {
+    let unit = read("config/systemd/system/tweedd.service");
+    let command = unit.lines().find_map(|line| line.strip_prefix("ExecStartPre=")).unwrap();
+    // Without the restrictions of the unit, under which /run is read-only.
+    let quoted = command.strip_prefix("+/bin/sh -c '").and_then(|it| it.strip_suffix('\''));
+    let folder = tempfile::tempdir().unwrap();
+    let lock = folder.path().join("xtables.lock");
+    let script = quoted.unwrap().replace("/run/xtables.lock", &lock.display().to_string());
+    for content in ["", "held"] {
+        assert!(Command::new("sh").args(["-c", &script]).status().unwrap().success());
+        assert_eq!(fs::read_to_string(&lock).unwrap(), content, "a lock that exists is kept");
+        assert_eq!(fs::metadata(&lock).unwrap().permissions().mode() & 0o777, 0o600);
+        fs::write(&lock, "held").unwrap();
+    }
+}
+
+/// `Requires=`, `BindsTo=` or `PartOf=` would stop all containers with the daemon.
+#[test]
+fn docker_starts_after_the_daemon_and_does_not_stop_with_it() {
+    let unit = read("config/systemd/system/docker.service.d/tweed.conf");
+    let named = unit.lines().filter(|line| !line.starts_with('#') && line.contains("tweedd"));
+    assert_eq!(named.collect::<Vec<_>>(), ["Wants=tweedd.service", "After=tweedd.service"]);
 }
 
 #[test]

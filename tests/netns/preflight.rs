@@ -354,6 +354,9 @@ fn networkd_and_udev_without_tweeds_files_are_found() {
         host.remove("etc/systemd/network/10-tweed.link");
         let policy = "udev-mac-policy /usr/lib/systemd/network/99-default.link";
         assert_eq!(host.found().await, [config, policy]);
+        // Its folder exists on hosts without networkd, too.
+        host.remove("run/systemd/netif/state");
+        assert_eq!(host.found().await, [policy], "networkd does not run");
         fs::remove_dir_all(host.root.path().join("run")).unwrap();
         assert_eq!(host.found().await, NOTHING, "neither runs");
     });
