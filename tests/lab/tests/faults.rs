@@ -9,15 +9,33 @@ use tweed_lab::{Family, Files, PATIENCE, Path, eventually};
 #[test]
 fn a_snapshot_shows_what_changed_and_nothing_else() -> Result<()> {
     let it = tunnelled()?;
-    let (node, before) = (&it.nodes[0], it.nodes[0].snapshot()?);
+    let node = &it.nodes[0];
+    let rules = "table ip other {
+        chain forward { type filter hook forward priority 0; ip saddr 10.244.1.2 counter; }
+    }";
+    node.namespace().run("nft", &[rules])?;
+    let before = node.snapshot()?;
     it.pods[0].reaches(it.pods[1].address(Family::V4)?, 56)?;
     assert_eq!(before.changes(&node.snapshot()?), [""; 0]);
     node.ip(format!("route del {}", subnet(1)))?;
     node.bridge(format!("fdb del {} dev flannel.1", cluster::mac(1)))?;
+    node.namespace().run("nft", &["add rule ip other forward drop"])?;
+    node.namespace().run("sh", &["-c", "echo 2 >/proc/sys/net/ipv4/conf/flannel.1/rp_filter"])?;
     let changes = before.changes(&node.snapshot()?);
-    assert_eq!(changes.len(), 2, "{changes:?}");
-    assert!(changes[0].starts_with("- fdb 02:00:00:00:00:02 dev flannel.1 dst 10.99.1.12"));
-    assert!(changes[1].starts_with("- route unicast 10.244.2.0/24 via 10.244.2.0 dev flannel.1"));
+    let rules = "nftables table ip other { chain forward { type filter hook forward priority filter; \
+                 policy accept; ip saddr 10.244.1.2 counter";
+    let expected = [
+        "- fdb 02:00:00:00:00:02 dev flannel.1 dst 10.99.1.12",
+        &format!("- {rules}"),
+        "- route unicast 10.244.2.0/24 via 10.244.2.0 dev flannel.1",
+        "- setting ipv4/conf/flannel.1/rp_filter:",
+        &format!("+ {rules} drop"),
+        "+ setting ipv4/conf/flannel.1/rp_filter:2",
+    ];
+    assert_eq!(changes.len(), expected.len(), "{changes:#?}");
+    for (change, expected) in changes.iter().zip(expected) {
+        assert!(change.starts_with(expected), "{change} instead of {expected}");
+    }
     Ok(())
 }
 

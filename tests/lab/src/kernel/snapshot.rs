@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use crate::node::Node;
 use crate::wait::{PATIENCE, eventually};
 
-/// Sorted lines in the format of `ip(8)` and `bridge(8)`, without ages and counters.
+/// Sorted lines in the format of `ip(8)`, `bridge(8)` and `nft(8)`, without ages and counters.
 ///
 /// Omits neighbours and FDB entries that the kernel learns by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,8 +58,8 @@ impl Node {
         self.ip("link set lo up").map(drop)
     }
 
-    /// Links, addresses, routes of all tables, nexthop objects, rules, permanent neighbours and FDB
-    /// entries; once [settled](Self::settle).
+    /// Links, addresses, routes of all tables, nexthop objects, rules, permanent neighbours, FDB
+    /// entries, chains and sets of nftables, and settings of links; once [settled](Self::settle).
     pub fn snapshot(&self) -> Result<Snapshot> {
         self.settle()?;
         let mut lines = BTreeSet::new();
@@ -75,8 +75,32 @@ impl Node {
         add("rule", &self.ip("-6 rule show")?);
         add("neighbour", &self.ip("neighbour show nud permanent")?);
         add("fdb", &permanent(&self.bridge("fdb show")?));
+        let rules = self.namespace().run("nft", &["--stateless", "list", "ruleset"])?;
+        add("nftables", &blocks(&rules).join("\n"));
+        add("setting", &self.namespace().run("sh", &["-euc", SETTINGS])?);
         Ok(Snapshot { lines })
     }
+}
+
+/// Settings of links that tweed changes.
+const SETTINGS: &str =
+    "cd /proc/sys/net; grep . ipv4/conf/*/rp_filter ipv6/conf/*/accept_ra | sort";
+
+/// Each chain, set or table on a line of its own, below the names of its table: the order of rules
+/// counts.
+fn blocks(ruleset: &str) -> Vec<String> {
+    let (mut open, mut blocks): (Vec<String>, _) = (Vec::new(), Vec::new());
+    for line in ruleset.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        match (line, open.last_mut()) {
+            ("}", _) => {
+                let block = open.pop().unwrap_or_default();
+                blocks.push(open.iter().chain([&block]).cloned().collect::<Vec<_>>().join(" "));
+            }
+            (_, Some(block)) if !line.ends_with(" {") => block.extend([" ", line]),
+            _ => open.push(line.to_owned()),
+        }
+    }
+    blocks
 }
 
 fn permanent(entries: &str) -> String {
