@@ -395,8 +395,8 @@ fn typed() -> Vec<String> {
     let page = fs::read_to_string(page).unwrap();
     let mark =
         "<!-- run by tests/cluster/operator/ctl.rs: the_commands_of_the_readme_work_as_written -->";
-    let blocks = page.split(mark).skip(1).filter_map(|rest| rest.strip_prefix("\n```\n"));
-    let blocks = blocks.filter_map(|rest| Some(rest.split_once("```")?.0));
+    let blocks = page.split(mark).skip(1).map(|rest| rest.strip_prefix("\n```\n").unwrap());
+    let blocks = blocks.map(|rest| rest.split_once("```").unwrap().0);
     let line = |line: &str| line.split("  #").next().unwrap_or(line).trim().to_owned();
     blocks.flat_map(str::lines).map(line).collect()
 }
