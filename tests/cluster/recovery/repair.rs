@@ -402,6 +402,8 @@ fn files_of_a_daemon_that_another_program_removes_come_back() {
     eventually(PATIENCE, || {
         ensure!(node.subnet_env()?.to_string() == before);
         ensure!(daemon.get("/readyz")?.status == 200);
+        // On the control socket.
+        daemon.ctl(&["status"])?;
         Ok(())
     })
     .unwrap();

@@ -8,9 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use tweed_lab::{
-    Change, Daemon, Entry, Family, Monitor, Node, Path, Probe, eventually, is_silence,
-};
+use tweed_lab::{Daemon, Entry, Family, Node, Path, Probe, eventually, is_silence};
 
 use crate::fixture::ask::{is_ready_with, is_waiting_for};
 use crate::fixture::cluster::{CONFIG, Cluster, ClusterPlan, PATIENCE, Stack, wait_for_paths};
