@@ -60,8 +60,8 @@ pub struct Judge {
     /// How long each daemon has read the store at a stretch since it started, up to the time after which
     /// it has read all.
     reading: BTreeMap<usize, Duration>,
-    /// Whether a daemon has started that may have applied an edit of the backend alone.
-    has_started: bool,
+    /// Whether nodes may have different backends without `Mixed`, by a mistake of an operator.
+    may_differ: bool,
     /// All leases, and the config.
     store: Option<Vec<(String, String)>>,
     /// The nodes that lost power when their checkpoint was up to date: they reach all others
@@ -151,7 +151,7 @@ impl Judge {
             divided: Duration::ZERO,
             cut: BTreeMap::new(),
             reading: BTreeMap::new(),
-            has_started: false,
+            may_differ: false,
             store: None,
             alone: BTreeSet::new(),
             refused: BTreeSet::new(),
@@ -275,12 +275,11 @@ impl Judge {
         if was_mixed && is_soon {
             self.all_need_store();
         }
-        if cluster.is_uniform() {
-            self.has_started = false;
-        }
         // An operator who does not wait until all nodes have `Mixed`: some have applied two edits already.
         let changes = cluster.is_mixed() == Some(true) && !cluster.follows_config();
-        if changes || self.has_started && !cluster.is_uniform() {
+        self.may_differ |= changes;
+        self.may_differ &= !cluster.is_uniform() || !cluster.follows_config();
+        if changes || self.may_differ && !cluster.is_uniform() {
             let without = cluster.nodes.iter().filter(|node| !node.is_mixed());
             without.for_each(|node| self.need_store(node.index));
         }
@@ -295,7 +294,7 @@ impl Judge {
     /// The daemon of a node starts, and may apply an edit of the backend.
     fn restart(&mut self, node: &Node, cluster: &Cluster) {
         if !self.is_mixed && !node.is_mixed() && !cluster.follows_config() {
-            self.has_started = true;
+            self.may_differ = true;
             self.need_store(node.index);
         }
     }
