@@ -92,6 +92,9 @@ const GAP_DELAY: Duration = Duration::from_secs(10);
 /// Short, because to reopen a watch costs a store little, and nothing while it is unreachable.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
+/// The longest time after which opening a watch fails; the pauses that a server requests come on top.
+const LONGEST_FAILURE: Duration = Duration::from_secs(30);
+
 /// The time that one record adds to the period over which all nodes spread a new listing: a store
 /// that lost its history is busy, and thousands of listings at once would overload it.
 const SPREAD_PER_RECORD: Duration = Duration::from_millis(2);
@@ -113,8 +116,8 @@ impl<S: Source> Follower<S> {
                     return updates;
                 }
                 Err(Interrupted::Unreachable) => {
-                    // A watch that was open for longer did not fail because it was opened too soon.
-                    if begun.elapsed() > LONGEST_PAUSE {
+                    // It was open for a while, and so did not fail because it was opened too soon.
+                    if follows && begun.elapsed() > LONGEST_FAILURE {
                         self.backoff.reset();
                     }
                     sleep(self.backoff.delay(random())).await;

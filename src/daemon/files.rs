@@ -127,16 +127,20 @@ pub(super) async fn keep_subnet_file(shared: Shared) -> Result<()> {
         let turn = Arc::clone(&shared.turns.subnet_file).lock_owned().await;
         let (wanted, place) = (content.clone(), path.clone());
         let put = move || {
-            if wanted.is_in(&place) { Ok(false) } else { wanted.put(&place).map(|()| true) }
+            if wanted.is_in(&place) {
+                return Ok(false);
+            }
+            let explain = |error| (has_lost_mount(&place, &error), error);
+            wanted.put(&place).map(|()| true).map_err(explain)
         };
         let was_put =
             match in_turn(shared.blocking, turn, put).await.context("writing the subnet file")? {
                 Ok(was_put) => was_put,
-                Err(error) if last.is_some() && has_lost_mount(path, &error) => {
+                Err((true, _)) if last.is_some() => {
                     let folder = path.parent().unwrap_or(path).display();
                     bail!("{folder} was removed below its mount: only a restart mounts it again");
                 }
-                Err(error) => {
+                Err((_, error)) => {
                     let reason = error.to_string();
                     tracing::error!(%reason, "the subnet file is not written");
                     shared.subnet_file.send_modify(|written| *written = Err(reason));
@@ -192,11 +196,13 @@ async fn keep_saved(
     save: impl AsyncFn() -> Result<io::Result<()>>,
     is_missing: impl AsyncFn() -> Result<bool>,
 ) -> Result<()> {
-    let mut has_failed = false;
+    let (mut has_failed, mut has_saved) = (false, false);
     loop {
         match timeout(CHECK, changed.changed()).await {
             Ok(change) => change.context("the loop has ended")?,
-            Err(_) if is_missing().await? => {}
+            Err(_) if has_saved && is_missing().await? => {
+                tracing::warn!(path = %path.display(), "another program has removed the checkpoint");
+            }
             Err(_) => continue,
         }
         sleep(SETTLE).await;
@@ -204,6 +210,7 @@ async fn keep_saved(
         let begun = Instant::now();
         match save().await? {
             Ok(()) => {
+                has_saved = true;
                 let pause = begun.elapsed().saturating_mul(PAUSE_FACTOR).min(LONGEST_PAUSE);
                 if std::mem::take(&mut has_failed) {
                     tracing::info!(path = %path.display(), "the checkpoint is saved again");
@@ -266,7 +273,7 @@ pub fn load_checkpoint(options: &Options, host: &HostId) -> Option<Checkpoint> {
     Some(checkpoint)
 }
 
-pub(super) fn subnets_in(path: &Path) -> Result<Vec<Prefix>, subnet_env::SubnetEnvError> {
+fn subnets_in(path: &Path) -> Result<Vec<Prefix>, subnet_env::SubnetEnvError> {
     let subnets = subnet_env::previous_subnets(path)?;
     Ok(subnets.into_iter().map(Prefix::from).collect())
 }
@@ -279,10 +286,13 @@ fn are_others(mut own: impl Iterator<Item = Prefix>, written: &[Prefix]) -> bool
 /// Why the subnet file is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WithdrawalReason {
-    /// Another node has the subnet, or may get it. The checkpoint keeps it, so that the next start does not acquire
+    /// Another node has the subnet. The checkpoint keeps it, so that the next start does not acquire
     /// another one while pods still use this one. It forgets the etcd lease, the proof by which a copy
     /// of a machine takes the subnet from the original: a supervisor starts this daemon again.
     Taken,
+    /// The same, because the Node was created again with this podCIDR, which is outside the network. A
+    /// typo in `Network` takes no subnet away: the file has the podCIDR.
+    Outside(Prefix),
     /// The node gives its subnet back; the next start may get another one.
     Released,
 }
@@ -299,6 +309,11 @@ pub(super) async fn withdraw_subnet_file(
     let (path, state_file) = (options.subnet_file.clone(), options.state_file.clone());
     let withdraw = move || {
         let written = subnets_in(&path).unwrap_or_default();
+        if let WithdrawalReason::Outside(subnet) = withdrawal
+            && (written.is_empty() || written.contains(&subnet))
+        {
+            return Err(io::ErrorKind::NotFound.into());
+        }
         let mut remembered = checkpoint::load::<Checkpoint>(&state_file).ok().flatten();
         let own = remembered.as_mut().map(|checkpoint| &mut checkpoint.local.own);
         let own =
@@ -313,7 +328,11 @@ pub(super) async fn withdraw_subnet_file(
         let removed = std::fs::remove_file(path);
         let before = own.clone();
         match withdrawal {
-            WithdrawalReason::Taken => own.iter_mut().for_each(|own| own.grant = None),
+            WithdrawalReason::Taken | WithdrawalReason::Outside(_) => {
+                if let Some(own) = own {
+                    own.grant = None;
+                }
+            }
             WithdrawalReason::Released => *own = None,
         }
         if *own != before

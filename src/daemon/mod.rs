@@ -48,7 +48,7 @@ const EVENTS: usize = 1024;
 /// The timeout for an answer of the loop: a later one means that it is stuck.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// How often the subnet file and the control socket are looked for: another program may remove them.
+/// How often the subnet file, the checkpoint and the control socket are looked for: another program may remove them.
 const CHECK: Duration = Duration::from_secs(10);
 
 /// What the tasks around the loop share.
@@ -257,17 +257,16 @@ impl<S: Leases + Documents + 'static> Daemon<S> {
         let ended = tasks.join_next().await.context("no task was started")?;
         drop(tasks);
         let ended = ended.context("a task panicked")?;
-        let has_lost_subnet = |error: &anyhow::Error| match error.downcast_ref() {
-            Some(store::Error::Taken { .. }) => true,
-            // A typo in `Network` takes no subnet away: the file has the podCIDR.
+        let lost = ended.as_ref().err().and_then(|error| match error.downcast_ref() {
+            Some(store::Error::Taken { .. }) => Some(WithdrawalReason::Taken),
             Some(store::Error::OutsideNetwork { subnet, .. }) => {
-                !files::subnets_in(&options.subnet_file).is_ok_and(|file| file.contains(subnet))
+                Some(WithdrawalReason::Outside(*subnet))
             }
-            _ => false,
-        };
+            _ => None,
+        });
         let content = content.borrow().clone().ok();
-        if ended.as_ref().is_err_and(has_lost_subnet) {
-            files::withdraw_subnet_file(&options, files, WithdrawalReason::Taken, content).await;
+        if let Some(reason) = lost {
+            files::withdraw_subnet_file(&options, files, reason, content).await;
         } else if ended.is_ok() && options.release_on_exit {
             release(&options, files, content, &*manager).await;
         }

@@ -68,7 +68,8 @@ pub(super) async fn keep_report<S: Documents>(
     loop {
         tokio::select! {
             biased;
-            // First, because a report that the store refuses is always changed.
+            // First: a refused report is always marked as changed, and the refresh also renews the lease
+            // in etcd.
             () = sleep_until(refresh) => {
                 let known = published.as_ref();
                 refresh = next_refresh(known);

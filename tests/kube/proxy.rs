@@ -18,7 +18,7 @@ async fn a_page_in_answer_to_a_watch_causes_no_busy_loop() {
         let mut updates = manager.watch();
         next(&mut updates).await;
         server.fail(|faults| {
-            faults.page = Some(Page { query: "watch=true", content_type, status: StatusCode::OK })
+            faults.page = Some(Page { query: "watch=true", content_type, status: StatusCode::OK });
         });
         server.drop_watches();
         server.take_asked();

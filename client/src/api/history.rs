@@ -302,7 +302,7 @@ impl<K: Kind, R: Outcomes> History<K, R> {
         let mut progress = Instant::now();
         loop {
             let Ok(text) = timeout_at(progress + STALL, open.next(&client)).await else {
-                return Ok(false);
+                return if open.is_cut { Err(Failure::Unreachable) } else { Ok(false) };
             };
             let text = text?.ok_or(Failure::Unreachable)?;
             let Some(line) = parse::<K>(text)? else { continue };

@@ -22,6 +22,8 @@ pub(super) struct Lines {
     used: usize,
     /// Whether it has sent an event: a watch that ends without one is reopened only after a pause.
     pub(super) has_events: bool,
+    /// Whether it has ended before its time.
+    pub(super) is_cut: bool,
     /// Consecutive timeouts without data.
     silences: u32,
 }
@@ -41,7 +43,16 @@ impl<R: Outcomes> Client<R> {
     ) -> Result<Lines, Failure> {
         let (connection, response) = self.open(ask).await?;
         let (body, buffer) = (response.into_body(), Vec::new());
-        Ok(Lines { plural, connection, body, buffer, used: 0, has_events: false, silences: 0 })
+        Ok(Lines {
+            plural,
+            connection,
+            body,
+            buffer,
+            used: 0,
+            has_events: false,
+            is_cut: false,
+            silences: 0,
+        })
     }
 }
 
@@ -70,7 +81,10 @@ impl Lines {
         let more = loop {
             match timeout(SILENCE, self.more()).await {
                 Ok(Ok(more)) => break more,
-                Ok(Err(reason)) => return Err(self.cut(client, &reason).await),
+                Ok(Err(reason)) => {
+                    self.is_cut = true;
+                    return Err(self.cut(client, &reason).await);
+                }
                 Err(_) => self.check_server(client).await?,
             }
         };

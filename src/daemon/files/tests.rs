@@ -82,12 +82,15 @@ async fn a_checkpoint_that_is_removed_is_saved_again() {
     };
     let is_missing = async || Ok(!is_there.get());
     let mut kept = pin!(keep_saved(changed, Path::new("state.json"), save, is_missing));
-    timeout(CHECK * 3, &mut kept).await.unwrap_err();
-    assert_eq!(saved.get(), 0);
     is_there.set(false);
     timeout(CHECK * 3, &mut kept).await.unwrap_err();
+    assert_eq!(saved.get(), 0, "it may not be known yet what to save");
+    change.send_replace(());
+    timeout(CHECK * 3, &mut kept).await.unwrap_err();
     assert_eq!(saved.get(), 1);
-    drop(change);
+    is_there.set(false);
+    timeout(CHECK * 3, &mut kept).await.unwrap_err();
+    assert_eq!(saved.get(), 2);
 }
 
 /// With a reverse path filter that was strict before `Mixed` relaxed it.

@@ -32,6 +32,8 @@ struct OwnProcesses<'a> {
     proc: &'a Path,
     /// The process that listens on the control socket.
     listener: Option<u32>,
+    /// Whether that may not be asked: only root may.
+    is_hidden: bool,
     /// The executable of tweed's daemon.
     program: Option<FileId>,
 }
@@ -42,18 +44,21 @@ type FileId = (u64, u64);
 impl<'a> OwnProcesses<'a> {
     fn find(places: &'a Places) -> Self {
         let daemon = std::env::current_exe().map(|program| program.with_file_name(DAEMON));
+        let listener = places.control_socket.as_deref().map(listener);
+        let is_hidden = matches!(&listener, Some(Err(error)) if error.kind() == io::ErrorKind::PermissionDenied);
         Self {
             proc: &places.proc,
-            listener: places.control_socket.as_deref().and_then(listener),
+            listener: listener.and_then(Result::ok),
+            is_hidden,
             program: daemon.ok().and_then(|daemon| file(&daemon)),
         }
     }
 
     fn include(&self, pid: u32) -> bool {
-        let program = || file(&self.proc.join(format!("{pid}/exe")));
+        let program = file(&self.proc.join(format!("{pid}/exe")));
         pid == std::process::id()
             || self.listener == Some(pid)
-            || self.program.is_some_and(|ours| program() == Some(ours))
+            || program.map_or(self.is_hidden, |program| self.program == Some(program))
     }
 }
 
@@ -95,7 +100,7 @@ fn network(process: &Path) -> Option<FileId> {
 
 /// The process that listens on the control socket, if a signal has stopped it.
 pub fn stopped_listener(socket: &Path) -> Option<u32> {
-    let pid = listener(socket)?;
+    let pid = listener(socket).ok()?;
     let status = text(&Path::new("/proc").join(format!("{pid}/stat")))?;
     is_stopped(&status).then_some(pid)
 }
@@ -106,11 +111,11 @@ fn is_stopped(status: &str) -> bool {
     state.is_some_and(|state| state.starts_with(['T', 't']))
 }
 
-/// The process ID that the kernel reports; none if it is not visible in this namespace.
-fn listener(socket: &Path) -> Option<u32> {
-    let stream = UnixStream::connect(socket).ok()?;
-    let pid = getsockopt(&stream, PeerCredentials).ok()?.pid();
-    u32::try_from(pid).ok().filter(|pid| *pid != 0)
+/// The process ID that the kernel reports; an error if it is not visible in this namespace.
+fn listener(socket: &Path) -> io::Result<u32> {
+    let stream = UnixStream::connect(socket)?;
+    let pid = getsockopt(&stream, PeerCredentials)?.pid();
+    u32::try_from(pid).ok().filter(|pid| *pid != 0).ok_or(io::ErrorKind::NotFound.into())
 }
 
 fn file(path: &Path) -> Option<FileId> {

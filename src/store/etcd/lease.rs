@@ -335,8 +335,7 @@ impl EtcdSubnetManager {
         }
         loop {
             let grant = self.grant().await;
-            sleep_until(grant.renewed + renewal(grant.ttl, self.times.renew_margin, random()))
-                .await;
+            sleep_until(self.due(&grant)).await;
             match self.keep_alive(grant.id).await {
                 Ok(()) => {}
                 Err(Refusal::Absent) => {
@@ -356,16 +355,25 @@ impl EtcdSubnetManager {
     /// than the term, as without space, and still renew.
     async fn renew_meanwhile(&self) -> Infallible {
         loop {
-            let known = *self.grant.lock().await;
-            let due =
-                known.map(|it| it.renewed + renewal(it.ttl, self.times.renew_margin, random()));
-            sleep_until(due.unwrap_or_else(Instant::now).max(Instant::now() + AGAIN)).await;
-            if let Some(grant) = known
-                && let Err(refusal) = self.keep_alive(grant.id).await
-            {
-                debug!(%refusal, "the etcd lease is not renewed while the key is written");
+            let Some(grant) = *self.grant.lock().await else {
+                sleep(AGAIN).await;
+                continue;
+            };
+            sleep_until(self.due(&grant).max(Instant::now() + AGAIN)).await;
+            match self.keep_alive(grant.id).await {
+                // The write, which is refused, has not noticed it.
+                Err(Refusal::Absent) => {
+                    self.grant.lock().await.take_if(|current| current.id == grant.id);
+                }
+                Err(refusal) => debug!(%refusal, "the etcd lease is not renewed"),
+                Ok(()) => {}
             }
         }
+    }
+
+    /// When to renew: see [`renewal`].
+    fn due(&self, grant: &Grant) -> Instant {
+        grant.renewed + renewal(grant.ttl, self.times.renew_margin, random())
     }
 
     /// The one etcd lease of this daemon: that of the previous daemon, if it still exists.
@@ -417,7 +425,9 @@ impl EtcdSubnetManager {
         self.store.client.request(ask).await?.then_some(()).ok_or(Refusal::Absent)?;
         if let Some(grant) = self.grant.lock().await.as_mut().filter(|grant| grant.id == id) {
             grant.renewed = asked;
-            let is_ours = |ours: &Ours| ours.own.as_ref().is_some_and(|own| own.grant == Some(id));
+            let is_ours = |ours: &Ours| {
+                ours.loss().is_none() && ours.own.as_ref().is_some_and(|own| own.grant == Some(id))
+            };
             if is_ours(&self.ours.borrow()) {
                 self.store.client.report.leased(grant.term());
             }

@@ -187,7 +187,7 @@ async fn a_user_without_write_rights_still_sees_removed_peers() {
 async fn a_lease_is_renewed_while_its_key_cannot_be_written() {
     let server = server(&[]).await;
     let mut root = root(&server).await;
-    let ttl = Duration::from_secs(3);
+    let ttl = Duration::from_secs(6);
     let times = LeaseTimes { ttl, renew_margin: Duration::from_secs(1) };
     let manager =
         EtcdSubnetManager::new(with_password(&server, PASSWORD), Previous::default(), times);
@@ -199,18 +199,18 @@ async fn a_lease_is_renewed_while_its_key_cannot_be_written() {
 
     let (config, node) = (config(V4), vxlan(&["192.168.0.10"]));
     let mut publishes = pin!(manager.acquire(&config, &node));
-    timeout(ttl * 3, &mut publishes).await.unwrap_err();
+    timeout(ttl * 2, &mut publishes).await.unwrap_err();
     let key = format!("{SUBNETS}10.5.115.0-24");
-    let published = async |root: &mut Client| {
+    let stored = async |root: &mut Client| {
         let found = root.get(key.as_str(), None).await.unwrap();
         found.kvs().first().map(|kv| kv.value_str().unwrap().to_owned())
     };
-    let before = published(&mut root).await.expect("the lease has ended");
+    let before = stored(&mut root).await.expect("the lease has ended");
     assert!(before.contains("192.168.0.9"), "{before}");
     let all = Permission::read_write(NETWORK).with_prefix();
     root.role_grant_permission("flannel", all).await.unwrap();
     timeout(TIMEOUT, publishes).await.expect("it is not published").unwrap();
-    assert!(published(&mut root).await.unwrap().contains("192.168.0.10"));
+    assert!(stored(&mut root).await.unwrap().contains("192.168.0.10"));
 }
 
 #[tokio::test]

@@ -192,8 +192,8 @@ impl Judge {
             // nexthop may have the address that another node has now.
             let of_nobody = |op: &Result<Op, _>| {
                 let Ok(entry) = op.as_ref().map(Op::entry) else { return false };
-                let is_shared = has_stale && matches!(entry, Entry::Nexthop(_));
-                is_shared || of_peer(entry).is_some_and(|at| !places.has(at))
+                let of_stale = || of_peer(entry).is_some_and(|at| !places.has(at));
+                has_stale && (matches!(entry, Entry::Nexthop(_)) || of_stale())
             };
             let op = node.kernel.take_log().into_iter().find(|op| !of_nobody(op))?;
             let op = op.map_or_else(|refused| refused.to_string(), |op| op.to_string());
@@ -215,8 +215,9 @@ impl Judge {
         let (places, leases) = (self.places(cluster), cluster.leases());
         // A machine that has left, or was installed again, may have a lease until its term ends.
         let is_leased = |at: IpAddr| {
-            let mut texts = leases.iter().flat_map(|(key, value)| [key, value]);
-            texts.any(|text| text.contains(&at.to_string()))
+            let texts = leases.iter().flat_map(|(key, value)| [key, value]);
+            let is_other = |it: char| !it.is_ascii_hexdigit() && !".:".contains(it);
+            texts.flat_map(|text| text.split(is_other)).any(|word| word.parse() == Ok(at))
         };
         self.lasting(cluster).find_map(|node| {
             let is_stray =

@@ -74,7 +74,8 @@ impl Judge {
         let changed = before.filter(|(address, node)| **address != node.address);
         let changed: Vec<usize> = changed.map(|(_, node)| node.index).collect();
         // Until they have written it again, the store has their former address.
-        changed.iter().for_each(|node| self.need_store(*node));
+        let rejoined = self.rejoined.clone();
+        changed.iter().chain(&rejoined).for_each(|node| self.need_store(*node));
         if self.is_named {
             return;
         }
@@ -96,7 +97,7 @@ impl Judge {
         }
     }
 
-    pub(super) fn reinstall(&mut self, node: usize) {
+    fn reinstall(&mut self, node: usize) {
         self.forget(node);
         self.free(node);
         if !self.is_named {
@@ -104,7 +105,7 @@ impl Judge {
         }
     }
 
-    pub(super) fn restore(&mut self, node: usize, restored: &Node) {
+    fn restore(&mut self, node: usize, restored: &Node) {
         self.alone.remove(&node);
         if restored.is_empty() {
             self.reinstall(node);
@@ -127,7 +128,7 @@ impl Judge {
         self.moved.extend(copies.flat_map(|(copy, original)| [*copy, *original]));
     }
 
-    pub(super) fn forget(&mut self, node: usize) {
+    fn forget(&mut self, node: usize) {
         self.need_store(node);
         if !self.is_named {
             self.pods[node] = None;

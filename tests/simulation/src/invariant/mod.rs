@@ -86,6 +86,8 @@ pub struct Judge {
     arrivals: Arrivals,
     load: Load,
     spoiled: Vec<Spoiled>,
+    /// How long nothing at all has happened, so that kernels are as their daemons want them.
+    settled: Duration,
 }
 
 /// How long a node has to run undisturbed, at a stretch, until its paths are judged again.
@@ -123,6 +125,8 @@ const JOIN_FAR_APART: Duration = Duration::from_secs(45);
 /// The time in which a new cluster is complete.
 const START: Duration = Duration::from_secs(14);
 const START_FAR_APART: Duration = Duration::from_secs(30);
+/// The time in which a node that has lost its lease has it again, and its peers have read it.
+const LEASED_AGAIN: Duration = Duration::from_secs(5);
 /// The time in which probes find that a direct path fails.
 const PROBED: Duration = Duration::from_secs(8);
 /// The time after which a change in the store is in each checkpoint.
@@ -165,6 +169,7 @@ impl Judge {
             arrivals: Arrivals::default(),
             load: Load::default(),
             spoiled: Vec::new(),
+            settled: Duration::ZERO,
         };
         let start = if cluster.setup.is_wide { START_FAR_APART } else { START };
         cluster.nodes.iter().for_each(|node| judge.watch(node, start));
@@ -174,12 +179,7 @@ impl Judge {
     /// What a fault excuses. Daemons that end, stop or do not reach the store, and edits of the
     /// config, excuse nothing.
     pub fn take(&mut self, act: &Act, cluster: &Cluster) {
-        self.spoiled.clear();
-        if let Act::Start(node) | Act::PowerOn(node) | Act::Upgrade(node) | Act::TakeOver(node) =
-            act
-        {
-            self.reading.remove(node);
-        }
+        self.disturb();
         match act {
             Act::PowerOff(node)
             | Act::Reinstall(node)
@@ -194,7 +194,8 @@ impl Judge {
                 self.rejoined.insert(*node);
             }
             Act::DeleteLease(node) | Act::ExpireLease(node) => {
-                self.excuse(*node, Duration::from_secs(5));
+                self.excuse(*node, LEASED_AGAIN);
+                self.alone.remove(node);
                 self.free(*node);
             }
             Act::Etcd(EtcdAct::BackUp) => {
@@ -226,6 +227,7 @@ impl Judge {
             | Act::Kernel(node, KernelAct::MakeStrict | KernelAct::DropForwarded)
             | Act::Interface(node, _) => self.repairs[*node] = Debt { whole: REPAIR, left: REPAIR },
             Act::TakeOver(node) | Act::Upgrade(node) | Act::Start(node) | Act::PowerOn(node) => {
+                self.reading.remove(node);
                 self.restart(&cluster.nodes[*node], cluster);
             }
             Act::Kill(_)
@@ -374,7 +376,8 @@ impl Judge {
         };
         for node in &cluster.nodes {
             let reading = self.reading.entry(node.index).or_default();
-            if *reading < self.join {
+            let has_read = *reading >= self.join && node.run.is_some();
+            if !has_read {
                 let reads = node.is_running() && is_connected(node);
                 *reading = if reads { *reading + time } else { Duration::ZERO };
             }
@@ -391,8 +394,8 @@ impl Judge {
         self.full.retain(|_, left| !left.is_zero());
         let is_saved = self.store.as_ref() == Some(&store) && self.full.is_empty();
         let is_calm = is_undisturbed && cluster.is_configured() && is_saved;
-        self.pass_since_spoiled(time, is_calm && segment.is_whole());
         self.calm = if is_calm { self.calm + time } else { Duration::ZERO };
+        self.pass_since_spoiled(time, is_calm && segment.is_whole());
         self.store = Some(store);
         self.is_mixed |= cluster.is_mixed() == Some(true) && self.calm >= READ;
     }

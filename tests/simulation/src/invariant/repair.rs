@@ -45,16 +45,23 @@ impl Judge {
         let entries: Vec<Entry> = missing(before, &cluster.nodes[node]).cloned().collect();
         // A node without `Mixed` keeps the tunnel as long as others use it, and does not need it.
         let are_wanted = self.is_mixed || cluster.follows_config();
-        if are_wanted && self.calm >= SAVED && cluster.nodes[node].run.is_some() {
+        if are_wanted && self.settled >= SAVED && cluster.nodes[node].run.is_some() {
             self.spoiled.push(Spoiled { node, entries, undisturbed: Duration::ZERO });
         }
+    }
+
+    /// Something happens: what was spoiled before need not come back any more.
+    pub(super) fn disturb(&mut self) {
+        self.spoiled.clear();
+        self.settled = Duration::ZERO;
     }
 
     /// `time` has passed, in which something has disturbed the cluster, or nothing has.
     pub(super) fn pass_since_spoiled(&mut self, time: Duration, is_calm: bool) {
         if !is_calm {
-            self.spoiled.clear();
+            return self.disturb();
         }
+        self.settled += time;
         self.spoiled.iter_mut().for_each(|it| it.undisturbed += time);
     }
 

@@ -1,6 +1,8 @@
+//! Clusters that are broken without a fault: the judge rejects them.
+
 use std::time::Duration;
 
-use tweed::model::entry::{Entry, Fdb, Key, LinkName, Route, RouteKind};
+use tweed::model::entry::{Entry, Fdb, LinkName, Route, RouteKind};
 use tweed::model::prefix::Family;
 
 use super::{Judge, PATHS, REPAIRED, end};
@@ -67,8 +69,9 @@ fn leave_entry(cluster: &mut Cluster, _: &mut Judge) {
 
 fn lose_guard(cluster: &mut Cluster, judge: &mut Judge) {
     let before = super::own_entries(&cluster.nodes[0]);
-    let table = before.iter().map(Entry::key).find(|key| matches!(key, Key::Table(_)));
-    cluster.nodes[0].kernel.lose_silently(&table.unwrap());
+    let is_guard = |entry: &&Entry| matches!(entry, Entry::Table(table) if table.has_peers());
+    let guard = before.iter().find(is_guard).unwrap();
+    cluster.nodes[0].kernel.lose_silently(&guard.key());
     judge.spoil(0, &before, cluster);
 }
 
