@@ -228,15 +228,15 @@ impl Judge {
             | Act::Interface(node, _) => self.repairs[*node] = Debt { whole: REPAIR, left: REPAIR },
             Act::TakeOver(node) | Act::Upgrade(node) | Act::Start(node) | Act::PowerOn(node) => {
                 self.reading.remove(node);
-                self.restart(&cluster.nodes[*node], cluster);
+                self.start(&cluster.nodes[*node], cluster);
             }
+            Act::Join => self.start(&cluster.nodes[self.debts.len() - 1], cluster),
             Act::Kill(_)
             | Act::Stop(_)
             | Act::Continue(_)
             | Act::StoreLink(..)
             | Act::Etcd(_)
-            | Act::Kernel(..)
-            | Act::Join => {}
+            | Act::Kernel(..) => {}
         }
     }
 
@@ -294,7 +294,7 @@ impl Judge {
     }
 
     /// The daemon of a node starts, and may apply an edit of the backend.
-    fn restart(&mut self, node: &Node, cluster: &Cluster) {
+    fn start(&mut self, node: &Node, cluster: &Cluster) {
         if !self.is_mixed && !node.is_mixed() && !cluster.follows_config() {
             self.may_differ = true;
             self.need_store(node.index);
