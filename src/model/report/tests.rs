@@ -147,6 +147,22 @@ fn a_report_changes_only_if_a_peer_does() {
 }
 
 #[test]
+fn no_migration_waits_for_readiness_and_reachability() {
+    let report = failing(&[with(1, LOSSY)]);
+    let reachability = ReachabilityCounts { unknown: 9, ..ReachabilityCounts::default() };
+    let daemon = Some(DaemonState { started: at(0), ready: false, reason: None });
+    for other in [
+        NodeReport { reachability, ..report.clone() },
+        NodeReport { failing_peers: Vec::new(), ..report.clone() },
+        NodeReport { refresh_seconds: Some(7), ..report.clone() },
+        NodeReport { daemon, ..report.clone() },
+    ] {
+        assert_ne!(other, report);
+        assert!(!other.concerns_migration(&report));
+    }
+}
+
+#[test]
 fn nodes_refresh_their_reports_at_most_twenty_times_a_second() {
     let seconds = [0, 1, 1200, 1201, 5000, 20_000].map(|nodes| refresh_interval(nodes).as_secs());
     assert_eq!(seconds, [60, 60, 60, 70, 250, 1000]);

@@ -55,7 +55,7 @@ pub struct Judge {
     edited: Option<Duration>,
     /// When nodes of different backends no longer had to reach each other.
     divided: Duration,
-    /// Since when no direct path leads from one node to another.
+    /// From when on two nodes know that no direct path leads from one to the other.
     cut: BTreeMap<(usize, usize), Duration>,
     /// How long each daemon has read the store at a stretch since it started, up to the time after which
     /// it has read all.
@@ -246,7 +246,9 @@ impl Judge {
             SegmentAct::CutDirect(from, to) => {
                 self.need_probes(from);
                 self.need_probes(to);
-                self.cut.insert((from, to), cluster.age());
+                let have_read = self.has_read(from) && self.has_read(to);
+                let time = if have_read { PROBED } else { self.join };
+                self.cut.insert((from, to), cluster.age() + time);
             }
             SegmentAct::JoinDirect(from, to) => {
                 self.cut.remove(&(from, to));
@@ -289,7 +291,7 @@ impl Judge {
 
     /// The direct paths that failed before the end of `Mixed`: both nodes know that, and keep the tunnel.
     fn cut_before_end(&self) -> BTreeSet<(usize, usize)> {
-        let known = self.cut.iter().filter(|(_, since)| **since + self.join <= self.divided);
+        let known = self.cut.iter().filter(|(_, from)| **from <= self.divided);
         known.map(|(path, _)| *path).collect()
     }
 
