@@ -1,6 +1,6 @@
 //! Which machine has which subnet, as far as faults leave that certain.
 
-use super::{COPIED, Judge, SAVED, is_running};
+use super::{COPIED, JOIN, Judge, SAVED, is_running};
 use crate::act::{Act, MachineId};
 use crate::cluster::Cluster;
 use crate::node::Node;
@@ -73,6 +73,9 @@ impl Judge {
         let before = self.copied_store.iter().zip(&cluster.nodes);
         let changed = before.filter(|(address, node)| **address != node.address);
         let changed: Vec<usize> = changed.map(|(_, node)| node.index).collect();
+        if self.join > JOIN {
+            self.all_need_store();
+        }
         // Until they have written it again, the store has their former address.
         let rejoined = self.rejoined.clone();
         changed.iter().chain(&rejoined).for_each(|node| self.need_store(*node));

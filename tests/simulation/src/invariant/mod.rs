@@ -125,8 +125,6 @@ const JOIN_FAR_APART: Duration = Duration::from_secs(45);
 /// The time in which a new cluster is complete.
 const START: Duration = Duration::from_secs(14);
 const START_FAR_APART: Duration = Duration::from_secs(30);
-/// The time in which a node that has lost its lease has it again, and its peers have read it.
-const LEASED_AGAIN: Duration = Duration::from_secs(5);
 /// The time in which probes find that a direct path fails.
 const PROBED: Duration = Duration::from_secs(8);
 /// The time after which a change in the store is in each checkpoint.
@@ -194,8 +192,7 @@ impl Judge {
                 self.rejoined.insert(*node);
             }
             Act::DeleteLease(node) | Act::ExpireLease(node) => {
-                self.excuse(*node, LEASED_AGAIN);
-                self.alone.remove(node);
+                self.need_store(*node);
                 self.free(*node);
             }
             Act::Etcd(EtcdAct::BackUp) => {
