@@ -212,20 +212,12 @@ impl Judge {
 
     /// After a mistake of an operator, some nodes may still have what was published meanwhile.
     fn strays(&self, cluster: &Cluster) -> Option<Violation> {
-        let (places, leases, known) = (self.places(cluster), cluster.leases(), self.peers(cluster));
-        // The store's leases lack the second subnet of a Node, such as one that a backup has restored.
-        if self.is_named && known.start() != known.end() {
+        let (places, known) = (self.places(cluster), self.peers(cluster));
+        if known.start() != known.end() {
             return None;
         }
-        // A machine that has left, or was installed again, may have a lease until its term ends.
-        let is_leased = |at: IpAddr| {
-            let texts = leases.iter().flat_map(|(key, value)| [key, value]);
-            let is_other = |it: char| !it.is_ascii_hexdigit() && !".:".contains(it);
-            texts.flat_map(|text| text.split(is_other)).any(|word| word.parse() == Ok(at))
-        };
         self.lasting(cluster).find_map(|node| {
-            let is_stray =
-                |entry: &&Entry| of_peer(entry).is_some_and(|at| !places.has(at) && !is_leased(at));
+            let is_stray = |entry: &&Entry| of_peer(entry).is_some_and(|at| !places.has(at));
             let stray =
                 node.kernel.read_state(|it| it.entries().find(is_stray).map(Entry::to_string));
             let detail = format!("n{} has {}, and no node has that", node.index + 1, stray?);

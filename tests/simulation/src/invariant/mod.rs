@@ -60,8 +60,6 @@ pub struct Judge {
     /// How long each daemon has read the store at a stretch since it started, up to the time after which
     /// it has read all.
     reading: BTreeMap<usize, Duration>,
-    /// Whether nodes may have different backends without `Mixed`, by a mistake of an operator.
-    may_differ: bool,
     /// All leases, and the config.
     store: Option<Vec<(String, String)>>,
     /// The nodes that lost power when their checkpoint was up to date: they reach all others
@@ -153,7 +151,6 @@ impl Judge {
             divided: Duration::ZERO,
             cut: BTreeMap::new(),
             reading: BTreeMap::new(),
-            may_differ: false,
             store: None,
             alone: BTreeSet::new(),
             refused: BTreeSet::new(),
@@ -278,9 +275,7 @@ impl Judge {
         }
         // An operator who does not wait until all nodes have `Mixed`: some have applied two edits already.
         let changes = cluster.is_mixed() == Some(true) && !cluster.follows_config();
-        self.may_differ |= changes;
-        self.may_differ &= !cluster.is_uniform() || !cluster.follows_config();
-        if changes || self.may_differ && !cluster.is_uniform() {
+        if changes || !cluster.is_uniform() {
             let without = cluster.nodes.iter().filter(|node| !node.is_mixed());
             without.for_each(|node| self.need_store(node.index));
         }
@@ -295,7 +290,6 @@ impl Judge {
     /// The daemon of a node starts, and may apply an edit of the backend.
     fn start(&mut self, node: &Node, cluster: &Cluster) {
         if !self.is_mixed && !node.is_mixed() && !cluster.follows_config() {
-            self.may_differ = true;
             self.need_store(node.index);
         }
     }
