@@ -81,10 +81,7 @@ impl Lines {
         let more = loop {
             match timeout(SILENCE, self.more()).await {
                 Ok(Ok(more)) => break more,
-                Ok(Err(reason)) => {
-                    self.is_cut = true;
-                    return Err(self.cut(client, &reason).await);
-                }
+                Ok(Err(reason)) => return Err(self.cut(client, &reason).await),
                 Err(_) => self.check_server(client).await?,
             }
         };
@@ -99,6 +96,7 @@ impl Lines {
     /// A proxy in front of the server cuts watches without data, some after 30 seconds: the server is
     /// unreachable only if it does not answer.
     async fn cut<R: Outcomes>(&mut self, client: &Client<R>, reason: &str) -> Failure {
+        self.is_cut = true;
         debug!("the watch on the {} was cut: {reason}", self.plural);
         // A failure is reported there.
         drop(client.once(&request::version()).await);

@@ -161,7 +161,8 @@ impl History {
                 return Ok(Some(violation));
             }
             self.note(&step.to_string());
-            let spoiled = step.act.spoils().map(|it| (it, own_entries(&self.cluster.nodes[it])));
+            let spoiled = step.act.spoils().filter(|it| self.judge.wants_all(*it, &self.cluster));
+            let spoiled = spoiled.map(|it| (it, own_entries(&self.cluster.nodes[it])));
             self.perform(&step.act)?;
             self.judge.take(&step.act, &self.cluster);
             if let Some((node, before)) = spoiled {

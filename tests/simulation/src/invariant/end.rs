@@ -212,10 +212,11 @@ impl Judge {
 
     /// After a mistake of an operator, some nodes may still have what was published meanwhile.
     fn strays(&self, cluster: &Cluster) -> Option<Violation> {
-        let (places, known) = (self.places(cluster), self.peers(cluster));
+        let known = self.peers(cluster);
         if known.start() != known.end() {
             return None;
         }
+        let places = self.places(cluster);
         self.lasting(cluster).find_map(|node| {
             let is_stray = |entry: &&Entry| of_peer(entry).is_some_and(|at| !places.has(at));
             let stray =

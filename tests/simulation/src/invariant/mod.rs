@@ -83,7 +83,7 @@ pub struct Judge {
     addresses: BTreeMap<u8, BTreeSet<usize>>,
     arrivals: Arrivals,
     load: Load,
-    spoiled: Vec<Spoiled>,
+    spoiled: Option<Spoiled>,
     /// How long nothing at all has happened, so that kernels are as their daemons want them.
     settled: Duration,
 }
@@ -163,7 +163,7 @@ impl Judge {
             addresses: BTreeMap::new(),
             arrivals: Arrivals::default(),
             load: Load::default(),
-            spoiled: Vec::new(),
+            spoiled: None,
             settled: Duration::ZERO,
         };
         let start = if cluster.setup.is_wide { START_FAR_APART } else { START };
@@ -236,10 +236,12 @@ impl Judge {
 
     fn take_segment(&mut self, act: SegmentAct, cluster: &Cluster) {
         match act {
-            SegmentAct::DropPods => (0..self.debts.len()).for_each(|node| self.need_probes(node)),
+            SegmentAct::DropPods => {
+                (0..self.debts.len()).for_each(|node| self.need_probes(node, cluster));
+            }
             SegmentAct::CutDirect(from, to) => {
-                self.need_probes(from);
-                self.need_probes(to);
+                self.need_probes(from, cluster);
+                self.need_probes(to, cluster);
                 let have_read = self.has_read(from) && self.has_read(to);
                 let time = if have_read { PROBED } else { self.join };
                 self.cut.insert((from, to), cluster.age() + time);
@@ -318,9 +320,11 @@ impl Judge {
         self.reading.get(&node).is_some_and(|time| *time >= self.join)
     }
 
-    /// Probes show a path that fails to daemons that have their secret from the store.
-    fn need_probes(&mut self, node: usize) {
-        if self.has_read(node) {
+    /// Probes show a path that fails to daemons that have their secret from the store, if their answers
+    /// get back.
+    fn need_probes(&mut self, node: usize, cluster: &Cluster) {
+        let are_answered = cluster.network.segment.borrow().cut.is_empty();
+        if are_answered && self.has_read(node) {
             self.excuse(node, PROBED);
             self.alone.remove(&node);
         } else {
@@ -388,7 +392,7 @@ impl Judge {
         let is_saved = self.store.as_ref() == Some(&store) && self.full.is_empty();
         let is_calm = is_undisturbed && cluster.is_configured() && is_saved;
         self.calm = if is_calm { self.calm + time } else { Duration::ZERO };
-        self.pass_since_spoiled(time, is_calm && segment.is_whole());
+        self.settle(time, is_calm && segment.is_whole());
         self.store = Some(store);
         self.is_mixed |= cluster.is_mixed() == Some(true) && self.calm >= READ;
     }

@@ -8,12 +8,10 @@ use super::{Judge, REPAIR, SAVED};
 use crate::cluster::Cluster;
 use crate::node::Node;
 
-/// What another program has removed or changed on a node.
+/// What another program has removed or changed on a node, since when nothing else has happened.
 pub(super) struct Spoiled {
     node: usize,
     entries: Vec<Entry>,
-    /// How long nothing else has happened since.
-    undisturbed: Duration,
 }
 
 /// The entries of tweed on a node.
@@ -39,38 +37,38 @@ fn missing<'a>(entries: &'a [Entry], node: &'a Node) -> impl Iterator<Item = &'a
 }
 
 impl Judge {
-    /// Another program has changed the kernel of `node`, which had these entries `before`. Where the
-    /// daemon has had nothing else to do, they are all wanted.
-    pub fn spoil(&mut self, node: usize, before: &[Entry], cluster: &Cluster) {
-        let entries: Vec<Entry> = missing(before, &cluster.nodes[node]).cloned().collect();
+    /// Whether the kernel of a node has nothing that its daemon does not want. To be asked before an act,
+    /// which disturbs the cluster.
+    pub fn wants_all(&self, node: usize, cluster: &Cluster) -> bool {
         // A node without `Mixed` keeps the tunnel as long as others use it, and does not need it.
         let are_wanted = self.is_mixed || cluster.follows_config();
-        if are_wanted && self.settled >= SAVED && cluster.nodes[node].run.is_some() {
-            self.spoiled.push(Spoiled { node, entries, undisturbed: Duration::ZERO });
-        }
+        are_wanted && self.settled >= SAVED && cluster.nodes[node].run.is_some()
+    }
+
+    /// Another program has changed the kernel of `node`, which had these entries `before`, all of them
+    /// wanted.
+    pub fn spoil(&mut self, node: usize, before: &[Entry], cluster: &Cluster) {
+        self.disturb();
+        let entries = missing(before, &cluster.nodes[node]).cloned().collect();
+        self.spoiled = Some(Spoiled { node, entries });
     }
 
     /// Something happens: what was spoiled before need not come back any more.
     pub(super) fn disturb(&mut self) {
-        self.spoiled.clear();
+        self.spoiled = None;
         self.settled = Duration::ZERO;
     }
 
     /// `time` has passed, in which something has disturbed the cluster, or nothing has.
-    pub(super) fn pass_since_spoiled(&mut self, time: Duration, is_calm: bool) {
-        if !is_calm {
-            return self.disturb();
-        }
-        self.settled += time;
-        self.spoiled.iter_mut().for_each(|it| it.undisturbed += time);
+    pub(super) fn settle(&mut self, time: Duration, is_calm: bool) {
+        if is_calm { self.settled += time } else { self.disturb() }
     }
 
     /// What is not restored in time.
     pub(super) fn unrepaired(&mut self, cluster: &Cluster) -> Option<String> {
-        let mut over = self.spoiled.extract_if(.., |it| it.undisturbed >= REPAIR);
-        over.find_map(|it| {
-            let missing = missing(&it.entries, &cluster.nodes[it.node]).next()?.to_string();
-            Some(format!("n{} lacks {missing}", it.node + 1))
-        })
+        let is_over = self.settled >= REPAIR;
+        let Spoiled { node, entries } = self.spoiled.take_if(|_| is_over)?;
+        let missing = missing(&entries, &cluster.nodes[node]).next()?.to_string();
+        Some(format!("n{} lacks {missing}", node + 1))
     }
 }

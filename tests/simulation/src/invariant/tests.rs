@@ -68,6 +68,7 @@ fn leave_entry(cluster: &mut Cluster, _: &mut Judge) {
 }
 
 fn lose_guard(cluster: &mut Cluster, judge: &mut Judge) {
+    assert!(judge.wants_all(0, cluster));
     let before = super::own_entries(&cluster.nodes[0]);
     let is_guard = |entry: &&Entry| matches!(entry, Entry::Table(table) if table.has_peers());
     let guard = before.iter().find(is_guard).unwrap();
