@@ -287,7 +287,7 @@ impl Control {
                     state.actual.retain(|entry| entry.link() != Some(link));
                 }
             }
-            Key::Route(..) => {
+            Key::Route(..) | Key::Neighbour(..) => {
                 if let Some(former) = state.actual.get(&key).cloned() {
                     state.check_used_by(&former);
                 }

@@ -117,12 +117,15 @@ impl LoopState {
         self.check_used_by(had);
     }
 
-    /// The removal of what a former route has sent by waited for that.
+    /// The removal of what a former route or neighbour has sent by waited for that.
     pub(super) fn check_used_by(&mut self, former: &Entry) {
-        if let Entry::Route(route) = former {
-            for key in uses(route, &self.actual) {
-                self.timers.check_unused(key);
-            }
+        let used = match former {
+            Entry::Route(route) => uses(route, &self.actual),
+            Entry::Neighbour(it) => vec![Key::Fdb(it.link.clone(), it.mac)],
+            _ => Vec::new(),
+        };
+        for key in used {
+            self.timers.check_unused(key);
         }
     }
 

@@ -239,6 +239,7 @@ scenarios! {
         a_refused_table_delays_no_route
         a_route_that_cannot_be_replaced_keeps_its_nexthop
         a_route_that_cannot_be_replaced_keeps_its_tunnel
+        a_route_that_is_wanted_again_leaves_no_former_forwarding_entry
         many_refusals_are_reported_in_one_line
         other_events_cause_no_extra_retries
     }

@@ -339,6 +339,16 @@ fn rejected_by_backups_of_kubernetes() -> Vec<Rejected> {
 
 fn rejected_by_the_kernel() -> Vec<Rejected> {
     vec![
+        // The subnet of a node that is gone belongs to another machine before its route is removed.
+        (
+            63_000_392,
+            ETCD,
+            vec![
+                step(16_156, Act::Kernel(0, KernelAct::RefuseRoutes)),
+                step(26_658, Act::SwapAddresses(4, 3)),
+                step(39_165, Act::Leave(3)),
+            ],
+        ),
         // The interface is back after a while, and reading the host fails once.
         (
             10_095_741,
