@@ -67,6 +67,7 @@ fn check_attributes(local: &NodeInputs, expected: Expect) {
         write!(text, "{}", endpoint.public_ip).unwrap();
         if let Some(vtep) = endpoint.vtep {
             write!(text, " vni {:?} mac {}", vtep.vni, vtep.mac).unwrap();
+            text.push_str(if vtep.mixed { " mixed" } else { "" });
         }
         text.push('\n');
     }

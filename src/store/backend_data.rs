@@ -21,11 +21,14 @@ pub(super) struct BackendData {
     /// Flannel ignores this field.
     #[serde(rename = "Source", skip_serializing_if = "Option::is_none")]
     source: Option<IpAddr>,
+    /// Flannel ignores this field, too.
+    #[serde(rename = "Mixed", skip_serializing_if = "std::ops::Not::not")]
+    mixed: bool,
 }
 
 impl From<Vtep> for BackendData {
-    fn from(Vtep { vni, mac, source }: Vtep) -> Self {
-        Self { vni, mac, source }
+    fn from(Vtep { vni, mac, source, mixed }: Vtep) -> Self {
+        Self { vni, mac, source, mixed }
     }
 }
 
@@ -54,7 +57,8 @@ fn published(data: &Fields, family: Family) -> Result<Option<Vtep>, Malformed> {
     let mac = mac.parse().map_err(|error| Malformed(format!("VtepMAC: {error}")))?;
     let source = data.str("Source").ok().flatten().and_then(|text| text.parse().ok());
     let source = source.filter(|address| Family::of(*address) == family);
-    Ok(Some(Vtep { vni: data.u32("VNI")?, mac, source }))
+    let mixed = data.bool("Mixed").ok().flatten().unwrap_or_default();
+    Ok(Some(Vtep { vni: data.u32("VNI")?, mac, source, mixed }))
 }
 
 /// The address of `family` in `text`, the value of the field `name`.

@@ -49,7 +49,7 @@ async fn only_what_changes_is_patched() {
     let manager = manager(&server);
     acquire(&manager).await;
     server.take_asked();
-    let vtep = Some(Vtep { vni: Some(1), mac: MAC.parse().unwrap(), source: None });
+    let vtep = Some(Vtep { vni: Some(1), mac: MAC.parse().unwrap(), source: None, mixed: false });
     let flipped = attributes(BackendType::HostGw, &["172.18.0.1"], vtep);
     manager.acquire(&config(V4), &flipped).await.unwrap();
     let patch = json!({ "metadata": { "annotations": {

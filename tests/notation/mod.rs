@@ -61,7 +61,8 @@ fn vtep(words: &[&str], backend: &PublishedBackend, public_ip: IpAddr) -> Option
     };
     let mac = value(words, "mac").map_or(mac_of(public_ip), |mac| mac.parse().unwrap());
     let source = value(words, "source").map(|source| source.parse().unwrap());
-    (is_usual || is_told).then_some(Vtep { vni, mac, source })
+    let mixed = words.contains(&"mixed");
+    (is_usual || is_told).then_some(Vtep { vni, mac, source, mixed })
 }
 
 fn value<'a>(words: &[&'a str], name: &str) -> Option<&'a str> {

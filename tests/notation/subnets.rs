@@ -10,7 +10,7 @@ pub(crate) fn config(json: &str) -> NetworkConfig {
 
 /// A vxlan node with this MAC address and these public IPs.
 pub(crate) fn vxlan(mac: &str, public_ips: &[&str]) -> LeaseAttributes {
-    let vtep = Some(Vtep { vni: Some(1), mac: mac.parse().unwrap(), source: None });
+    let vtep = Some(Vtep { vni: Some(1), mac: mac.parse().unwrap(), source: None, mixed: false });
     attributes(BackendType::Vxlan, public_ips, vtep)
 }
 

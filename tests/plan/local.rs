@@ -1,6 +1,6 @@
 //! The entries of a node itself, and what it publishes.
 
-use tweed::model::lease::Vtep;
+use tweed::model::lease::{Lease, Vtep};
 
 use super::*;
 
@@ -207,6 +207,38 @@ fn a_host_gw_node_publishes_a_vtep_only_with_mixed() {
         fd00:16::5 vni Some(1) mac 02:06:00:00:00:05
     "]],
     );
+}
+
+#[test]
+fn a_vxlan_node_publishes_mixed_if_it_comes_from_host_gw_with_mixed() {
+    let own = |local: &NodeInputs| {
+        let own = local.own.clone().unwrap();
+        let endpoints = local.attributes().published_for(own.subnets());
+        Some(Lease { endpoints, ..own })
+    };
+    let vxlan = |keys, own| NodeInputs { own, ..node(VXLAN, keys) };
+    let from_host_gw = vxlan(MIXED, own(&node(HOST_GW, MIXED)));
+    let again = vxlan(MIXED, own(&from_host_gw));
+    for local in [&from_host_gw, &again] {
+        check_attributes(
+            local,
+            expect![[r#"
+            vxlan
+            172.16.0.5 vni Some(1) mac 02:00:ac:10:00:05 mixed
+            fd00:16::5 vni Some(1) mac 02:06:00:00:00:05 mixed
+        "#]],
+        );
+    }
+    for local in [vxlan("", own(&again)), node(VXLAN, MIXED)] {
+        check_attributes(
+            &local,
+            expect![[r#"
+            vxlan
+            172.16.0.5 vni Some(1) mac 02:00:ac:10:00:05
+            fd00:16::5 vni Some(1) mac 02:06:00:00:00:05
+        "#]],
+        );
+    }
 }
 
 #[test]

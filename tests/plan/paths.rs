@@ -96,14 +96,43 @@ fn vxlan_to_host_gw_is_skipped_without_mixed() {
         IPv6 skipped: its backend is host-gw, ours is vxlan, and Mixed is off
     "]],
     );
-    let peer = format!("{NEAR} host-gw vtep");
+}
+
+#[test]
+fn vxlan_keeps_the_tunnel_to_a_host_gw_node_that_has_read_mixed_before() {
+    let peers = [NEAR, FAR].map(|peer| format!("{peer} host-gw vtep"));
     check_plan(
         &node(VXLAN, ""),
-        &[&peer],
-        expect![[r"
-        IPv4 skipped: its backend is host-gw, ours is vxlan, and Mixed is off
-        IPv6 skipped: its backend is host-gw, ours is vxlan, and Mixed is off
-    "]],
+        &[&peers[0], &peers[1]],
+        expect![[r#"
+        fdb 02:00:ac:10:00:09 dst 172.16.0.9 dev flannel.1
+        neigh 10.244.3.0 lladdr 02:00:ac:10:00:09 dev flannel.1
+        nexthop id 4029403148 via 10.244.3.0 dev flannel.1 onlink
+        route 10.244.3.0/24 nhid 4029403148 via 10.244.3.0 dev flannel.1 onlink
+        fdb 02:06:00:00:00:09 dst fd00:16::9 dev flannel-v6.1
+        neigh fd00:244:0:3:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
+        nexthop id 4191748099 via fd00:244:0:3:: dev flannel-v6.1 onlink
+        route fd00:244:0:3::/64 nhid 4191748099 via fd00:244:0:3:: dev flannel-v6.1 onlink
+        fdb 02:00:ac:11:00:09 dst 172.17.0.9 dev flannel.1
+        neigh 10.244.7.0 lladdr 02:00:ac:11:00:09 dev flannel.1
+        nexthop id 4029403164 via 10.244.7.0 dev flannel.1 onlink
+        route 10.244.7.0/24 nhid 4029403164 via 10.244.7.0 dev flannel.1 onlink
+        fdb 02:06:00:00:00:09 dst fd00:17::9 dev flannel-v6.1
+        neigh fd00:244:0:7:: lladdr 02:06:00:00:00:09 dev flannel-v6.1
+        nexthop id 4191748103 via fd00:244:0:7:: dev flannel-v6.1 onlink
+        route fd00:244:0:7::/64 nhid 4191748103 via fd00:244:0:7:: dev flannel-v6.1 onlink
+    "#]],
+    );
+    let direct_routing = r#"{"Type":"vxlan","DirectRouting":true}"#;
+    check_plan(
+        &node(direct_routing, ""),
+        &[&peers[0]],
+        expect![[r#"
+        nexthop id 4096512012 via 172.16.0.9 dev eth0
+        route 10.244.3.0/24 nhid 4096512012 via 172.16.0.9 dev eth0
+        nexthop id 4258856963 via fd00:16::9 dev eth0
+        route fd00:244:0:3::/64 nhid 4258856963 via fd00:16::9 dev eth0
+    "#]],
     );
 }
 
@@ -237,6 +266,23 @@ fn host_gw_to_vxlan_is_skipped_without_mixed() {
         IPv4 skipped: its backend is vxlan, ours is host-gw, and Mixed is off
         IPv6 skipped: its backend is vxlan, ours is host-gw, and Mixed is off
     "]],
+    );
+}
+
+#[test]
+fn host_gw_keeps_direct_routes_to_a_vxlan_node_that_has_read_mixed_before() {
+    let peers = [NEAR, FAR].map(|peer| format!("{peer} vxlan mixed"));
+    check_plan(
+        &node(HOST_GW, ""),
+        &[&peers[0], &peers[1]],
+        expect![[r#"
+        nexthop id 4096512012 via 172.16.0.9 dev eth0
+        route 10.244.3.0/24 nhid 4096512012 via 172.16.0.9 dev eth0
+        nexthop id 4258856963 via fd00:16::9 dev eth0
+        route fd00:244:0:3::/64 nhid 4258856963 via fd00:16::9 dev eth0
+        IPv4 skipped: gateway 172.17.0.9 is not on the link of eth0
+        IPv6 skipped: gateway fd00:17::9 is not on the link of eth0
+    "#]],
     );
 }
 

@@ -187,6 +187,7 @@ scenarios! {
     }
     mixed {
         a_filter_that_cannot_be_loosened_is_reported
+        a_node_that_has_not_read_mixed_keeps_its_path_to_one_that_has
         a_strict_filter_does_not_keep_a_node_without_ipv4_on_its_backend
         a_strict_filter_of_an_ipv6_tunnel_keeps_no_node_on_its_backend
         mixed_and_another_backend_in_one_edit_are_applied_in_two_steps

@@ -148,8 +148,9 @@ impl Inputs {
         self.peers.validate_by(local.rules());
         let mut needing = NeedingMixed::default();
         for peer in self.peers.all().filter_map(|(_, peer)| peer?.ok()) {
-            let plan = |backends| backend::plan_peer(backends, peer, &self.fallbacks);
-            let (now, then) = (plan(&now), plan(&then));
+            let plan = |backends, peer| backend::plan_peer(backends, peer, &self.fallbacks);
+            // `Mixed` ends at the peers, too.
+            let (now, then) = (plan(&now, peer), plan(&then, &peer.unmixed()));
             let Some(Endpoint { public_ip, .. }) = peer.endpoints.first() else { continue };
             if then.without_path().count() > now.without_path().count() {
                 needing.unreachable.push(*public_ip);

@@ -9,6 +9,7 @@ mod validation;
 pub use peers::{Absence, Peer, Peers, Withdrawal};
 pub use validation::{BadSource, Contested, Rejected, Rules, is_node_address};
 
+use std::borrow::Cow;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -96,6 +97,9 @@ pub struct Vtep {
     /// The source address of its packets, if it differs from the public IP.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<IpAddr>,
+    /// Whether its node, which is on vxlan, has `Mixed` on. See [`Endpoint::is_mixed`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub mixed: bool,
 }
 
 /// As in `10.244.7.0/24 (172.16.0.7)`.
@@ -153,6 +157,23 @@ impl Endpoint {
         let derived = |vni| Vtep::derived_mac(self.public_ip, vni);
         self.vtep.is_some_and(|vtep| vtep.vni.map(derived) == Some(vtep.mac))
     }
+
+    /// Whether its lease shows that the node has `Mixed` on, and so accepts packets on either path: a
+    /// node on host-gw has a VTEP only then. One on vxlan publishes it if it comes from there.
+    pub fn is_mixed(&self) -> bool {
+        self.vtep.is_some_and(|vtep| match self.backend.supported() {
+            Some(BackendType::HostGw) => true,
+            Some(BackendType::Vxlan) => vtep.mixed,
+            None => false,
+        })
+    }
+
+    /// What its node publishes once it has `Mixed` off.
+    fn unmixed(&self) -> Self {
+        let is_on_vxlan = self.backend.supported() == Some(BackendType::Vxlan);
+        let vtep = self.vtep.filter(|_| is_on_vxlan).map(|vtep| Vtep { mixed: false, ..vtep });
+        Self { vtep, ..self.clone() }
+    }
 }
 
 impl Lease {
@@ -167,6 +188,15 @@ impl Lease {
 
     pub fn endpoint(&self, family: Family) -> Option<&Endpoint> {
         self.endpoints.iter().find(|endpoint| endpoint.subnet.family() == family)
+    }
+
+    /// What its node publishes once it has `Mixed` off.
+    pub fn unmixed(&self) -> Cow<'_, Self> {
+        if !self.endpoints.iter().any(Endpoint::is_mixed) {
+            return Cow::Borrowed(self);
+        }
+        let endpoints = self.endpoints.iter().map(Endpoint::unmixed).collect();
+        Cow::Owned(Self { endpoints, ..self.clone() })
     }
 
     /// Whether it is a reservation in which no node has published its backend yet: it only keeps

@@ -21,7 +21,7 @@ fn endpoint(text: &str) -> Endpoint {
     let (subnet, public_ip) = text.split_once('@').unwrap();
     let public_ip: IpAddr = public_ip.parse().unwrap();
     let last = crate::model::prefix::number(public_ip).to_be_bytes().last().copied().unwrap();
-    let vtep = Some(Vtep { vni: Some(1), mac: mac(last), source: None });
+    let vtep = Some(Vtep { vni: Some(1), mac: mac(last), source: None, mixed: false });
     Endpoint { subnet: prefix(subnet), public_ip, backend: BackendType::Vxlan.into(), vtep }
 }
 
@@ -177,7 +177,7 @@ fn a_mac_that_no_device_can_have_is_rejected() {
         let mut peer = lease(A, 10);
         let mac = MacAddr::new(octets);
         for endpoint in &mut peer.endpoints {
-            endpoint.vtep = Some(Vtep { vni: None, mac, source: None });
+            endpoint.vtep = Some(Vtep { vni: None, mac, source: None, mixed: false });
         }
         assert_eq!(check(&peer), format!("VTEP MAC {mac} is not a unicast address"));
     }

@@ -110,7 +110,7 @@ mod tests {
             subnet: subnet.parse().unwrap(),
             public_ip: public_ip.parse().unwrap(),
             backend: BackendType::Vxlan.into(),
-            vtep: Some(Vtep { vni: Some(1), mac, source: None }),
+            vtep: Some(Vtep { vni: Some(1), mac, source: None, mixed: false }),
         }
     }
 

@@ -136,14 +136,17 @@ impl Backend {
     fn to(&self, peer: &Endpoint, fallback: Option<Fallback>) -> Result<PathPlan, Unreachable> {
         let unknown = || Unreachable::UnknownBackend(peer.backend.as_str().to_owned());
         let theirs = peer.backend.supported().ok_or_else(unknown)?;
-        if !self.mixed && theirs != self.kind {
+        if !self.mixed && theirs != self.kind && !peer.is_mixed() {
             let (ours, theirs) = (self.kind.as_str(), theirs.as_str());
             return Err(Unreachable::BackendDiffers { ours, theirs });
         }
         let are_tunnelled = (self.kind, theirs) == (BackendType::Vxlan, BackendType::Vxlan);
         match &self.tunnel {
             None => self.direct.to(peer),
-            Some(tunnel) if are_tunnelled && !self.direct_routing => tunnel.to(peer),
+            // A peer that has read `Mixed` before us accepts what our own backend sends.
+            Some(tunnel) if (are_tunnelled || !self.mixed) && !self.direct_routing => {
+                tunnel.to(peer)
+            }
             Some(tunnel) if self.mixed => self.either(tunnel, peer, fallback),
             Some(tunnel) => self.direct.to(peer).or_else(|_| tunnel.to(peer)),
         }
@@ -299,7 +302,8 @@ impl NodeInputs {
         let vtep = |uplink: &Uplink| {
             let mac = self.macs.get(&uplink.family()).filter(|_| self.config.has_tunnel())?;
             let source = Some(uplink.source).filter(|source| *source != uplink.public_ip);
-            Some(Vtep { vni: Some(self.config.backend.tunnel.vni), mac: *mac, source })
+            let mixed = self.shows_mixed(uplink.family());
+            Some(Vtep { vni: Some(self.config.backend.tunnel.vni), mac: *mac, source, mixed })
         };
         let endpoint = |uplink: &Uplink| EndpointAttributes {
             public_ip: uplink.public_ip,
@@ -309,6 +313,15 @@ impl NodeInputs {
             backend: self.config.backend.kind,
             endpoints: self.node.uplinks.iter().map(endpoint).collect(),
         }
+    }
+
+    /// Whether the lease of this node, which is on vxlan, shows that `Mixed` is on: if it was on
+    /// host-gw under the same `Mixed`, there may be peers on host-gw that have not read `Mixed` yet.
+    /// Others need not know, and 5,000 nodes need not write their leases whenever `Mixed` changes.
+    fn shows_mixed(&self, family: Family) -> bool {
+        let is_on_vxlan = self.config.backend.kind == BackendType::Vxlan;
+        let own = self.own.as_ref().and_then(|own| own.endpoint(family));
+        self.config.mixed && is_on_vxlan && own.is_some_and(Endpoint::is_mixed)
     }
 
     /// The rules that decide which leases of peers are accepted.

@@ -143,7 +143,7 @@ mod tests {
     const ORIGIN: Origin = Origin { created: 7, grant: Some(42) };
 
     fn vtep(mac: &str) -> Vtep {
-        Vtep { vni: Some(1), mac: mac.parse().unwrap(), source: None }
+        Vtep { vni: Some(1), mac: mac.parse().unwrap(), source: None, mixed: false }
     }
 
     fn attributes(backend: BackendType, endpoints: &[(&str, Option<Vtep>)]) -> LeaseAttributes {
@@ -331,14 +331,27 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_vxlan_node_publishes_that_it_has_mixed() {
+        let published = Vtep { mixed: true, ..vtep("c6:d2:32:6f:8f:44") };
+        let value = encoded(BackendType::Vxlan, &[("192.0.2.4", Some(published))]);
+        assert!(value.contains(r#""VtepMAC":"c6:d2:32:6f:8f:44","Mixed":true}"#), "{value}");
+        for (text, expected) in [("true", true), ("false", false), ("1", false), ("{}", false)] {
+            let value = value.replace("true", text);
+            let lease = decoded("10.5.52.0-24", &value).unwrap();
+            assert_eq!(lease.endpoints.first().unwrap().is_mixed(), expected, "{value}");
+        }
+    }
+
     prop_compose! {
         fn any_vtep(family: Family)(
             vni in proptest::option::of(0_u32..1 << 24),
             octets: [u8; 6],
             source in proptest::option::of(any::<u32>()),
+            mixed: bool,
         ) -> Vtep {
             let source = source.map(|number| family.address(number.into()));
-            Vtep { vni, mac: MacAddr::new(octets), source }
+            Vtep { vni, mac: MacAddr::new(octets), source, mixed }
         }
     }
 

@@ -200,7 +200,7 @@ mod tests {
     const VTEP: &str = "12:c6:65:89:b4:e3";
 
     fn vtep() -> Vtep {
-        Vtep { vni: Some(1), mac: VTEP.parse().unwrap(), source: None }
+        Vtep { vni: Some(1), mac: VTEP.parse().unwrap(), source: None, mixed: false }
     }
 
     fn attributes(backend: &str, endpoints: &[(&str, Option<Vtep>)]) -> LeaseAttributes {
@@ -386,7 +386,10 @@ mod tests {
             ("backend-data", &format!(r#"{{"VtepMAC":"{VTEP}"}}"#)),
         ];
         let read = endpoint(&old, "10.244.1.0/24").unwrap().unwrap();
-        assert_eq!(read.vtep, Some(Vtep { vni: None, mac: VTEP.parse().unwrap(), source: None }));
+        assert_eq!(
+            read.vtep,
+            Some(Vtep { vni: None, mac: VTEP.parse().unwrap(), source: None, mixed: false })
+        );
         assert_eq!(endpoint(&[("public-ip", "1.1.1.1")], "fd00:1::/64"), Ok(None));
         assert_eq!(endpoint(&[("public-ip", "0.0.0.0")], "10.244.1.0/24"), Ok(None));
     }

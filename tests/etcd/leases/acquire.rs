@@ -31,7 +31,7 @@ async fn the_stored_bytes_equal_flannels() {
 async fn a_host_gw_lease_keeps_its_vtep() {
     let server = EtcdServer::start().await;
     let manager = manager(&server);
-    let vtep = Some(Vtep { vni: Some(1), mac: MAC.parse().unwrap(), source: None });
+    let vtep = Some(Vtep { vni: Some(1), mac: MAC.parse().unwrap(), source: None, mixed: false });
     let host_gw = attributes(BackendType::HostGw, &["192.168.0.9"], vtep);
     let before = manager.acquire(&config(V4), &vxlan(&["192.168.0.9"])).await.unwrap();
     let after = manager.acquire(&config(V4), &host_gw).await.unwrap();

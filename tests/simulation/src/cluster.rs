@@ -1,6 +1,7 @@
 //! A cluster of machines, whose daemons run in virtual time.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::IpAddr;
@@ -12,6 +13,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep_until};
+use tweed::model::config::BackendType;
 use tweed::model::prefix::Family;
 
 use crate::act::{Backend, Config, Order, name};
@@ -308,6 +310,18 @@ impl Cluster {
         let leases = self.leases();
         all_have(&leases, Backend::HostGw)
             || all_have(&leases, Backend::Vxlan) && direct.all(|it| Some(it) == first)
+    }
+
+    /// Whether a node without `Mixed` has no path to another one: that has another backend, and its
+    /// lease does not show that it has `Mixed`, or they differ in `DirectRouting`.
+    pub fn is_cut_off(&self, node: &Node) -> bool {
+        let Some(own) = node.backend() else { return true };
+        let direct: BTreeSet<bool> = self.nodes.iter().filter_map(Node::routes_directly).collect();
+        let is_unlike = |value: &str| {
+            let sign = if own == BackendType::HostGw { "Mixed" } else { "VtepMAC" };
+            !value.contains(&format!("\"{}\"", own.as_str())) && !value.contains(sign)
+        };
+        direct.len() > 1 || self.leases().iter().any(|(_, value)| is_unlike(value))
     }
 
     /// Whether all nodes have the backend of the network config.

@@ -17,6 +17,7 @@ use tweed::control::{Event, Query};
 use tweed::daemon::options::{Options, StoreOptions};
 use tweed::daemon::{Blocking, Daemon, Parts, checkpoint, load_checkpoint, previous};
 use tweed::model::checkpoint::{Checkpoint, HostId};
+use tweed::model::config::BackendType;
 use tweed::model::entry::{BasePolicy, Entry, Key, LinkName, SettingKind};
 use tweed::model::node::{Facts, Interface, InterfaceAddress, Lifetime, NexthopSupport, Sysctls};
 use tweed::model::prefix::{Family, Prefix};
@@ -370,6 +371,11 @@ impl Node {
     pub fn checkpoint(&self) -> Option<Rc<Checkpoint>> {
         let read = |file: &Path| checkpoint::load(file).ok().flatten().map(Rc::new);
         read_changed(&self.saved, &self.disk.join(CHECKPOINT), read)
+    }
+
+    /// The backend that it has applied; none without a checkpoint.
+    pub fn backend(&self) -> Option<BackendType> {
+        Some(self.checkpoint()?.local.config.backend.kind)
     }
 
     /// Whether the config that it has applied has `DirectRouting`; none without a checkpoint.

@@ -53,7 +53,7 @@ fn listing(leases: &[Lease]) -> LeaseUpdate {
 fn with_mac_of(owner: &str, text: &str, created: u64) -> Lease {
     let mac = Vtep::derived_mac(endpoint(owner).public_ip, 1);
     let mut lease = lease(text, created);
-    lease.endpoints[0].vtep = Some(Vtep { vni: Some(1), mac, source: None });
+    lease.endpoints[0].vtep = Some(Vtep { vni: Some(1), mac, source: None, mixed: false });
     lease
 }
 

@@ -228,7 +228,12 @@ impl Machine {
             subnet: self.subnet(),
             public_ip: self.public_ip(),
             backend: config.backend.kind.into(),
-            vtep: config.has_tunnel().then_some(Vtep { vni: Some(1), mac, source: None }),
+            vtep: config.has_tunnel().then_some(Vtep {
+                vni: Some(1),
+                mac,
+                source: None,
+                mixed: false,
+            }),
         };
         Lease { id: self.id(), endpoints: vec![endpoint], created: 1, grant: Some(1) }
     }

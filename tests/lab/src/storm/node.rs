@@ -53,7 +53,12 @@ pub(super) fn attributes(number: usize, backend: BackendType) -> LeaseAttributes
     let offset = u32::try_from(number).unwrap_or(u32::MAX);
     let public_ip = Ipv4Addr::from_bits(FIRST_IP.to_bits().saturating_add(offset));
     let [a, b, c, d] = public_ip.octets();
-    let vtep = Some(Vtep { vni: Some(1), mac: MacAddr::new([2, 0, a, b, c, d]), source: None });
+    let vtep = Some(Vtep {
+        vni: Some(1),
+        mac: MacAddr::new([2, 0, a, b, c, d]),
+        source: None,
+        mixed: false,
+    });
     LeaseAttributes {
         backend,
         endpoints: vec![EndpointAttributes { public_ip: public_ip.into(), vtep }],

@@ -275,11 +275,15 @@ impl Judge {
         if was_mixed && is_soon {
             self.all_need_store();
         }
-        // An operator who does not wait until all nodes have `Mixed`: some have applied two edits already.
-        let changes = cluster.is_mixed() == Some(true) && !cluster.follows_config();
-        if changes || !cluster.is_uniform() {
-            let without = cluster.nodes.iter().filter(|node| !node.is_mixed());
-            without.for_each(|node| self.need_store(node.index));
+        let is_mixed_again = cluster.is_mixed() == Some(true);
+        let without = cluster.nodes.iter().filter(|node| !node.is_mixed());
+        for node in without {
+            // Some nodes may have read `Mixed` and applied a second edit already.
+            let is_apart =
+                if is_mixed_again { cluster.is_cut_off(node) } else { !cluster.is_uniform() };
+            if is_apart {
+                self.need_store(node.index);
+            }
         }
     }
 
