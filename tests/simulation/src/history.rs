@@ -48,6 +48,8 @@ const SPACE: &str = "edit the config again (a space is enough)";
 const AGAIN: Duration = Duration::from_secs(85);
 /// Longer than a daemon keeps leases that vanished together with its own.
 const KEPT: Duration = Duration::from_secs(65);
+/// Longer than a daemon keeps the tunnel device and its guard after it has forgotten the last such lease.
+const RETIRED: Duration = Duration::from_secs(12);
 /// The time in which a daemon that starts again changes its kernel, if it does.
 const RESTARTED: Duration = Duration::from_secs(10);
 /// The MAC address of no machine.
@@ -182,13 +184,15 @@ impl History {
         if self.judge.any(&mut self.cluster, is_asked_for).await {
             self.cluster.write_again();
         }
-        if let Some(violation) = self.pass_until(LENGTH).await {
-            return Ok(Some(violation));
-        }
         // A daemon may still keep leases that vanished, because the store may have lost its data.
-        if self.judge.any(&mut self.cluster, |it| it.peers.missing > 0).await
-            && let Some(violation) = self.pass_until(LENGTH + KEPT).await
-        {
+        let mut keeps_leases = false;
+        for time in [LENGTH.saturating_sub(RETIRED), LENGTH] {
+            if let Some(violation) = self.pass_until(time).await {
+                return Ok(Some(violation));
+            }
+            keeps_leases |= self.judge.any(&mut self.cluster, |it| it.peers.missing > 0).await;
+        }
+        if keeps_leases && let Some(violation) = self.pass_until(LENGTH + KEPT).await {
             return Ok(Some(violation));
         }
         if let Some(violation) = self.judge.end(&mut self.cluster).await {

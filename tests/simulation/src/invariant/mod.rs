@@ -249,7 +249,15 @@ impl Judge {
             SegmentAct::JoinDirect(from, to) => {
                 self.cut.remove(&(from, to));
             }
-            SegmentAct::Cut(..) | SegmentAct::Join(..) | SegmentAct::PassPods => {}
+            // Answers get back again, which show that direct packets do not.
+            SegmentAct::Join(from, to) => {
+                let segment = cluster.network.segment.borrow();
+                if [(from, to), (to, from)].iter().any(|path| segment.drops_directly(*path)) {
+                    self.need_probes(from, cluster);
+                    self.need_probes(to, cluster);
+                }
+            }
+            SegmentAct::Cut(..) | SegmentAct::PassPods => {}
         }
     }
 
@@ -432,7 +440,11 @@ impl Judge {
         let (is_mixed, waiting) = (self.is_mixed, self.cut_before_end());
         let is_cut = |pair: &(usize, usize)| {
             let is_without_tunnel = !is_mixed && !waiting.contains(pair);
-            segment.cut.contains(pair) || is_without_tunnel && segment.cut_direct.contains(pair)
+            // A node that gets no answers at all keeps its path.
+            let has_no_answers = segment.cut.contains(&(pair.1, pair.0));
+            segment.cut.contains(pair)
+                || is_without_tunnel && segment.cut_direct.contains(pair)
+                || has_no_answers && segment.drops_directly(*pair)
         };
         let mut pairs = pairs.filter(|pair| pair.0 != pair.1 && !is_cut(pair));
         let mut found = |pair: (usize, usize), family| {

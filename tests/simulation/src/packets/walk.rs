@@ -132,6 +132,11 @@ impl Segment {
         self.cut.is_empty() && self.cut_direct.is_empty() && !self.drops_pods
     }
 
+    /// Whether direct packets from one host to the other are lost.
+    pub fn drops_directly(&self, path: (usize, usize)) -> bool {
+        self.drops_pods || self.cut_direct.contains(&path)
+    }
+
     /// Ends all faults.
     pub fn heal(&mut self) {
         self.cut.clear();
@@ -224,9 +229,7 @@ impl Segment {
             return Err(Lost::Segment);
         }
         match exit {
-            Exit::Direct(_) if self.drops_pods || self.cut_direct.contains(&(from, at)) => {
-                Err(Lost::Underlay)
-            }
+            Exit::Direct(_) if self.drops_directly((from, at)) => Err(Lost::Underlay),
             Exit::Direct(_) => Ok((at, exit.link())),
             Exit::Tunnel { source, .. } if *source != self.host(from)?.address(family) => {
                 Err(Lost::OtherSource)
