@@ -209,9 +209,10 @@ impl Control {
         let (facts, differences) = (self.has_foreign_nexthop(), Differences::Anywhere);
         let mut changes = Changes { facts, differences, ..Changes::default() };
         changes.save |= self.inputs.note_strict(&self.state.actual);
-        let is_news = self.inputs.note_filters(&self.state.actual)
-            | self.inputs.note_leaving(&self.state.actual)
-            | self.inputs.lack_macs();
+        let filters = self.inputs.note_filters(&self.state.actual);
+        changes.edit |= filters.edit;
+        let is_news =
+            filters.plan | self.inputs.note_leaving(&self.state.actual) | self.inputs.lack_macs();
         if is_news {
             self.inputs.settle_macs(&self.state.actual);
             // The dump just applied covers everything that the new plan depends on.
@@ -231,8 +232,9 @@ impl Control {
     fn note_filters(&mut self) -> Changes {
         self.derived.forget_gateways(&self.state.actual);
         let save = self.inputs.forget_restored(&self.state.actual);
-        let plan = save | self.inputs.note_filters(&self.state.actual);
-        Changes { plan, save, ..Changes::default() }
+        let mut changes = Changes { plan: save, save, ..Changes::default() };
+        changes |= self.inputs.note_filters(&self.state.actual);
+        changes
     }
 
     /// Records the results of `ops`.

@@ -205,6 +205,7 @@ impl Control {
                 }
                 paths.state = Probing::On;
                 paths.discard();
+                self.inputs.keep_failures();
             }
             ProbeEvent::Answered { request, sent, at, takes_direct } => paths.revise(|board| {
                 board.record_direct(request.peer, takes_direct, since(at));
@@ -347,12 +348,14 @@ impl Control {
             | (ProbeVerdict::Pending | ProbeVerdict::Silent, _, Some(cause)) => {
                 Some(Fallback::Failed(cause))
             }
-            (ProbeVerdict::Silent, _, None) => must_answer.then_some(Fallback::Unanswered),
+            (ProbeVerdict::Silent, _, None) | (ProbeVerdict::Pending, Probing::Off(_), None) => {
+                must_answer.then_some(Fallback::Unanswered)
+            }
             (ProbeVerdict::Pending, Probing::Starting | Probing::On, None) => {
                 let stays = self.programmed_path(endpoint).map(|path| path == Path::Tunnel);
                 stays.unwrap_or(must_answer).then_some(Fallback::Unproven)
             }
-            (ProbeVerdict::Pending, Probing::Off(_), None) | (ProbeVerdict::Good, ..) => None,
+            (ProbeVerdict::Good, ..) => None,
         }
     }
 
@@ -460,13 +463,17 @@ impl Control {
     }
 }
 
-/// The peers of `lease` that can be probed: one for each address family of this node.
+/// The peers of `lease` that can be probed: one for each address family in which this node has a subnet.
 fn probed<'a>(
     local: &'a NodeInputs,
     lease: &'a Lease,
     plan: &'a PeerPlan,
 ) -> impl Iterator<Item = (IpAddr, Option<(Target, Option<UsedPath>)>)> {
-    let is_possible = |it: &&Endpoint| local.node.uplink(it.subnet.family()).is_some();
+    let is_possible = |it: &&Endpoint| {
+        let family = it.subnet.family();
+        let own = local.own.as_ref().and_then(|own| own.endpoint(family));
+        own.is_some() && local.node.uplink(family).is_some()
+    };
     lease.endpoints.iter().filter(is_possible).map(|endpoint| {
         let used = plan.path(endpoint.subnet.family()).map(|planned| UsedPath {
             path: planned.path,

@@ -249,7 +249,8 @@ fn differences(before: Option<&Endpoint>, now: &Endpoint) -> Vec<String> {
             |vtep| {
                 let vni = vtep.vni.map(|vni| format!(" of VNI {vni}")).unwrap_or_default();
                 let source = vtep.source.map(|source| format!(" from {source}"));
-                format!("VTEP {}{vni}{}", vtep.mac, source.unwrap_or_default())
+                let mixed = if vtep.mixed { " with Mixed" } else { "" };
+                format!("VTEP {}{vni}{}{mixed}", vtep.mac, source.unwrap_or_default())
             },
         );
         let (subnet, public_ip) = (format!("subnet {subnet}"), format!("public IP {public_ip}"));

@@ -23,17 +23,20 @@ const RETRY: Duration = Duration::from_secs(30);
 pub(super) async fn probe_paths<S: Documents>(manager: Arc<S>, shared: Shared) -> Result<()> {
     let (channels, mut orders) = probe::channels();
     report(&shared.events, ProbeEvent::Channels(channels)).await?;
+    let read = async || manager.probe_secret().await;
+    let mut known = None;
     loop {
         let requested = orders.targets.wait_for(|targets| targets.local.is_some()).await;
         let local = requested.context("the loop has ended")?.local.clone();
         let Some(local) = local else { continue };
-        match open(&*manager, local.clone()).await {
+        match open(local.clone(), &mut known, &read).await {
             Ok(exchange) => {
                 report(&shared.events, ProbeEvent::On).await?;
-                let read = async || manager.probe_secret().await;
-                run(exchange, read, &mut orders, &shared.events).await?;
+                run(exchange, &mut known, &read, &mut orders, &shared.events).await?;
             }
             Err(reason) => {
+                // It may be replaced before probing begins.
+                known = None;
                 report(&shared.events, ProbeEvent::Off(reason)).await?;
                 // The port may become free, or the config may name another.
                 let is_other = |targets: &Targets| targets.local.as_ref() != Some(&local);
@@ -45,29 +48,41 @@ pub(super) async fn probe_paths<S: Documents>(manager: Arc<S>, shared: Shared) -
     }
 }
 
-async fn open<S: Documents>(manager: &S, local: LocalProber) -> Result<Exchange, String> {
-    let secret = manager.probe_secret().await?;
-    Exchange::open(local, secret).map_err(|error| error.to_string())
+/// With the secret that was read last: when this node's settings change, the store may be unreachable.
+async fn open(
+    local: LocalProber,
+    known: &mut Option<Secret>,
+    read: &impl AsyncFn() -> Result<Secret, String>,
+) -> Result<Exchange, String> {
+    let secret = match known.take() {
+        Some(secret) => secret,
+        None => read().await?,
+    };
+    Exchange::open(local, known.insert(secret).clone()).map_err(|error| error.to_string())
 }
 
 /// Probes until this node's own settings change, and reads the secret of the store again.
 async fn run(
     mut exchange: Exchange,
-    read_secret: impl AsyncFn() -> Result<Secret, String>,
+    known: &mut Option<Secret>,
+    read_secret: &impl AsyncFn() -> Result<Secret, String>,
     orders: &mut Orders,
     events: &mpsc::Sender<Event>,
 ) -> Result<()> {
     // The new exchange needs the deadline of the previous one, too.
     orders.due.mark_changed();
-    let mut secret = pin!(next_secret(&read_secret));
+    let mut secret = pin!(next_secret(read_secret));
     let mut reported = None;
     loop {
         let pause = tokio::select! {
             // Rare, and not delayed by a constant stream of probes.
             biased;
             read = &mut secret => {
-                secret.set(next_secret(&read_secret));
-                let failed = read.map(|read| exchange.take_secret(read)).err();
+                secret.set(next_secret(read_secret));
+                let failed = read.map(|read| {
+                    exchange.take_secret(known.insert(read).clone());
+                });
+                let failed = failed.err();
                 if let Some(reason) = failed.as_ref().filter(|_| failed != reported) {
                     tracing::warn!(%reason, "reading the probe secret failed: the previous one stays valid");
                 }
@@ -101,6 +116,7 @@ async fn report(events: &mpsc::Sender<Event>, event: ProbeEvent) -> Result<()> {
 mod tests {
     use std::cell::Cell;
     use std::collections::BTreeMap;
+    use std::future::pending;
 
     use super::*;
     use crate::model::config::Probe;
@@ -119,8 +135,20 @@ mod tests {
             reads.set(reads.get() + 1);
             Ok(Secret::new(&[2; Secret::LENGTH]))
         };
-        let probing = run(exchange, read, &mut orders, &events);
+        let mut known = None;
+        let probing = run(exchange, &mut known, &read, &mut orders, &events);
         timeout(Keyring::READ * 3, probing).await.unwrap_err();
         assert_eq!(reads.get(), 3);
+        assert!(known.is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn other_settings_do_not_need_the_store() {
+        let local =
+            LocalProber { probe: Probe::default(), addresses: BTreeMap::new(), pod_mtu: 1450 };
+        let mut known = Some(Secret::new(&[1; Secret::LENGTH]));
+        let unreachable = async || pending().await;
+        let opened = timeout(RETRY, open(local, &mut known, &unreachable)).await;
+        assert!(opened.unwrap().is_ok() && known.is_some());
     }
 }

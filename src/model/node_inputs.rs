@@ -27,6 +27,11 @@ pub struct NodeInputs {
     /// connections of this host may have it as their source, and peers send their answers to it.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub leaving: BTreeSet<Family>,
+    /// Whether this node was on host-gw before or since `Mixed` was turned on. Then its lease shows
+    /// `Mixed` on vxlan, too: peers on host-gw may not have read `Mixed` yet. Others need not know, and
+    /// 5,000 nodes need not write their leases whenever `Mixed` changes.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub was_on_host_gw: bool,
     /// The settings in addition to routing.
     #[serde(default)]
     pub policy: Policy,

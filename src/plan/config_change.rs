@@ -21,6 +21,8 @@ pub struct Situation {
     pub names: Vec<String>,
     /// The backend that the node is kept on, which overrides the applied config.
     pub kept: Option<BackendType>,
+    /// Whether a strict reverse-path filter would drop packets while paths change.
+    pub is_filtered: bool,
     /// The peers that need `Mixed`; none before all peers are known.
     pub needing_mixed: Option<NeedingMixed>,
 }
@@ -229,7 +231,7 @@ impl Situation {
     /// restarted. If it stayed, those without `Mixed` would have no path to it.
     fn follows_peers(&self, ours: BackendMode, theirs: BackendMode) -> bool {
         let have_changed = |needing: &NeedingMixed| needing.unreachable.is_empty();
-        let may_change = ours.kind != theirs.kind && self.kept.is_none();
+        let may_change = ours.kind != theirs.kind && !self.is_filtered;
         may_change && self.needing_mixed.as_ref().is_some_and(have_changed)
     }
 }

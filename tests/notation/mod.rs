@@ -141,6 +141,7 @@ pub(crate) fn local(json: &str, eth0: &str, own: &str) -> NodeInputs {
         own: None,
         strict: [].into(),
         leaving: [].into(),
+        was_on_host_gw: false,
         policy: Policy::default(),
     };
     local.own = (!own.is_empty()).then(|| own_lease(&local, own));

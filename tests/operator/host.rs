@@ -142,6 +142,7 @@ pub(crate) fn inputs() -> Checkpoint {
         own: Some(own),
         strict: [LinkName::new("eth0")].into(),
         leaving: [].into(),
+        was_on_host_gw: false,
         policy: Policy::default(),
     };
     let peers = [

@@ -1,6 +1,6 @@
 //! The entries of a node itself, and what it publishes.
 
-use tweed::model::lease::{Lease, Vtep};
+use tweed::model::lease::Vtep;
 
 use super::*;
 
@@ -210,33 +210,24 @@ fn a_host_gw_node_publishes_a_vtep_only_with_mixed() {
 }
 
 #[test]
-fn a_vxlan_node_publishes_mixed_if_it_comes_from_host_gw_with_mixed() {
-    let own = |local: &NodeInputs| {
-        let own = local.own.clone().unwrap();
-        let endpoints = local.attributes().published_for(own.subnets());
-        Some(Lease { endpoints, ..own })
-    };
-    let vxlan = |keys, own| NodeInputs { own, ..node(VXLAN, keys) };
-    let from_host_gw = vxlan(MIXED, own(&node(HOST_GW, MIXED)));
-    let again = vxlan(MIXED, own(&from_host_gw));
-    for local in [&from_host_gw, &again] {
-        check_attributes(
-            local,
-            expect![[r#"
+fn a_vxlan_node_that_was_on_host_gw_publishes_mixed() {
+    let local = |keys, was_on_host_gw| NodeInputs { was_on_host_gw, ..node(VXLAN, keys) };
+    check_attributes(
+        &local(MIXED, true),
+        expect![[r#"
             vxlan
             172.16.0.5 vni Some(1) mac 02:00:ac:10:00:05 mixed
             fd00:16::5 vni Some(1) mac 02:06:00:00:00:05 mixed
         "#]],
-        );
-    }
-    for local in [vxlan("", own(&again)), node(VXLAN, MIXED)] {
+    );
+    for local in [local("", true), local(MIXED, false)] {
         check_attributes(
             &local,
             expect![[r#"
-            vxlan
-            172.16.0.5 vni Some(1) mac 02:00:ac:10:00:05
-            fd00:16::5 vni Some(1) mac 02:06:00:00:00:05
-        "#]],
+                vxlan
+                172.16.0.5 vni Some(1) mac 02:00:ac:10:00:05
+                fd00:16::5 vni Some(1) mac 02:06:00:00:00:05
+            "#]],
         );
     }
 }

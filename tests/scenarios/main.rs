@@ -191,6 +191,7 @@ scenarios! {
         a_strict_filter_does_not_keep_a_node_without_ipv4_on_its_backend
         a_strict_filter_of_an_ipv6_tunnel_keeps_no_node_on_its_backend
         mixed_and_another_backend_in_one_edit_are_applied_in_two_steps
+        mixed_ends_at_a_node_that_a_filter_kept_on_its_backend
         mixed_loosens_strict_filters_and_restores_them
         mixed_stays_until_direct_probes_are_answered
         mixed_stays_until_no_peer_would_be_skipped

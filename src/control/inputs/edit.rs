@@ -2,7 +2,7 @@
 
 use super::Inputs;
 use crate::control::changes::Changes;
-use crate::model::config::{ConfigUpdate, NetworkConfig};
+use crate::model::config::{BackendType, ConfigUpdate, NetworkConfig};
 use crate::model::lease::Endpoint;
 use crate::model::measurements::RolloutPhase;
 use crate::model::node::Node;
@@ -106,8 +106,13 @@ impl Inputs {
         } else {
             Some(NeedingMixed::default())
         };
-        let situation =
-            Situation { reload, names: self.names(), kept: self.kept_backend(), needing_mixed };
+        let situation = Situation {
+            reload,
+            names: self.names(),
+            kept: self.kept_backend(),
+            is_filtered: !self.strict_now.is_empty(),
+            needing_mixed,
+        };
         let Change { applied, pending } = change(current, wanted, &situation);
         self.confirmed |= pending.is_none();
         self.edit.pending = pending;
@@ -118,7 +123,10 @@ impl Inputs {
         if self.config.as_ref() == Some(&config) {
             return Changes::default();
         }
+        let is_on_host_gw = |inputs: &Self| inputs.backend() == Some(BackendType::HostGw);
+        let was_on_host_gw = self.was_on_host_gw || is_on_host_gw(self);
         self.config = Some(config);
+        self.was_on_host_gw = self.is_mixed() && (was_on_host_gw || is_on_host_gw(self));
         Changes { config: true, facts: true, plan: true, save: true, ..Changes::default() }
     }
 

@@ -66,10 +66,13 @@ pub struct Inputs {
     pub strict_now: BTreeSet<LinkName>,
     /// The families whose retired tunnel device still has its address.
     pub leaving: BTreeSet<Family>,
+    /// Whether this node was on host-gw before or since `Mixed` was turned on.
+    pub was_on_host_gw: bool,
     /// Another node that published its own lease under this node's public IP.
     pub rival: Option<AddressConflict>,
     pub fallbacks: Fallbacks,
-    /// The direct paths that failed before the daemon started, each until this process has a verdict.
+    /// The direct paths that failed before the daemon started, or before probing did with other settings,
+    /// each until there is a verdict.
     pub failed_before: FailedBefore,
     /// The remembered node, if the daemon started from a checkpoint.
     pub remembered: Option<NodeInputs>,
@@ -87,28 +90,27 @@ pub struct Inputs {
     pub had_lease: bool,
 }
 
-/// By the first address of the peer's subnet: its public IP then, and how the direct path failed.
+/// How the direct path failed, by the first address of the peer's subnet and its public IP then: the
+/// path to another public IP is another one, and two leases may claim one subnet.
 #[derive(Clone, Debug, Default)]
-pub struct FailedBefore(BTreeMap<IpAddr, (IpAddr, Cause)>);
+pub struct FailedBefore(BTreeMap<(IpAddr, IpAddr), Cause>);
 
 impl FailedBefore {
-    /// Those among `fallbacks`, which are about the peers with these leases.
-    fn of(fallbacks: &Fallbacks, leases: &[Arc<Lease>]) -> Self {
+    /// Adds those among `fallbacks`, which are about the peers with these leases.
+    fn add<'a>(&mut self, fallbacks: &Fallbacks, leases: impl Iterator<Item = &'a Arc<Lease>>) {
         let failed = |peer: &Endpoint| match fallbacks.get(&peer.subnet.base())? {
-            Fallback::Failed(cause) => Some((peer.subnet.base(), (peer.public_ip, *cause))),
+            Fallback::Failed(cause) => Some(((peer.subnet.base(), peer.public_ip), *cause)),
             Fallback::Unproven | Fallback::Unanswered => None,
         };
-        Self(leases.iter().flat_map(|lease| &lease.endpoints).filter_map(failed).collect())
+        self.0.extend(leases.flat_map(|lease| &lease.endpoints).filter_map(failed));
     }
 
-    /// How the direct path to `peer` failed. The path to another public IP is another one.
     pub(super) fn cause(&self, peer: &Endpoint) -> Option<Cause> {
-        let (public_ip, cause) = self.0.get(&peer.subnet.base())?;
-        (*public_ip == peer.public_ip).then_some(*cause)
+        self.0.get(&(peer.subnet.base(), peer.public_ip)).copied()
     }
 
     pub(super) fn forget(&mut self, peer: IpAddr) {
-        self.0.remove(&peer);
+        self.0.retain(|(base, _), _| *base != peer);
     }
 }
 
@@ -168,6 +170,7 @@ impl Inputs {
             own: self.own.clone(),
             strict: self.strict.clone(),
             leaving: self.leaving.clone(),
+            was_on_host_gw: self.was_on_host_gw,
             policy: Policy { guard, ..self.policy.clone() },
         })
     }
@@ -202,11 +205,12 @@ impl Inputs {
         pending.or_else(|| self.kept_backend().map(filter))
     }
 
-    /// Records which filters are strict; returns whether the plan changes.
-    pub fn note_filters(&mut self, actual: &KernelState) -> bool {
+    /// Records which filters are strict. The plan may change, and an edit that waits for them.
+    pub fn note_filters(&mut self, actual: &KernelState) -> Changes {
         let (kept, is_mixed) = (self.kept_backend(), self.is_mixed());
-        self.strict_now = if is_mixed { self.strict_in(actual) } else { BTreeSet::new() };
-        self.kept_backend() != kept
+        let strict = if is_mixed { self.strict_in(actual) } else { BTreeSet::new() };
+        let edit = std::mem::replace(&mut self.strict_now, strict) != self.strict_now;
+        Changes { plan: self.kept_backend() != kept, edit, ..Changes::default() }
     }
 
     /// Records which retired tunnel devices still have their address; returns whether that changed.
@@ -325,16 +329,22 @@ impl Inputs {
         self.former_pods = if checkpoint.pods_may_remain() { pods } else { FormerPods::None };
         let Checkpoint { local, leases, mut fallbacks, host: _ } = checkpoint;
         // A path that failed is not assumed to work after a restart. All else is determined again.
-        self.failed_before = FailedBefore::of(&fallbacks, &leases);
+        self.failed_before.add(&fallbacks, leases.iter());
         fallbacks.retain(|_, fallback| matches!(fallback, Fallback::Failed(_)));
         self.fallbacks = fallbacks;
         self.config = Some(local.config.clone());
         self.own.clone_from(&local.own);
+        self.was_on_host_gw = local.was_on_host_gw;
         // If nodes are named, each lease ID is the name of its node.
         self.identity.name = local.own.as_ref().map(|own| own.id.to_string());
         self.strict.extend(local.strict.iter().cloned());
         self.peers = Peers::from_checkpoint(leases);
         self.remembered = Some(local);
+    }
+
+    /// Keeps which direct paths failed: all results of probes are about to be discarded.
+    pub fn keep_failures(&mut self) {
+        self.failed_before.add(&self.fallbacks, self.peers.leases());
     }
 
     /// Removes the fallback of `peer`, and what is known from before the start.
@@ -457,8 +467,22 @@ impl Inputs {
     }
 
     /// Whether undesired entries may be removed: only with a complete snapshot from a reachable
-    /// store that has granted our lease.
+    /// store that has granted our lease, or lists it.
     pub fn may_remove(&self) -> bool {
-        self.acquired && self.peers.is_complete() && self.store.is_reachable()
+        let is_ours = self.acquired || self.is_listed_without_grant();
+        is_ours && self.peers.is_complete() && self.store.is_reachable()
+    }
+
+    /// Whether the store lists our lease as we know it, but refuses what it needs, such as a podCIDR of a
+    /// second family. In Kubernetes, that may last as long as the Node.
+    fn is_listed_without_grant(&self) -> bool {
+        let Some(own) = self.own.as_ref().filter(|own| self.peers.is_listed(&own.id)) else {
+            return false;
+        };
+        let is_listed = |end: &Endpoint| {
+            let listed = self.peers.lease(&own.id).and_then(|it| it.endpoint(end.subnet.family()));
+            listed.is_some_and(|it| (it.subnet, it.public_ip) == (end.subnet, end.public_ip))
+        };
+        matches!(self.store, StoreState::Lacks(_)) && own.endpoints.iter().all(is_listed)
     }
 }

@@ -115,6 +115,7 @@ fn relaxed() -> NodeInputs {
         own: None,
         strict: [link].into(),
         leaving: [].into(),
+        was_on_host_gw: false,
         policy: Policy::default(),
     }
 }

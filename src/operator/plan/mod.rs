@@ -121,6 +121,7 @@ fn plan(
         own,
         strict: [].into(),
         leaving: [].into(),
+        was_on_host_gw: false,
         policy: Policy {
             masquerade: options.ip_masq.then(Masquerade::default),
             forward: Forward::Accept,

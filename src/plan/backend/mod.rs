@@ -299,10 +299,11 @@ pub fn pod_mtu(backends: &[Backend]) -> Option<u32> {
 impl NodeInputs {
     /// What this node publishes in its lease.
     pub fn attributes(&self) -> LeaseAttributes {
+        let is_on_vxlan = self.config.backend.kind == BackendType::Vxlan;
+        let mixed = self.config.mixed && is_on_vxlan && self.was_on_host_gw;
         let vtep = |uplink: &Uplink| {
             let mac = self.macs.get(&uplink.family()).filter(|_| self.config.has_tunnel())?;
             let source = Some(uplink.source).filter(|source| *source != uplink.public_ip);
-            let mixed = self.shows_mixed(uplink.family());
             Some(Vtep { vni: Some(self.config.backend.tunnel.vni), mac: *mac, source, mixed })
         };
         let endpoint = |uplink: &Uplink| EndpointAttributes {
@@ -313,15 +314,6 @@ impl NodeInputs {
             backend: self.config.backend.kind,
             endpoints: self.node.uplinks.iter().map(endpoint).collect(),
         }
-    }
-
-    /// Whether the lease of this node, which is on vxlan, shows that `Mixed` is on: if it was on
-    /// host-gw under the same `Mixed`, there may be peers on host-gw that have not read `Mixed` yet.
-    /// Others need not know, and 5,000 nodes need not write their leases whenever `Mixed` changes.
-    fn shows_mixed(&self, family: Family) -> bool {
-        let is_on_vxlan = self.config.backend.kind == BackendType::Vxlan;
-        let own = self.own.as_ref().and_then(|own| own.endpoint(family));
-        self.config.mixed && is_on_vxlan && own.is_some_and(Endpoint::is_mixed)
     }
 
     /// The rules that decide which leases of peers are accepted.

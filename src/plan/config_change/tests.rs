@@ -26,6 +26,7 @@ fn situation() -> Situation {
         reload: Reload::Live,
         names,
         kept: None,
+        is_filtered: false,
         needing_mixed: Some(NeedingMixed::default()),
     }
 }
@@ -147,7 +148,8 @@ fn mixed_stays_while_a_direct_path_would_replace_a_tunnel_and_fails() {
 
 #[test]
 fn mixed_stays_while_the_node_is_kept_on_another_backend() {
-    let kept = Situation { kept: Some(BackendType::Vxlan), ..situation() };
+    let is_filtered = true;
+    let kept = Situation { kept: Some(BackendType::Vxlan), is_filtered, ..situation() };
     let change = change(&words("host-gw mixed"), &words("host-gw"), &kept);
     let [ours, wanted] = [BackendType::Vxlan, BackendType::HostGw]
         .map(|kind| BackendMode { kind, direct_routing: false });

@@ -299,6 +299,7 @@ impl<'a> Reachability<'a> {
             own: Some(member.lease.clone()),
             strict: [].into(),
             leaving: [].into(),
+            was_on_host_gw: false,
             policy: Policy::default(),
         })
     }
