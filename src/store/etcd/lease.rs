@@ -255,7 +255,8 @@ impl EtcdSubnetManager {
                 return Err(error);
             }
             // The other machine may write again before we overwrite its lease.
-            dispute = found.and_then(|stored| Dispute::over(stored, claimant));
+            let others = found.filter(|stored| !own.wrote(stored));
+            dispute = others.and_then(|stored| Dispute::over(stored, claimant));
             condition = if let Some(stored) = found {
                 own.grant = self.grant_for(stored).await;
                 own.created = stored.origin.created;
@@ -484,14 +485,16 @@ impl EtcdSubnetManager {
 
 /// The lease of another node that holds our subnet, under our key or another one. A copy of this
 /// machine publishes under the same etcd lease: it is overwritten once; the one that the other
-/// overwrites again ends. What a backup restored below our write is overwritten.
+/// overwrites again ends. What a backup restored below our write is overwritten, and so is what we
+/// wrote with another address, also where an operator has reserved it meanwhile.
 fn rival(claimant: &Claimant<'_>, own: &Own, rivals: &[Stored]) -> Option<HeldLease> {
     let is_ours = |stored: &Stored, held: &HeldLease| {
         let same_grant = held.grant.is_some() && held.grant == own.grant;
         // A lease without a public IP was edited by mistake, and is still ours.
         let is_ours = !claimant.is_of_other_node(held)
             || (same_grant && !own.is_disputed_with(&held.public_ips))
-            || own.overwrote(stored);
+            || own.overwrote(stored)
+            || own.wrote(stored);
         held.id == own.id && is_ours
     };
     rivals.iter().find_map(|stored| stored.holding().filter(|held| !is_ours(stored, held)))

@@ -71,7 +71,9 @@ impl Ours {
         if is_ours {
             let is_news = |own: &&Own| revision > own.mod_revision;
             let written = self.own.as_ref().filter(is_news).zip(stored);
-            let again = written.and_then(|(own, stored)| own.dispute_in(stored));
+            // The watch may report our own write before its answer arrives.
+            let others = written.filter(|(own, stored)| !own.wrote(stored));
+            let again = others.and_then(|(own, stored)| own.dispute_in(stored));
             self.overwritten_again_by = again.or(self.overwritten_again_by.take());
             self.seen = Some(SeenKey { revision, stored: stored.cloned() });
         }
@@ -323,6 +325,16 @@ mod tests {
         assert_eq!(overwritten_again_by(&[(2, 10), (3, 11)]), second);
         assert_eq!(overwritten_again_by(&[(3, 10)]), None, "the third may be a copy of ours");
         assert_eq!(overwritten_again_by(&[(2, 8)]), None, "this is the lease that we overwrote");
+    }
+
+    /// Our machine has another address than its lease, and gets that one back.
+    #[test]
+    fn our_own_write_is_that_of_no_other_machine() {
+        let mut ours = ours();
+        let with = vec!["10.0.0.1".parse().unwrap()];
+        ours.own.as_mut().unwrap().disputed = Some(Dispute { since: Instant::now(), with });
+        ours.see(&id(), Some(&stored(VALUE, Some(7), 10)), 10);
+        assert_eq!(ours.overwritten_again_by, None);
     }
 
     #[test]

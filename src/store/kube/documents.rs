@@ -16,9 +16,10 @@ use tokio::time::sleep;
 use tracing::warn;
 use tweed_client::api::{Dropped, own_namespace};
 use tweed_client::backoff::Backoff;
-use tweed_client::failover::{Failure, Refusal, retry};
+use tweed_client::failover::{Failure, Outcomes, Refusal, retry};
 use tweed_client::watch::distinct;
 
+use super::lease::pause;
 use super::{KubeSubnetManager, NodeRef, PodRef, request};
 use crate::excerpt;
 use crate::model::config::{ConfigUpdate, NetworkConfig, Unusable};
@@ -184,14 +185,23 @@ impl KubeSubnetManager {
 
     async fn node_of_pod(&self, namespace: &str, pod: &str) -> String {
         loop {
-            let body = self.client.request(&request::pod(namespace, pod)).await;
-            let object = body.ok().and_then(|body| serde_json::from_slice::<Value>(&body).ok());
-            let node = object.as_ref().and_then(|pod| pod.pointer("/spec/nodeName")?.as_str());
-            if let Some(node) = node.filter(|node| !node.is_empty()) {
-                return node.to_owned();
-            }
-            let why = format!("pod {namespace}/{pod} has no nodeName: set NODE_NAME");
-            self.wait_for_subnet(&why).await;
+            let why = match self.client.request(&request::pod(namespace, pod)).await {
+                Ok(body) => {
+                    let object = serde_json::from_slice::<Value>(&body).ok();
+                    let node =
+                        object.as_ref().and_then(|it| it.pointer("/spec/nodeName")?.as_str());
+                    if let Some(node) = node.filter(|node| !node.is_empty()) {
+                        return node.to_owned();
+                    }
+                    "it has no nodeName".to_owned()
+                }
+                Err(Refusal::Absent) => "it does not exist".to_owned(),
+                Err(refusal) => refusal.to_string(),
+            };
+            // Which node this is, is unknown: that takes no subnet away.
+            let why = format!("pod {namespace}/{pod} does not name its node: {why}; set NODE_NAME");
+            self.client.report.refuses(&why);
+            pause().await;
         }
     }
 

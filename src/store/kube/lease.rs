@@ -114,9 +114,11 @@ impl KubeSubnetManager {
         }
         match self.client.request(&request::annotate(name, &missing)).await {
             Ok(body) => self.see_own(&body),
-            Err(Refusal::Absent | Refusal::Exists) => None,
             Err(refusal) => {
-                self.client.report.refuses(&format!("node {name} cannot be written: {refusal}"));
+                if !matches!(refusal, Refusal::Absent | Refusal::Exists) {
+                    let sentence = format!("node {name} cannot be written: {refusal}");
+                    self.client.report.refuses(&sentence);
+                }
                 pause().await;
                 None
             }
@@ -126,7 +128,8 @@ impl KubeSubnetManager {
     /// Notes the version of our node in an answer.
     fn see_own(&self, body: &[u8]) -> Option<OwnNode> {
         let node = self.decode(body)?;
-        self.ours.send_if_modified(|ours| ours.set_seen(Some(node.clone())));
+        // The watch may have returned a later version meanwhile.
+        self.ours.send_if_modified(|ours| ours.see(node.clone()));
         Some(node)
     }
 
@@ -135,9 +138,10 @@ impl KubeSubnetManager {
         Reader::new(self.options.annotation_prefix.clone(), families)
     }
 
+    /// None if `body` is no Node, such as the answer of a proxy: it would be a Node without a subnet.
     pub(super) fn decode(&self, body: &[u8]) -> Option<OwnNode> {
         let node = serde_json::from_slice::<NodeObject<'_>>(body).ok()?;
-        Some(OwnNode::of(&node, &self.reader()))
+        (!node.metadata.name.is_empty()).then(|| OwnNode::of(&node, &self.reader()))
     }
 
     /// A second address family that the controller manager does not assign yet takes no subnet away.
@@ -148,14 +152,9 @@ impl KubeSubnetManager {
             self.client.report.lacks_subnet(why);
         }
     }
-
-    pub(super) async fn wait_for_subnet(&self, why: &str) {
-        self.client.report.lacks_subnet(why);
-        pause().await;
-    }
 }
 
-async fn pause() {
+pub(super) async fn pause() {
     sleep(RETRY.mul_f64(0.5 + random::<f64>())).await;
 }
 

@@ -153,9 +153,12 @@ async fn a_lease_that_an_operator_reserves_is_not_lost_and_stays_reserved() {
     let mut node = Holder::new(manager(&server)).await;
     server.put(KEY, &value("192.168.0.9")).await;
     assert_eq!(node.lost(A_WHILE).await, None);
-    let lease = node.acquire().await.unwrap();
+    // With another address, it is still ours.
+    let moved = vxlan(&["192.168.0.10"]);
+    let lease = node.manager.acquire(&config(V4), &moved).await.unwrap();
     assert_eq!(lease.grant, None);
-    assert_eq!(server.get(KEY).await.unwrap().1, 0);
+    let (stored, grant) = server.get(KEY).await.unwrap();
+    assert!(stored.contains("192.168.0.10") && grant == 0, "{stored}");
 }
 
 #[tokio::test]
