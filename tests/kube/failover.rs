@@ -1,7 +1,10 @@
 //! Several servers, of which some are dead, hang or are slow.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
+use serde_json::json;
 use tokio::time::timeout;
 use tweed::model::status::StoreState;
 use tweed::store::kube::KubeSubnetManager;
@@ -85,6 +88,50 @@ async fn a_server_that_hangs_is_replaced() {
         timeout(TIMEOUT, acquire(&manager)).await.unwrap();
     }
     eventually("the other is asked", || !server.take_asked().is_empty()).await;
+}
+
+/// The program waits, for at most ten seconds, for what another task does meanwhile.
+#[tokio::test]
+async fn a_program_that_fetches_credentials_stops_no_other_task() {
+    let (server, folder) = (server(), tempfile::tempdir().unwrap());
+    let path = |name: &str| folder.path().join(name);
+    let (program, waiting, kubeconfig) = (path("program"), path("waiting"), path("kubeconfig"));
+    let script = format!(
+        r#"#!/bin/sh
+        echo > {waiting}
+        for i in $(seq 100); do
+            if [ -e {waiting}.over ]; then
+                echo '{{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1","status":{{"token":"t"}}}}'
+                exit
+            fi
+            sleep 0.1
+        done
+        echo > {waiting}.in-vain
+        exit 1"#,
+        waiting = waiting.display()
+    );
+    std::fs::write(&program, script).unwrap();
+    std::fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    let exec = json!({
+        "apiVersion": "client.authentication.k8s.io/v1", "command": program,
+        "interactiveMode": "Never",
+    });
+    let text = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{"name": "c", "cluster": {"server": server.url()}}],
+        "users": [{"name": "u", "user": {"exec": exec}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+    });
+    std::fs::write(&kubeconfig, text.to_string()).unwrap();
+    let mut options = options(&[]);
+    options.api.kubeconfig = Some(kubeconfig);
+    let manager = KubeSubnetManager::new(options);
+    let other = async {
+        eventually("the program waits", || waiting.exists()).await;
+        std::fs::write(path("waiting.over"), "").unwrap();
+    };
+    tokio::join!(acquire(&manager), other);
+    assert!(!path("waiting.in-vain").exists(), "the other task waited, too");
 }
 
 #[tokio::test]

@@ -11,6 +11,7 @@ use hyper::header::{HeaderValue, USER_AGENT};
 use hyper_util::client::proxy::matcher::Matcher;
 use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
+use tokio::task::spawn_blocking;
 
 use crate::transport::{Transport, is_protected, with_cause};
 
@@ -70,7 +71,14 @@ pub(super) async fn open(
     config.default_retry = false;
     config.headers.push((USER_AGENT, HeaderValue::from_static(program.agent)));
     let proxy = config.proxy_url.clone();
-    Client::try_from(config).map_err(|error| without_secrets(proxy.as_ref(), &describe(&error)))
+    let opened = match &config.auth_info.exec {
+        None => Client::try_from(config),
+        // The library waits for this program, which may ask a network that is down.
+        Some(_) => {
+            spawn_blocking(|| Client::try_from(config)).await.map_err(|error| error.to_string())?
+        }
+    };
+    opened.map_err(|error| without_secrets(proxy.as_ref(), &describe(&error)))
 }
 
 /// The namespace of this pod, from its files.
