@@ -35,6 +35,8 @@ pub enum Act {
     Etcd(EtcdAct),
     /// An operator deletes the lease of this node.
     DeleteLease(usize),
+    /// An operator reserves the subnet of this node for it: its lease has no term any more.
+    ReserveLease(usize),
     /// The etcd lease of this node ends, with all its keys.
     ExpireLease(usize),
     /// An operator edits the network config.
@@ -434,6 +436,7 @@ impl fmt::Display for Act {
             }
             Self::Etcd(act) => act.fmt(f),
             Self::DeleteLease(node) => write!(f, "delete-lease {}", name(*node)),
+            Self::ReserveLease(node) => write!(f, "reserve-lease {}", name(*node)),
             Self::Configure(config) => match config {
                 Config::Missing => f.write_str("config missing"),
                 Config::Malformed(number) => write!(f, "config malformed {number}"),

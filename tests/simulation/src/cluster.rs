@@ -414,6 +414,14 @@ impl Cluster {
         }
     }
 
+    /// Takes the term away from the lease of a node, as `tweedctl leases reserve` does.
+    pub fn reserve_lease(&self, index: usize) {
+        let lease = self.nodes.get(index).and_then(|node| self.leases_of(node).next());
+        if let (Store::Etcd(etcd), Some((key, value))) = (&self.store, lease) {
+            etcd.put(&key, value, None);
+        }
+    }
+
     /// The etcd lease of a node ends.
     pub fn expire_lease(&self, index: usize) {
         if let (Store::Etcd(etcd), Some(key)) = (&self.store, self.lease_key(index)) {

@@ -215,6 +215,7 @@ impl Throw<'_> {
             | Fault::Compact
             | Fault::RestoreEtcd
             | Fault::DeleteLease
+            | Fault::ReserveLease
             | Fault::ExpireLease => self.fail_store(node, at, end, fault),
             Fault::LoseEntry
             | Fault::ChangeEntry
@@ -365,6 +366,7 @@ impl Throw<'_> {
             Fault::Compact => self.add(at, Act::Etcd(EtcdAct::Compact)),
             Fault::RestoreEtcd => self.restore_etcd(at, end),
             Fault::ExpireLease => self.add(at, Act::ExpireLease(node)),
+            Fault::ReserveLease => self.add(at, Act::ReserveLease(node)),
             _ => self.add(at, Act::DeleteLease(node)),
         }
     }

@@ -60,6 +60,8 @@ pub enum Fault {
     RestoreEtcd,
     /// An operator deletes a lease
     DeleteLease,
+    /// An operator reserves the subnet of a node for it
+    ReserveLease,
     /// Another program removes an entry of tweed
     LoseEntry,
     /// `nft flush ruleset`

@@ -316,6 +316,7 @@ impl History {
             Act::StoreLink(index, state) => self.cluster.nodes[*index].link.set(*state),
             Act::Etcd(act) => self.change_etcd(*act),
             Act::DeleteLease(index) => self.cluster.delete_lease(*index),
+            Act::ReserveLease(index) => self.cluster.reserve_lease(*index),
             Act::ExpireLease(index) => self.cluster.expire_lease(*index),
             Act::Configure(config) => self.cluster.configure(*config),
             Act::Migrate(order) => self.cluster.migrate(*order),

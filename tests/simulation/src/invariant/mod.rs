@@ -229,6 +229,7 @@ impl Judge {
             | Act::Stop(_)
             | Act::Continue(_)
             | Act::StoreLink(..)
+            | Act::ReserveLease(_)
             | Act::Etcd(_)
             | Act::Kernel(..) => {}
         }
