@@ -110,6 +110,18 @@ fn the_workflow_of_a_release_calls_existing_targets() {
     }
 }
 
+/// Without the setting, tests of users other than root cannot run on Ubuntu.
+#[test]
+fn the_workflow_of_a_release_allows_the_namespaces_of_the_tests() {
+    let workflow = read(".github/workflows/release.yml");
+    let (before, _) = workflow.split_once("- run: make test\n").unwrap();
+    let (_, setting) = before.split_once("- run: sudo sysctl -w ").unwrap();
+    let setting = setting.lines().next().unwrap();
+    for file in ["tests/lab/sandbox", "README.md"] {
+        assert!(read(file).contains(setting), "{file} does not name {setting}");
+    }
+}
+
 /// `make release` refuses a version that the changelog does not have.
 #[test]
 fn the_changelog_has_this_version_with_a_date() {
