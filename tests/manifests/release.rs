@@ -1,6 +1,7 @@
 //! What `make release` packs, with programs of a few bytes.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -60,6 +61,32 @@ fn the_unit_of_the_package_starts_the_daemon_of_the_package() {
     let conffiles = fs::read_to_string(package.join("DEBIAN/conffiles")).unwrap();
     assert!(conffiles.lines().any(|it| it == format!("/{file}")), "{conffiles}");
     assert!(!unit.contains("Install it"), "{unit}");
+}
+
+/// As after `apt remove` and `apt install`, which keep the file with the flags.
+#[test]
+fn an_upgrade_succeeds_while_the_daemon_is_stopped() {
+    let folder = TempDir::new().unwrap();
+    let place = |name: &str| folder.path().join(name).display().to_string();
+    // systemd refuses to kill a unit that does not run.
+    fs::write(place("systemctl"), "#!/bin/sh\necho \"$*\" >>\"$0.log\"\n[ \"$2\" != kill ]\n")
+        .unwrap();
+    fs::set_permissions(place("systemctl"), fs::Permissions::from_mode(0o755)).unwrap();
+    let script = read("config/release/debian/postinst")
+        .replace("/run/systemd/system", folder.path().to_str().unwrap())
+        .replace("/etc/default/tweedd", &place("flags"));
+    for (flags, last) in [
+        ("FLANNELD_IFACE=eth0\n", "--no-block try-restart tweedd.service"),
+        ("FLANNELD_RELEASE_ON_EXIT=true\n", "--no-block kill --signal=KILL tweedd.service"),
+    ] {
+        fs::write(place("flags"), flags).unwrap();
+        let mut postinst = Command::new("sh");
+        postinst.args(["-c", &script, "postinst", "configure", "0.1.0-1"]);
+        let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
+        assert!(postinst.env("PATH", path).status().unwrap().success(), "{flags}");
+        let log = fs::read_to_string(place("systemctl.log")).unwrap();
+        assert_eq!(log.lines().last(), Some(last));
+    }
 }
 
 /// All flags of the sample exist.
