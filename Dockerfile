@@ -14,6 +14,8 @@ FROM docker.io/library/rust:1.95.0-alpine AS compiler
 RUN apk add --no-cache build-base protoc protobuf-dev
 WORKDIR /src
 COPY . .
+# Programs of this or another machine that came with the source.
+RUN rm -rf target
 RUN config/release/compile
 
 FROM image

@@ -31,6 +31,17 @@ fn everything_that_the_dockerfile_names_exists() {
     }
 }
 
+/// `make release` leaves those of other machines in `target/image`, which is not ignored.
+#[test]
+fn an_image_from_the_source_has_only_programs_that_it_compiled() {
+    assert!(read(".dockerignore").lines().any(|line| line == "!target/image"));
+    let dockerfile = read("Dockerfile");
+    let (_, compiler) = dockerfile.split_once(" AS compiler\n").unwrap();
+    let steps = compiler.lines().filter(|line| !line.starts_with('#'));
+    let steps: Vec<_> = steps.skip_while(|line| *line != "COPY . .").take(3).collect();
+    assert_eq!(steps, ["COPY . .", "RUN rm -rf target", "RUN config/release/compile"]);
+}
+
 #[test]
 fn the_image_is_compiled_by_the_pinned_toolchain() {
     let toolchain = read("rust-toolchain.toml");
