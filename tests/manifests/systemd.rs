@@ -87,6 +87,16 @@ fn docker_starts_after_the_daemon_and_does_not_stop_with_it() {
     assert_eq!(named.collect::<Vec<_>>(), ["Wants=tweedd.service", "After=tweedd.service"]);
 }
 
+/// Debian's docker.io has another path and a variable with options.
+#[test]
+fn docker_starts_with_the_packages_of_docker_and_of_debian() {
+    let unit = read("config/systemd/system/docker.service.d/tweed.conf");
+    let command = unit.lines().filter_map(|line| line.strip_prefix("ExecStart=")).next_back();
+    let words: Vec<_> = command.unwrap().split(' ').collect();
+    assert_eq!((words[0], words[words.len() - 1]), ("dockerd", "$DOCKER_OPTS"));
+    assert!(unit.lines().any(|line| line == "Environment=DOCKER_OPTS="), "it may not exist");
+}
+
 #[test]
 fn docker_gets_the_values_of_subnet_env() {
     let subnets = ["10.244.3.1/24", "fd00:10:244:3::1/64"];
