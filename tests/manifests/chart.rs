@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::Value;
+use tweed::model::config::NetworkConfig;
 
 use crate::document::documents;
 use crate::{files, read};
@@ -109,6 +110,7 @@ fn runtimes_get_the_same_config_as_by_the_manifests() {
 #[test]
 fn policies_equal_those_of_the_manifests() {
     let chart = template("policies")
+        .replace(r#"{{ include "tweed.annotations" . }}"#, "flannel.alpha.coreos.com/")
         .replace(r#"{{ include "tweed.user" . }}"#, "system:serviceaccount:kube-flannel:flannel");
     for file in ["own-node", "own-objects"] {
         let text = read(&format!("config/kubernetes/components/policies/{file}.yaml"));
@@ -139,9 +141,33 @@ fn rights_equal_those_of_the_manifests() {
 #[test]
 fn without_the_policies_the_chart_creates_the_probe_secret() {
     let secret = template("probe-secret");
-    assert!(secret.contains("{{- if and (not .Values.admissionPolicy.enabled)"), "{secret}");
+    let asked = "and .Values.pathProbes.createSecret (not .Values.admissionPolicy.enabled)";
+    assert!(secret.contains(asked) && secret.contains("{{- if and $isAsked "), "{secret}");
     assert!(secret.contains("randAlphaNum 64 | sha256sum | b64enc"), "64 hexadecimal digits");
     assert!(secret.contains(r#"lookup "v1" "Secret" .Release.Namespace "tweed-probes""#));
+}
+
+/// The daemon and the policies get the prefix of annotations from one value.
+#[test]
+fn the_policies_allow_the_prefix_that_the_daemon_gets() {
+    let daemon = template("daemon-set");
+    let (_, flag) = daemon.split_once("{{- with $flannel.annotationPrefix }}\n").unwrap();
+    assert_eq!(flag.lines().next().unwrap().trim(), "- --kube-annotation-prefix={{ . }}");
+    let policies = template("policies");
+    assert!(!policies.contains("flannel.alpha.coreos.com"), "{policies}");
+    let refused = r#"{{- if contains "kube-annotation-prefix" (join " " .Values.flannel.args) -}}"#;
+    assert!(policies.contains(refused), "{policies}");
+}
+
+#[test]
+fn without_path_probes_the_network_config_has_none() {
+    let config = template("config-map");
+    let line = config.lines().find(|line| line.contains("pathProbes")).unwrap();
+    let off = r#"{{- if not .Values.pathProbes.enabled }}{{ $_ := set $network "Probe" (dict "Enabled" false) }}"#;
+    assert!(line.starts_with(off), "{line}");
+    let off =
+        br#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"},"Probe":{"Enabled":false}}"#;
+    assert!(NetworkConfig::parse(off).unwrap().probing().is_none());
 }
 
 /// Lines of a pod's specification that the chart computes from values.

@@ -36,3 +36,15 @@ annotations:
 {{- define "tweed.user" -}}
 system:serviceaccount:{{ .Release.Namespace }}:flannel
 {{- end -}}
+
+{{- /* How annotations of the daemon begin, which adds a slash or a dash to its flag. */ -}}
+{{- define "tweed.annotations" -}}
+{{- $prefix := .Values.flannel.annotationPrefix | default "flannel.alpha.coreos.com" -}}
+{{- if not (contains "/" $prefix) -}}
+{{ $prefix }}/
+{{- else if or (hasSuffix "/" $prefix) (hasSuffix "-" $prefix) -}}
+{{ $prefix }}
+{{- else -}}
+{{ $prefix }}-
+{{- end -}}
+{{- end -}}
