@@ -28,6 +28,7 @@ fn needs() -> Needs {
         underlay: Some(name("eth0")),
         tunnels: vec![name("flannel.1")],
         routing: Routing::Asymmetric,
+        nexthops: true,
         ports: vec![Port::Tunnel(8472), Port::Probes(8475)],
         neighbours: Family::ALL.map(|family| (family, 10)).into(),
         pod_mtu: Some(1450),
@@ -54,6 +55,7 @@ impl Host {
         host.put("sys/module/vxlan/parameters/udp_port", "0");
         host.put("run/systemd/netif/state", "");
         host.put("run/udev/control", "");
+        host.put(&format!("{LIBRARY}257.9-1.so"), "");
         host.put("usr/lib/systemd/network/99-default.link", PERSISTENT);
         for file in [
             "systemd/networkd.conf.d/tweed.conf",
@@ -109,6 +111,7 @@ impl Host {
     }
 }
 
+const LIBRARY: &str = "usr/lib/x86_64-linux-gnu/systemd/libsystemd-shared-";
 const PERSISTENT: &str = "[Match]\nOriginalName=*\n[Link]\nMACAddressPolicy=persistent\n";
 const DHCP: &str = "[Match]\nName=*\n[Network]\nDHCP=yes\n";
 const NOTHING: [&str; 0] = [];
@@ -359,6 +362,22 @@ fn networkd_and_udev_without_tweeds_files_are_found() {
         assert_eq!(host.found().await, [policy], "networkd does not run");
         fs::remove_dir_all(host.root.path().join("run")).unwrap();
         assert_eq!(host.found().await, NOTHING, "neither runs");
+    });
+}
+
+#[test]
+fn an_old_networkd_is_found_by_the_name_of_its_library() {
+    on_a_host(async || {
+        let host = Host::new();
+        let old = "networkd-foreign-nexthops /etc/systemd/networkd.conf";
+        host.remove(&format!("{LIBRARY}257.9-1.so"));
+        assert_eq!(host.found().await, [old], "the version is not known");
+        host.put("usr/lib64/systemd/libsystemd-shared-256.so", "");
+        assert_eq!(host.found().await, NOTHING);
+        host.put(&format!("{LIBRARY}252.so"), "");
+        assert_eq!(host.found().await, [old], "the lowest version counts");
+        let plain = Needs { nexthops: false, ..needs() };
+        assert_eq!(host.findings_for(&plain).await, [], "no route has an object");
     });
 }
 

@@ -11,6 +11,8 @@ use crate::plan::preflight::unit::Unit;
 const FOLDERS: [&str; 4] =
     ["etc/systemd", "run/systemd", "usr/local/lib/systemd", "usr/lib/systemd"];
 const CONFIG: &str = "networkd.conf";
+/// The folders with a folder of systemd's library, or with folders of single architectures that have it.
+const LIBRARIES: [&str; 3] = ["lib", "usr/lib", "usr/lib64"];
 
 /// Skips networkd or udev if it is not running.
 pub(super) fn read(root: &Path) -> Systemd {
@@ -18,10 +20,27 @@ pub(super) fn read(root: &Path) -> Systemd {
     let networkd = root.join("run/systemd/netif/state").exists();
     let udev = root.join("run/udev").exists();
     Systemd {
+        version: version(root),
         networkd: networkd.then(|| config(root)),
         networks: if networkd { units(root, ".network") } else { Vec::new() },
         links: if udev { units(root, ".link") } else { Vec::new() },
     }
+}
+
+/// By the name of the library that all programs of systemd share; of several versions, the lowest.
+fn version(root: &Path) -> Option<u32> {
+    let folders = LIBRARIES.map(|folder| root.join(folder));
+    let is_of_architecture = |name: &String| name.contains("-linux-");
+    let of_architectures = folders.iter().flat_map(|folder| {
+        names(folder).into_iter().filter(is_of_architecture).map(|name| folder.join(name))
+    });
+    let folders = folders.iter().cloned().chain(of_architectures);
+    let files = folders.flat_map(|folder| names(&folder.join("systemd")));
+    files.filter_map(|file| leading_number(file.strip_prefix("libsystemd-shared-")?)).min()
+}
+
+fn leading_number(text: &str) -> Option<u32> {
+    text.split(|digit: char| !digit.is_ascii_digit()).next()?.parse().ok()
 }
 
 /// If there is no file, the path where it would be created.

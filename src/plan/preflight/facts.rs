@@ -30,6 +30,8 @@ pub struct Needs {
     /// The tunnel devices.
     pub tunnels: Vec<LinkName>,
     pub routing: Routing,
+    /// Whether routes refer to nexthop objects.
+    pub nexthops: bool,
     pub ports: Vec<Port>,
     /// The number of peers on the same link, per address family.
     pub neighbours: BTreeMap<Family, usize>,
@@ -122,6 +124,8 @@ pub enum Owner {
 /// The systemd files that configure links. Services that do not run have none.
 #[derive(Clone, Debug, Default)]
 pub struct Systemd {
+    /// None if it is not known.
+    pub version: Option<u32>,
     /// The configuration of networkd itself, drop-ins included.
     pub networkd: Option<Unit>,
     /// In the order in which networkd matches them.
@@ -151,6 +155,7 @@ impl Needs {
             underlay: Some(node.interface.clone()),
             tunnels: tunnels.map(|family| LinkName::tunnel(*family, tunnel.vni)).collect(),
             routing: if two_ways { Routing::Asymmetric } else { Routing::Symmetric },
+            nexthops: node.nexthops,
             ports: port.into_iter().chain(probes).collect(),
             neighbours: families.iter().map(on_link).collect(),
             pod_mtu: backend::pod_mtu(&backend::backends(local)),
@@ -175,6 +180,7 @@ impl Needs {
             subnets: Vec::new(),
             underlay,
             routing: Routing::Symmetric,
+            nexthops: true,
             ports: vec![Port::Tunnel(Tunnel::DEFAULT_PORT)],
             neighbours: BTreeMap::new(),
             pod_mtu: None,

@@ -216,6 +216,16 @@ const FLAWS: &[(Change, &str)] = &[
          ManageForeignNextHops is not off",
     ),
     (
+        |_, host| host.systemd.version = Some(255),
+        "warning networkd-foreign-nexthops: networkd of systemd 255 removes nexthop objects that \
+         it did not create",
+    ),
+    (
+        |_, host| host.systemd.version = None,
+        "unknown networkd-foreign-nexthops: networkd may remove nexthop objects that it did not \
+         create: the version of systemd is not known",
+    ),
+    (
         |_, host| {
             host.systemd
                 .networks
@@ -244,6 +254,21 @@ fn each_flaw_has_exactly_one_finding() {
     for (change, words) in FLAWS {
         assert_eq!(found(change), [*words]);
     }
+}
+
+#[test]
+fn an_old_networkd_matters_only_with_nexthop_objects() {
+    let without = |keys: &'static str| {
+        found(move |needs, host| {
+            needs.nexthops = false;
+            host.systemd.version = Some(252);
+            host.systemd.networkd = Some(unit("networkd.conf", keys));
+        })
+    };
+    assert_eq!(without("[Network]\nManageForeignRoutes=no"), [] as [&str; 0]);
+    let routes = "warning networkd-foreign-routes: networkd removes entries that it did not \
+                  create: ManageForeignRoutes is not off";
+    assert_eq!(without("[Network]\nManageForeignNextHops=no"), [routes]);
 }
 
 #[test]

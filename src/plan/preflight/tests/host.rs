@@ -21,6 +21,7 @@ pub(super) fn needs() -> Needs {
         underlay: Some(LinkName::new("eth0")),
         tunnels: vec![LinkName::new("flannel.1"), LinkName::new("flannel-v6.1")],
         routing: Routing::Asymmetric,
+        nexthops: true,
         ports: vec![Port::Tunnel(8472), Port::Probes(8475)],
         neighbours: Family::ALL.map(|family| (family, 1000)).into(),
         pod_mtu: Some(1430),
@@ -67,6 +68,7 @@ pub(super) fn host() -> Host {
         ],
         chains: vec![forward(Verdict::Accept, [])],
         systemd: Systemd {
+            version: Some(256),
             networkd: Some(unit("networkd.conf", foreign)),
             networks: networks.into(),
             links: links.into(),
