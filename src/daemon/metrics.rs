@@ -28,6 +28,8 @@ pub struct Scrape {
     pub requests: Histogram,
     /// How long the lease is held without another renewal, in seconds.
     pub lease_remaining: f64,
+    /// The time from the last renewal of a lease until it expires.
+    pub lease_ttl: Duration,
     pub resources: Resources,
     /// The findings of the last check of the host; none before the first one.
     pub findings: Option<BTreeMap<Level, usize>>,
@@ -86,7 +88,8 @@ fn health(page: &mut Page, figures: &Scrape) {
     }
 }
 
-fn store(page: &mut Page, Scrape { status, requests, lease_remaining, measured, .. }: &Scrape) {
+fn store(page: &mut Page, figures: &Scrape) {
+    let Scrape { status, requests, lease_remaining, lease_ttl, measured, .. } = figures;
     let help = "Whether the store is reachable.";
     page.gauge("tweed_store_reachable", help, u8::from(status.store.is_reachable()));
     let help = "Times of requests to the store until the answer or the timeout, in seconds.";
@@ -94,6 +97,8 @@ fn store(page: &mut Page, Scrape { status, requests, lease_remaining, measured, 
     let help =
         "Time until the lease expires, in seconds; 0 without a lease, +Inf for a reservation.";
     page.gauge("tweed_lease_remaining_seconds", help, number(*lease_remaining));
+    let help = "Time from the last renewal of a lease until it expires, in seconds.";
+    page.gauge("tweed_lease_ttl_seconds", help, lease_ttl.as_secs());
     let help = "Subnets of the pod network, by whether a lease has them.";
     usage(page, "tweed_subnets", help, &measured.subnets);
 }
@@ -331,6 +336,7 @@ mod tests {
             },
             requests: times(&[0.001, 0.002, 0.02]),
             lease_remaining: 57_600.5,
+            lease_ttl: Duration::from_secs(86_400),
             resources: Resources {
                 process: Some(Process {
                     cpu_seconds: 1.25,

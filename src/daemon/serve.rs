@@ -199,6 +199,7 @@ async fn figures(shared: &Shared) -> Result<Scrape> {
         measured,
         requests: shared.requests.borrow().clone(),
         lease_remaining,
+        lease_ttl: shared.options.lease.ttl,
         resources: resources.unwrap_or_default(),
         findings: shared.findings.borrow().clone(),
     })

@@ -340,6 +340,7 @@ impl Stage {
             silence: Duration::ZERO,
             requests: Histogram::default(),
             lease_remaining: 0.0,
+            lease_ttl: Duration::ZERO,
             resources: Resources::default(),
             findings: None,
         });
