@@ -300,9 +300,8 @@ impl History {
     }
 
     fn perform(&mut self, act: &Act) -> io::Result<()> {
-        let network = self.cluster.network.clone();
         match act {
-            Act::Kill(index) => self.cluster.nodes[*index].kill(&network),
+            Act::Kill(index) => self.kill(*index),
             Act::Start(index) => self.cluster.start(*index),
             Act::PowerOn(index) => {
                 self.plug_in(*index);
@@ -361,6 +360,11 @@ impl History {
             Act::FreeDisk(index) => self.cluster.nodes[*index].set_full(false)?,
         }
         Ok(())
+    }
+
+    fn kill(&mut self, index: usize) {
+        let network = self.cluster.network.clone();
+        self.cluster.nodes[index].kill(&network);
     }
 
     fn upgrade(&mut self, index: usize) {

@@ -1,9 +1,14 @@
 //! Which machine has which subnet, as far as faults leave that certain.
 
+use std::time::Duration;
+
 use super::{COPIED, JOIN, Judge, SAVED, is_running};
 use crate::act::{Act, MachineId};
 use crate::cluster::Cluster;
 use crate::node::Node;
+
+/// The time in which a daemon saves its checkpoint, also on a slow store.
+const UNSAVED: Duration = Duration::from_secs(5);
 
 impl Judge {
     pub(super) fn take_machine(&mut self, act: &Act, index: usize, cluster: &Cluster) {
@@ -30,6 +35,7 @@ impl Judge {
             }
             Act::RestoreDisk(_) => self.restore(index, node),
             _ => {
+                self.note_unsaved(index, cluster);
                 // It may have taken a subnet before it had read which lease has its address.
                 if node.checkpoint().is_none() && !self.is_named {
                     *self.forgotten.entry(index).or_insert(1) += 1;
@@ -40,6 +46,13 @@ impl Judge {
                     self.alone.insert(index);
                 }
             }
+        }
+    }
+
+    /// The daemon ends, perhaps before it has saved that its lease is another one.
+    pub(super) fn note_unsaved(&mut self, node: usize, cluster: &Cluster) {
+        if self.freed.get(&node).is_some_and(|freed| cluster.age() < *freed + UNSAVED) {
+            self.unproved.insert(node);
         }
     }
 
@@ -83,13 +96,18 @@ impl Judge {
             return;
         }
         // The id of their lease in the backup is unknown to them.
-        self.unproved.extend(self.forgotten.keys());
+        let freed = self.freed.iter().filter(|(_, at)| **at >= self.copied_store_at);
+        self.unproved.extend(self.forgotten.keys().chain(freed.map(|(node, _)| node)));
         self.moved.extend(changed.into_iter().filter(|node| self.unproved.contains(node)));
         // The backup is of the moment in which the copy had the lease.
         let has_lease =
             |(copy, _): &&(usize, usize)| cluster.leases_of(&cluster.nodes[*copy]).next().is_some();
         let copied = self.copied.iter().filter(has_lease);
-        self.moved.extend(copied.flat_map(|(copy, original)| [*copy, *original]));
+        let copied: Vec<usize> = copied.flat_map(|(copy, original)| [*copy, *original]).collect();
+        for node in copied {
+            self.need_store(node);
+            self.moved.insert(node);
+        }
     }
 
     /// A node with a former address of another one may get the subnet of that node.

@@ -73,6 +73,9 @@ pub struct Judge {
     backups: BTreeMap<usize, u8>,
     /// The addresses of the nodes when etcd was copied.
     copied_store: Vec<u8>,
+    copied_store_at: Duration,
+    /// When an operator deleted the lease of a node, or its term ended. The node has another one since.
+    freed: BTreeMap<usize, Duration>,
     /// The machines that lost what they knew, and how many leases they may have since.
     forgotten: BTreeMap<usize, usize>,
     /// The nodes that recognise their lease in a restored etcd only by their address.
@@ -157,6 +160,8 @@ impl Judge {
             full: BTreeMap::new(),
             backups: BTreeMap::new(),
             copied_store: Vec::new(),
+            copied_store_at: Duration::ZERO,
+            freed: BTreeMap::new(),
             forgotten: BTreeMap::new(),
             unproved: BTreeSet::new(),
             rejoined: BTreeSet::new(),
@@ -191,8 +196,10 @@ impl Judge {
             Act::DeleteLease(node) | Act::ExpireLease(node) => {
                 self.need_store(*node);
                 self.free(*node);
+                self.freed.insert(*node, cluster.age());
             }
             Act::Etcd(EtcdAct::BackUp) => {
+                self.copied_store_at = cluster.age();
                 self.copied_store = cluster.nodes.iter().map(|node| node.address).collect();
             }
             Act::Etcd(EtcdAct::Restore(_)) => self.restore_etcd(cluster),
@@ -225,8 +232,8 @@ impl Judge {
                 self.start(&cluster.nodes[*node], cluster);
             }
             Act::Join => self.start(&cluster.nodes[self.debts.len() - 1], cluster),
-            Act::Kill(_)
-            | Act::Stop(_)
+            Act::Kill(node) => self.note_unsaved(*node, cluster),
+            Act::Stop(_)
             | Act::Continue(_)
             | Act::StoreLink(..)
             | Act::ReserveLease(_)
