@@ -7,7 +7,7 @@ use std::time::Duration;
 use http_body_util::{BodyExt, Collected, Limited};
 use hyper::body::Bytes;
 use hyper::header::{CONTENT_TYPE, RETRY_AFTER};
-use hyper::{HeaderMap, Response, StatusCode};
+use hyper::{HeaderMap, Method, Response, StatusCode};
 use kube::client::Body;
 use kube::core::Status;
 use tokio::sync::Mutex;
@@ -33,7 +33,20 @@ pub struct ApiServers {
     urls: Vec<Option<String>>,
     /// The ends of the pauses that servers requested, by their indices.
     quiet_until: Mutex<BTreeMap<usize, Instant>>,
+    busy: sync::Mutex<Busy>,
     newest: sync::Mutex<Newest>,
+}
+
+/// Since when servers have answered every read by asking for a pause.
+#[derive(Default)]
+struct Busy(Option<Instant>);
+
+impl Busy {
+    /// They do so again. Returns whether that lasts for so long that changes may be missed: while a watch
+    /// is open, nothing is read.
+    fn lasts(&mut self) -> bool {
+        self.0.get_or_insert_with(Instant::now).elapsed() >= LONGEST_BUSY
+    }
 }
 
 pub(super) type Connection = Arc<kube::Client>;
@@ -47,6 +60,8 @@ pub(super) const LONGEST: usize = 64 * 1024 * 1024;
 const PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause, even if the server requests a longer one.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// Longer than such a pause.
+const LONGEST_BUSY: Duration = Duration::from_secs(90);
 /// The longest random addition to a pause, so that nodes do not retry together.
 const JITTER: Duration = Duration::from_secs(1);
 
@@ -70,6 +85,10 @@ impl ApiServers {
     /// The newest event that was received of any object.
     pub(super) fn newest(&self) -> MutexGuard<'_, Newest> {
         self.newest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn busy(&self) -> MutexGuard<'_, Busy> {
+        self.busy.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn url(&self, index: usize) -> Option<&str> {
@@ -97,6 +116,7 @@ impl<R: Outcomes> Client<R> {
             program,
             urls,
             quiet_until: Mutex::default(),
+            busy: sync::Mutex::default(),
             newest: sync::Mutex::default(),
         };
         Self::starting_at(0, servers, report)
@@ -178,6 +198,7 @@ impl<R: Outcomes> Client<R> {
             }
             Ok(response) => {
                 let Some(page) = page(response.headers()) else {
+                    *self.servers.busy() = Busy::default();
                     self.succeeded().await;
                     return Ok((connection, response));
                 };
@@ -237,9 +258,12 @@ impl<R: Outcomes> Client<R> {
                 self.succeeded().await;
                 Failure::Refused(refusal)
             }
-            // A busy server is not unreachable.
+            // A busy server is not unreachable, unless that lasts.
             Verdict::Busy => {
                 self.leave_busy(connection).await;
+                if ask.method() == Method::GET && self.servers.busy().lasts() {
+                    self.report.unreachable("it is overloaded, and asks clients to wait");
+                }
                 Failure::Unreachable
             }
             Verdict::Failed(text) => self.drop_connection(connection, &text).await,
@@ -351,6 +375,16 @@ fn is_future(answer: &Status) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_only_asks_to_wait_is_unreachable_after_a_while() {
+        let mut busy = Busy::default();
+        assert!(!busy.lasts());
+        tokio::time::advance(LONGEST_PAUSE + JITTER).await;
+        assert!(!busy.lasts());
+        tokio::time::advance(LONGEST_PAUSE).await;
+        assert!(busy.lasts());
+    }
 
     const PROGRAM: Program = Program { agent: "test", flags: "", permissions: "" };
 
