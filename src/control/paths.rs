@@ -261,8 +261,8 @@ impl Control {
         changes
     }
 
-    /// Probes that failed before a config edit or a new lease are no evidence now, nor are those of an
-    /// earlier process. Peers that are in the tunnel only because of them are probed again.
+    /// Probes that failed before a config edit or a new lease are no evidence now, nor are those of before
+    /// probing began. Peers that are in the tunnel only because of them are probed again.
     pub(super) fn probe_silent(&mut self, ids: &BTreeSet<LeaseId>) {
         if self.paths.board.is_none() {
             return;
@@ -348,8 +348,10 @@ impl Control {
             | (ProbeVerdict::Pending | ProbeVerdict::Silent, _, Some(cause)) => {
                 Some(Fallback::Failed(cause))
             }
-            (ProbeVerdict::Silent, _, None) | (ProbeVerdict::Pending, Probing::Off(_), None) => {
-                must_answer.then_some(Fallback::Unanswered)
+            (ProbeVerdict::Silent, _, None) => must_answer.then_some(Fallback::Unanswered),
+            (ProbeVerdict::Pending, Probing::Off(_), None) => {
+                let stays = self.programmed_path(endpoint) != Some(Path::Direct);
+                (must_answer && stays).then_some(Fallback::Unanswered)
             }
             (ProbeVerdict::Pending, Probing::Starting | Probing::On, None) => {
                 let stays = self.programmed_path(endpoint).map(|path| path == Path::Tunnel);
@@ -359,8 +361,8 @@ impl Control {
         }
     }
 
-    /// How the direct path failed before the daemon started, unless it is in use: the kernel's state
-    /// is newer than the checkpoint.
+    /// How the direct path failed before probing began, unless it is in use: the kernel's state is newer
+    /// than the checkpoint.
     fn failed_before(&self, endpoint: &Endpoint) -> Option<Cause> {
         let cause = self.inputs.failed_before.cause(endpoint);
         cause.filter(|_| self.programmed_path(endpoint) != Some(Path::Direct))

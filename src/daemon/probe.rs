@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use tokio::sync::mpsc;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Shared;
 use crate::control::Event;
@@ -26,6 +26,10 @@ pub(super) async fn probe_paths<S: Documents>(manager: Arc<S>, shared: Shared) -
     let read = async || manager.probe_secret().await;
     let mut known = None;
     loop {
+        if orders.targets.borrow().local.is_none() {
+            // It may be replaced before probing begins again.
+            known = None;
+        }
         let requested = orders.targets.wait_for(|targets| targets.local.is_some()).await;
         let local = requested.context("the loop has ended")?.local.clone();
         let Some(local) = local else { continue };
@@ -35,7 +39,6 @@ pub(super) async fn probe_paths<S: Documents>(manager: Arc<S>, shared: Shared) -
                 run(exchange, &mut known, &read, &mut orders, &shared.events).await?;
             }
             Err(reason) => {
-                // It may be replaced before probing begins.
                 known = None;
                 report(&shared.events, ProbeEvent::Off(reason)).await?;
                 // The port may become free, or the config may name another.
@@ -48,41 +51,69 @@ pub(super) async fn probe_paths<S: Documents>(manager: Arc<S>, shared: Shared) -
     }
 }
 
+/// The secret of the store.
+struct KnownSecret {
+    secret: Secret,
+    /// When it is read again.
+    until: Instant,
+}
+
+impl KnownSecret {
+    fn new(secret: Secret) -> Self {
+        Self { secret, until: next_read() }
+    }
+}
+
+/// After a random time, so that not all nodes read at once.
+fn next_read() -> Instant {
+    Instant::now() + Keyring::READ.mul_f64(0.8 + 0.2 * random::<f64>())
+}
+
 /// With the secret that was read last: when this node's settings change, the store may be unreachable.
 async fn open(
     local: LocalProber,
-    known: &mut Option<Secret>,
+    known: &mut Option<KnownSecret>,
     read: &impl AsyncFn() -> Result<Secret, String>,
 ) -> Result<Exchange, String> {
     let secret = match known.take() {
-        Some(secret) => secret,
-        None => read().await?,
+        Some(known) => known,
+        None => KnownSecret::new(read().await?),
     };
-    Exchange::open(local, known.insert(secret).clone()).map_err(|error| error.to_string())
+    let secret = known.insert(secret).secret.clone();
+    Exchange::open(local, secret).map_err(|error| error.to_string())
 }
 
 /// Probes until this node's own settings change, and reads the secret of the store again.
 async fn run(
     mut exchange: Exchange,
-    known: &mut Option<Secret>,
+    known: &mut Option<KnownSecret>,
     read_secret: &impl AsyncFn() -> Result<Secret, String>,
     orders: &mut Orders,
     events: &mpsc::Sender<Event>,
 ) -> Result<()> {
     // The new exchange needs the deadline of the previous one, too.
     orders.due.mark_changed();
-    let mut secret = pin!(next_secret(read_secret));
+    let next_secret = async |at| {
+        sleep_until(at).await;
+        read_secret().await
+    };
+    let due = known.as_ref().map_or_else(next_read, |known| known.until);
+    let mut secret = pin!(next_secret(due));
     let mut reported = None;
     loop {
         let pause = tokio::select! {
             // Rare, and not delayed by a constant stream of probes.
             biased;
             read = &mut secret => {
-                secret.set(next_secret(read_secret));
-                let failed = read.map(|read| {
-                    exchange.take_secret(known.insert(read).clone());
-                });
-                let failed = failed.err();
+                let failed = match read {
+                    Ok(read) => {
+                        exchange.take_secret(read.clone());
+                        *known = Some(KnownSecret::new(read));
+                        None
+                    }
+                    Err(reason) => Some(reason),
+                };
+                secret.set(next_secret(next_read()));
                 if let Some(reason) = failed.as_ref().filter(|_| failed != reported) {
                     tracing::warn!(%reason, "reading the probe secret failed: the previous one stays valid");
                 }
@@ -100,12 +131,6 @@ async fn run(
             Pause::Changed => return Ok(()),
         }
     }
-}
-
-/// The secret of the store, after a random pause, so that not all nodes read at once.
-async fn next_secret(read: &impl AsyncFn() -> Result<Secret, String>) -> Result<Secret, String> {
-    sleep(Keyring::READ.mul_f64(0.8 + 0.2 * random::<f64>())).await;
-    read().await
 }
 
 async fn report(events: &mpsc::Sender<Event>, event: ProbeEvent) -> Result<()> {
@@ -135,18 +160,17 @@ mod tests {
             reads.set(reads.get() + 1);
             Ok(Secret::new(&[2; Secret::LENGTH]))
         };
-        let mut known = None;
+        let mut known = Some(KnownSecret::new(Secret::new(&[1; Secret::LENGTH])));
         let probing = run(exchange, &mut known, &read, &mut orders, &events);
         timeout(Keyring::READ * 3, probing).await.unwrap_err();
         assert_eq!(reads.get(), 3);
-        assert!(known.is_some());
     }
 
     #[tokio::test(start_paused = true)]
     async fn other_settings_do_not_need_the_store() {
         let local =
             LocalProber { probe: Probe::default(), addresses: BTreeMap::new(), pod_mtu: 1450 };
-        let mut known = Some(Secret::new(&[1; Secret::LENGTH]));
+        let mut known = Some(KnownSecret::new(Secret::new(&[1; Secret::LENGTH])));
         let unreachable = async || pending().await;
         let opened = timeout(RETRY, open(local, &mut known, &unreachable)).await;
         assert!(opened.unwrap().is_ok() && known.is_some());

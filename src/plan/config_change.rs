@@ -136,6 +136,11 @@ impl PendingReason {
         self.is_for_mixed() || matches!(self, Self::ForTwoEdits { .. })
     }
 
+    /// Whether a strict reverse-path filter may be one of the reasons.
+    pub const fn waits_for_filters(&self) -> bool {
+        matches!(self, Self::ForTwoEdits { .. })
+    }
+
     /// Whether only the removal of `Mixed` waits.
     const fn is_for_mixed(&self) -> bool {
         matches!(self, Self::ForPeers { .. } | Self::ForAnswers { .. } | Self::ForLeases)

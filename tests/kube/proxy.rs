@@ -51,3 +51,17 @@ async fn a_proxy_that_answers_with_its_own_page_is_no_api_server() {
         eventually("it is reachable", is_reachable).await;
     }
 }
+
+#[tokio::test]
+async fn an_answer_that_is_no_node_takes_no_subnet_away() {
+    let server = server();
+    let manager = manager(&server);
+    let page = Page { query: "", content_type: "application/json", status: StatusCode::OK };
+    server.fail(|faults| faults.page = Some(page));
+    let works = async {
+        waits(&manager, "node n1 cannot be read").await;
+        assert!(matches!(*manager.state().borrow(), StoreState::Lacks(_)));
+        server.fail(|faults| faults.page = None);
+    };
+    tokio::join!(acquire(&manager), works);
+}

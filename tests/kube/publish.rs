@@ -160,7 +160,17 @@ async fn the_node_is_found_by_its_pod() {
     server.add(pods, "tweed-x", &json!({ "spec": { "nodeName": "n1" } }));
     let mut options = options(&[server.url()]);
     options.node = NodeRef::OfPod { namespace: "kube-flannel".into(), name: "tweed-x".into() };
-    assert_eq!(acquire(&KubeSubnetManager::new(options)).await.id.as_str(), "n1");
+    let manager = KubeSubnetManager::new(options.clone());
+    assert_eq!(acquire(&manager).await.id.as_str(), "n1");
+
+    // With a typo, it is not known which node this is; that is no lack of a subnet.
+    options.node = NodeRef::OfPod { namespace: "kube-flannel".into(), name: "tweed-y".into() };
+    let manager = KubeSubnetManager::new(options);
+    tokio::select! {
+        lease = acquire(&manager) => panic!("{lease:?}"),
+        why = waits(&manager, "tweed-y") => assert!(why.contains("it does not exist; set NODE_NAME"), "{why}"),
+    }
+    assert!(matches!(*manager.state().borrow(), StoreState::Lacks(_)));
 }
 
 #[tokio::test]

@@ -223,6 +223,7 @@ scenarios! {
     }
     probes {
         a_direct_path_that_fails_is_replaced_by_the_tunnel
+        a_direct_path_that_failed_is_not_used_when_probing_begins_again
         a_peer_with_two_families_counts_once
         a_restart_keeps_a_silent_peer_in_the_tunnel_where_the_direct_path_failed
         a_restart_without_probes_keeps_the_tunnel_where_the_direct_path_failed

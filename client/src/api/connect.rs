@@ -71,13 +71,9 @@ pub(super) async fn open(
     config.default_retry = false;
     config.headers.push((USER_AGENT, HeaderValue::from_static(program.agent)));
     let proxy = config.proxy_url.clone();
-    let opened = match &config.auth_info.exec {
-        None => Client::try_from(config),
-        // The library waits for this program, which may ask a network that is down.
-        Some(_) => {
-            spawn_blocking(|| Client::try_from(config)).await.map_err(|error| error.to_string())?
-        }
-    };
+    // The library waits for a program that fetches credentials, by a network that may be down.
+    let opened = spawn_blocking(|| Client::try_from(config)).await;
+    let opened = opened.map_err(|error| error.to_string())?;
     opened.map_err(|error| without_secrets(proxy.as_ref(), &describe(&error)))
 }
 

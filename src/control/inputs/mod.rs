@@ -201,8 +201,12 @@ impl Inputs {
             let names = self.strict_now.iter().map(name).collect::<Vec<_>>().join(" and ");
             format!("staying on {} until {names} is loose: set it to 2", kind.as_str())
         };
-        let pending = self.edit.pending.as_ref().map(ToString::to_string);
-        pending.or_else(|| self.kept_backend().map(filter))
+        let Some(pending) = &self.edit.pending else { return self.kept_backend().map(filter) };
+        // Such an edit waits for filters, too.
+        let is_filtered = pending.waits_for_filters() && !self.strict_now.is_empty();
+        let filter = self.backend().filter(|_| is_filtered).map(filter);
+        let reasons: Vec<_> = [Some(pending.to_string()), filter].into_iter().flatten().collect();
+        Some(reasons.join("; "))
     }
 
     /// Records which filters are strict. The plan may change, and an edit that waits for them.
@@ -347,7 +351,7 @@ impl Inputs {
         self.failed_before.add(&self.fallbacks, self.peers.leases());
     }
 
-    /// Removes the fallback of `peer`, and what is known from before the start.
+    /// Removes the fallback of `peer`, and what is known from before probing began.
     pub(super) fn forget_fallback(&mut self, peer: IpAddr) -> Option<Fallback> {
         self.failed_before.forget(peer);
         self.fallbacks.remove(&peer)

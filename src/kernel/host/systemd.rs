@@ -11,7 +11,7 @@ use crate::plan::preflight::unit::Unit;
 const FOLDERS: [&str; 4] =
     ["etc/systemd", "run/systemd", "usr/local/lib/systemd", "usr/lib/systemd"];
 const CONFIG: &str = "networkd.conf";
-/// The folders with a folder of systemd's library, or with folders of single architectures that have it.
+/// The folders that contain `systemd/`, or `<architecture>/systemd/`, with systemd's library.
 const LIBRARIES: [&str; 3] = ["lib", "usr/lib", "usr/lib64"];
 
 /// Skips networkd or udev if it is not running.

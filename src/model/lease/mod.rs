@@ -97,7 +97,8 @@ pub struct Vtep {
     /// The source address of its packets, if it differs from the public IP.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<IpAddr>,
-    /// Whether its node, which is on vxlan, has `Mixed` on. See [`Endpoint::is_mixed`].
+    /// Shows that its node, which is on vxlan, has `Mixed` on. False shows nothing. See
+    /// [`Endpoint::is_mixed`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub mixed: bool,
 }

@@ -198,7 +198,7 @@ impl KubeSubnetManager {
                 Err(Refusal::Absent) => "it does not exist".to_owned(),
                 Err(refusal) => refusal.to_string(),
             };
-            // Which node this is, is unknown: that takes no subnet away.
+            // An unknown node name is no proof of a missing subnet.
             let why = format!("pod {namespace}/{pod} does not name its node: {why}; set NODE_NAME");
             self.client.report.refuses(&why);
             pause().await;

@@ -112,17 +112,16 @@ impl KubeSubnetManager {
         if missing.is_empty() {
             return Some(node);
         }
-        match self.client.request(&request::annotate(name, &missing)).await {
-            Ok(body) => self.see_own(&body),
-            Err(refusal) => {
-                if !matches!(refusal, Refusal::Absent | Refusal::Exists) {
-                    let sentence = format!("node {name} cannot be written: {refusal}");
-                    self.client.report.refuses(&sentence);
-                }
-                pause().await;
-                None
-            }
-        }
+        let why = match self.client.request(&request::annotate(name, &missing)).await {
+            Ok(body) => match self.see_own(&body) {
+                Some(written) => return Some(written),
+                None => "the answer is no Node".to_owned(),
+            },
+            Err(refusal) => refusal.to_string(),
+        };
+        self.client.report.refuses(&format!("node {name} cannot be written: {why}"));
+        pause().await;
+        None
     }
 
     /// Notes the version of our node in an answer.

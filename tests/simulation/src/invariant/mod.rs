@@ -450,9 +450,8 @@ impl Judge {
             let is_without_tunnel = !is_mixed && !waiting.contains(pair);
             // A node that gets no answers at all keeps its path.
             let has_no_answers = segment.cut.contains(&(pair.1, pair.0));
-            segment.cut.contains(pair)
-                || is_without_tunnel && segment.cut_direct.contains(pair)
-                || has_no_answers && segment.drops_directly(*pair)
+            let has_one_path = is_without_tunnel || has_no_answers;
+            segment.cut.contains(pair) || has_one_path && segment.drops_directly(*pair)
         };
         let mut pairs = pairs.filter(|pair| pair.0 != pair.1 && !is_cut(pair));
         let mut found = |pair: (usize, usize), family| {

@@ -53,7 +53,11 @@ pub(super) fn entity_too_large(limit: usize) -> Response<Body> {
 
 /// As of a proxy.
 pub(super) fn page(Page { content_type, status, .. }: Page) -> Response<Body> {
-    let words = Bytes::from_static(b"<html>\n<body>Please log in.</body>\n</html>\n");
+    let words = match content_type {
+        "application/json" => r#"{"status":"ok"}"#,
+        _ => "<html>\n<body>Please log in.</body>\n</html>\n",
+    };
+    let words = Bytes::from_static(words.as_bytes());
     let mut response =
         Response::new(Full::new(words).map_err(|never| match never {}).boxed_unsync());
     *response.status_mut() = status;
