@@ -307,6 +307,24 @@ mod tests {
     }
 
     #[test]
+    fn the_size_of_an_event_includes_its_subject() {
+        let sized = |lease: Option<&str>, peer: Option<&str>| {
+            let subject =
+                EventSubject { lease: lease.map(LeaseId::new), peer: peer.map(str::to_owned) };
+            let mut history = EventHistory::new(Timestamp::UNIX_EPOCH);
+            history.push(
+                Timestamp::UNIX_EPOCH,
+                NodeChange::new(EventKind::PeerAdded, subject, "peer added"),
+            );
+            history.bytes
+        };
+        let none = sized(None, None);
+        assert_eq!(none, size_of::<NodeEvent>() + "peer added".len());
+        assert_eq!(sized(Some("n7"), None), none + 2);
+        assert_eq!(sized(Some("n7"), Some("10.244.7.0/24")), none + 2 + 13);
+    }
+
+    #[test]
     fn a_page_is_decoded_as_it_was_encoded_and_its_kinds_have_one_name() {
         let peer = Some("10.244.7.0/24 (172.16.0.7)".to_owned());
         let subject = EventSubject { lease: Some(LeaseId::new("n7")), peer };

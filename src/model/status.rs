@@ -306,3 +306,15 @@ pub struct ProbeCounts {
     /// Packets that the kernel failed to send.
     pub unsent: u64,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_applied_operations_count() {
+        let statistics =
+            Statistics { created: 4, replaced: 2, removed: 3, dumps: 9, ..Statistics::default() };
+        assert_eq!(statistics.operations(), 9);
+    }
+}

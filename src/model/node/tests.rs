@@ -1,8 +1,8 @@
-//! Helpers that write interfaces, and tests of kernel versions.
+//! Helpers that write interfaces, and tests of kernel versions and of a node as JSON.
 
 #![allow(clippy::unwrap_used)]
 
-use super::{Interface, InterfaceAddress, Lifetime, Release};
+use super::{Firewalls, Interface, InterfaceAddress, Lifetime, Node, Release};
 use crate::model::entry::LinkName;
 
 pub(crate) fn address(text: &str) -> InterfaceAddress {
@@ -35,4 +35,14 @@ fn kernels_before_5_7_corrupt_checksums_and_an_invalid_version_does_not_count() 
     for new in ["5.7.0", "5.15.0-134-generic", "6.18.44-fc-v657", "5.10+", "", "next"] {
         assert!(!Release::parse(new).spoils_checksums(), "{new}");
     }
+}
+
+#[test]
+fn only_firewalls_that_are_not_the_usual_ones_are_written() {
+    let json = r#"{"interface":"eth0","mtu":1500,"layer2":true,"on_link":[],"uplinks":[]}"#;
+    let node: Node = serde_json::from_str(json).unwrap();
+    assert!(!serde_json::to_string(&node).unwrap().contains("firewalls"));
+    let unusual = Firewalls { nftables: false, ..Firewalls::default() };
+    let node = Node { firewalls: unusual, ..node };
+    assert!(serde_json::to_string(&node).unwrap().contains(r#""firewalls":{"nftables":false"#));
 }

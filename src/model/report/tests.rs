@@ -49,6 +49,32 @@ fn peers_without_a_path_come_first() {
     assert_eq!(total, 2);
 }
 
+/// A migration waits for these: they have no verdict yet, and are in the tunnel.
+#[test]
+fn peers_that_are_probed_come_before_others_with_a_path() {
+    let with_verdict = |index, path, verdict| PeerStatus {
+        path: Some(path),
+        reason: Some("another path".to_owned()),
+        probes: Some(PathStatus { verdict, direct: None, tunnel: None }),
+        ..peer(index)
+    };
+    let peers = [
+        with_verdict(1, Path::Tunnel, ProbeVerdict::Good),
+        with_verdict(2, Path::Direct, ProbeVerdict::Pending),
+        with_verdict(3, Path::Tunnel, ProbeVerdict::Pending),
+        unreachable(4),
+    ];
+    let (exceptions, _) = exceptions(peers);
+    let listed: Vec<_> = exceptions.iter().map(|e| (e.lease.as_str(), e.probing)).collect();
+    let expected = [
+        ("10.5.4.0-24", false),
+        ("10.5.3.0-24", true),
+        ("10.5.1.0-24", false),
+        ("10.5.2.0-24", false),
+    ];
+    assert_eq!(listed, expected);
+}
+
 #[test]
 fn all_exceptions_are_counted_and_the_first_are_listed() {
     let (exceptions, total) = exceptions((0..250).map(unreachable));
