@@ -71,9 +71,15 @@ pub(super) async fn open(
     config.default_retry = false;
     config.headers.push((USER_AGENT, HeaderValue::from_static(program.agent)));
     let proxy = config.proxy_url.clone();
-    // The library waits for a program that fetches credentials, by a network that may be down.
-    let opened = spawn_blocking(|| Client::try_from(config)).await;
-    let opened = opened.map_err(|error| error.to_string())?;
+    let account = &config.auth_info;
+    let opened = if account.exec.is_some() || account.auth_provider.is_some() {
+        // The library waits for a program that fetches credentials, by a network that may be down.
+        let opened = spawn_blocking(|| Client::try_from(config)).await;
+        opened.map_err(|error| error.to_string())?
+    } else {
+        // Without a wait, in which a watch that is not polled would keep the lock of the connection.
+        Client::try_from(config)
+    };
     opened.map_err(|error| without_secrets(proxy.as_ref(), &describe(&error)))
 }
 

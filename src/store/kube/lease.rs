@@ -127,8 +127,7 @@ impl KubeSubnetManager {
     /// Notes the version of our node in an answer.
     fn see_own(&self, body: &[u8]) -> Option<OwnNode> {
         let node = self.decode(body)?;
-        // The watch may have returned a later version meanwhile.
-        self.ours.send_if_modified(|ours| ours.see(node.clone()));
+        self.ours.send_if_modified(|ours| ours.set_seen(Some(node.clone())));
         Some(node)
     }
 

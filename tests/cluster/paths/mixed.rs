@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use tweed_lab::{Family, Path, Ping, eventually};
+use tweed_lab::{Backend, Family, Path, Ping, eventually};
 
 use crate::fixture::cluster::{AT_START, CONFIG, Cluster, ClusterPlan, PATIENCE, Stack};
 use crate::fixture::table::{
-    Distance, Expected, HOST_GW, HOST_GW_MIXED, Mixed, Side, VXLAN, VXLAN_MIXED, expected, path,
+    Distance, Expected, HOST_GW, HOST_GW_MIXED, Mixed, Side, VXLAN, VXLAN_MIXED, expected,
+    expected_of_former, path,
 };
 
 /// The nodes before this one are on one segment; this one is behind a router.
@@ -30,6 +31,8 @@ const ASSIGNMENTS: [[Side; 4]; 8] = [
 struct Table {
     cluster: Cluster,
     sides: Vec<Side>,
+    /// Whether the daemon of each node remembers that it was on host-gw.
+    were_on_host_gw: Vec<bool>,
 }
 
 type Row = (Side, Side, Distance);
@@ -39,7 +42,8 @@ impl Table {
         let config = stack.config(&VXLAN.config());
         let cluster = ClusterPlan::new(FAR, &config).far(1).stack(stack).flags(AT_START).start()?;
         cluster.start_pods()?;
-        Ok(Self { sides: vec![VXLAN; cluster.nodes.len()], cluster })
+        let nodes = cluster.nodes.len();
+        Ok(Self { sides: vec![VXLAN; nodes], were_on_host_gw: vec![false; nodes], cluster })
     }
 
     /// Nodes without `Mixed` know of none: else they would keep it while peers need it.
@@ -55,6 +59,11 @@ impl Table {
                         Mixed::On => drop(self.cluster.daemons[index].restart()?),
                         Mixed::Off => self.cluster.restart_without_checkpoint(index)?,
                     }
+                    let is_on_host_gw = side.backend == Backend::HostGw;
+                    let were_on_host_gw =
+                        self.sides[index].backend == Backend::HostGw || self.were_on_host_gw[index];
+                    self.were_on_host_gw[index] =
+                        mixed == Mixed::On && (is_on_host_gw || were_on_host_gw);
                     self.sides[index] = *side;
                 }
             }
@@ -70,8 +79,12 @@ impl Table {
     }
 
     fn expected(&self, from: usize, to: usize) -> Expected {
-        let (this, peer, distance) = self.row(from, to);
-        expected(this, peer, distance)
+        match self.row(from, to) {
+            (HOST_GW, VXLAN_MIXED, distance) if self.were_on_host_gw[to] => {
+                expected_of_former(distance)
+            }
+            (this, peer, distance) => expected(this, peer, distance),
+        }
     }
 
     fn check(&self) -> Result<()> {
