@@ -131,9 +131,9 @@ impl Judge {
         if restored.is_empty() {
             self.reinstall(node);
         }
-        // The disk may be of a time before the machine was installed again.
+        // The disk may be of a time before the machine was installed or registered again.
         let pods = restored.pods().filter(|pods| self.pods[node] != Some(*pods));
-        if pods.is_some() && !self.is_named {
+        if pods.is_some() {
             self.forget(node);
         }
         // Its lease may have an address that the node no longer knows as its own.
