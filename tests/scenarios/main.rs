@@ -159,6 +159,7 @@ scenarios! {
         a_flip_waits_for_answers_of_peers_that_answer_probes
         a_flip_waits_until_filters_are_loose
         a_node_flips_its_own_backend_live
+        a_node_that_comes_from_host_gw_shows_mixed_in_its_lease
         a_rollout_includes_nodes_one_after_the_other
         a_stage_back_keeps_the_tunnel_to_a_silent_vxlan_peer
         a_tunnel_is_published_after_its_device_exists

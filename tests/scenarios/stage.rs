@@ -493,8 +493,11 @@ fn headed(head: &str, items: Vec<String>) -> Vec<String> {
 fn published(progress: &Progress) -> String {
     let Some(attributes) = &progress.attributes else { return "nothing".into() };
     let endpoints = attributes.endpoints.iter().map(|endpoint| {
-        let mac = endpoint.vtep.map(|vtep| format!(" {}", vtep.mac)).unwrap_or_default();
-        format!(" {}{mac}", endpoint.public_ip)
+        let vtep = endpoint.vtep.map(|vtep| {
+            let mixed = if vtep.mixed { " mixed" } else { "" };
+            format!(" {}{mixed}", vtep.mac)
+        });
+        format!(" {}{}", endpoint.public_ip, vtep.unwrap_or_default())
     });
     format!("{}{}", attributes.backend.as_str(), endpoints.collect::<String>())
 }
