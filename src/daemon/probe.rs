@@ -33,13 +33,13 @@ pub(super) async fn probe_paths<S: Documents>(manager: Arc<S>, shared: Shared) -
         let requested = orders.targets.wait_for(|targets| targets.local.is_some()).await;
         let local = requested.context("the loop has ended")?.local.clone();
         let Some(local) = local else { continue };
-        match open(local.clone(), &mut known, &read).await {
-            Ok(exchange) => {
+        match open(local.clone(), known.take(), &read).await {
+            Ok((exchange, mut secret)) => {
                 report(&shared.events, ProbeEvent::On).await?;
-                run(exchange, &mut known, &read, &mut orders, &shared.events).await?;
+                run(exchange, &mut secret, &read, &mut orders, &shared.events).await?;
+                known = Some(secret);
             }
             Err(reason) => {
-                known = None;
                 report(&shared.events, ProbeEvent::Off(reason)).await?;
                 // The port may become free, or the config may name another.
                 let is_other = |targets: &Targets| targets.local.as_ref() != Some(&local);
@@ -58,12 +58,6 @@ struct KnownSecret {
     until: Instant,
 }
 
-impl KnownSecret {
-    fn new(secret: Secret) -> Self {
-        Self { secret, until: next_read() }
-    }
-}
-
 /// After a random time, so that not all nodes read at once.
 fn next_read() -> Instant {
     Instant::now() + Keyring::READ.mul_f64(0.8 + 0.2 * random::<f64>())
@@ -72,21 +66,21 @@ fn next_read() -> Instant {
 /// With the secret that was read last: when this node's settings change, the store may be unreachable.
 async fn open(
     local: LocalProber,
-    known: &mut Option<KnownSecret>,
+    known: Option<KnownSecret>,
     read: &impl AsyncFn() -> Result<Secret, String>,
-) -> Result<Exchange, String> {
-    let secret = match known.take() {
+) -> Result<(Exchange, KnownSecret), String> {
+    let known = match known {
         Some(known) => known,
-        None => KnownSecret::new(read().await?),
+        None => KnownSecret { secret: read().await?, until: next_read() },
     };
-    let secret = known.insert(secret).secret.clone();
-    Exchange::open(local, secret).map_err(|error| error.to_string())
+    let exchange = Exchange::open(local, known.secret.clone());
+    Ok((exchange.map_err(|error| error.to_string())?, known))
 }
 
 /// Probes until this node's own settings change, and reads the secret of the store again.
 async fn run(
     mut exchange: Exchange,
-    known: &mut Option<KnownSecret>,
+    known: &mut KnownSecret,
     read_secret: &impl AsyncFn() -> Result<Secret, String>,
     orders: &mut Orders,
     events: &mpsc::Sender<Event>,
@@ -97,23 +91,23 @@ async fn run(
         sleep_until(at).await;
         read_secret().await
     };
-    let due = known.as_ref().map_or_else(next_read, |known| known.until);
-    let mut secret = pin!(next_secret(due));
+    let mut secret = pin!(next_secret(known.until));
     let mut reported = None;
     loop {
         let pause = tokio::select! {
             // Rare, and not delayed by a constant stream of probes.
             biased;
             read = &mut secret => {
+                known.until = next_read();
+                secret.set(next_secret(known.until));
                 let failed = match read {
                     Ok(read) => {
                         exchange.take_secret(read.clone());
-                        *known = Some(KnownSecret::new(read));
+                        known.secret = read;
                         None
                     }
                     Err(reason) => Some(reason),
                 };
-                secret.set(next_secret(next_read()));
                 if let Some(reason) = failed.as_ref().filter(|_| failed != reported) {
                     tracing::warn!(%reason, "reading the probe secret failed: the previous one stays valid");
                 }
@@ -151,7 +145,7 @@ mod tests {
         let local =
             LocalProber { probe: Probe::default(), addresses: BTreeMap::new(), pod_mtu: 1450 };
         let secret = Secret::new(&[1; Secret::LENGTH]);
-        let exchange = Exchange::open(local.clone(), secret).unwrap();
+        let exchange = Exchange::open(local.clone(), secret.clone()).unwrap();
         let (channels, mut orders) = probe::channels();
         channels.targets.send_modify(|targets| targets.local = Some(local));
         let (events, _inbox) = mpsc::channel(1);
@@ -160,7 +154,7 @@ mod tests {
             reads.set(reads.get() + 1);
             Ok(Secret::new(&[2; Secret::LENGTH]))
         };
-        let mut known = Some(KnownSecret::new(Secret::new(&[1; Secret::LENGTH])));
+        let mut known = KnownSecret { secret, until: next_read() };
         let probing = run(exchange, &mut known, &read, &mut orders, &events);
         timeout(Keyring::READ * 3, probing).await.unwrap_err();
         assert_eq!(reads.get(), 3);
@@ -170,9 +164,10 @@ mod tests {
     async fn other_settings_do_not_need_the_store() {
         let local =
             LocalProber { probe: Probe::default(), addresses: BTreeMap::new(), pod_mtu: 1450 };
-        let mut known = Some(KnownSecret::new(Secret::new(&[1; Secret::LENGTH])));
+        let secret = Secret::new(&[1; Secret::LENGTH]);
+        let known = Some(KnownSecret { secret, until: next_read() });
         let unreachable = async || pending().await;
-        let opened = timeout(RETRY, open(local, &mut known, &unreachable)).await;
-        assert!(opened.unwrap().is_ok() && known.is_some());
+        let opened = timeout(RETRY, open(local, known, &unreachable)).await;
+        assert!(opened.unwrap().is_ok());
     }
 }
