@@ -93,24 +93,25 @@ pub struct Inputs {
 /// How the direct path failed, by the first address of the peer's subnet and its public IP then: the
 /// path to another public IP is another one, and two leases may claim one subnet.
 #[derive(Clone, Debug, Default)]
-pub struct FailedBefore(BTreeMap<(IpAddr, IpAddr), Cause>);
+pub struct FailedBefore(BTreeMap<IpAddr, BTreeMap<IpAddr, Cause>>);
 
 impl FailedBefore {
     /// Adds those among `fallbacks`, which are about the peers with these leases.
     fn add<'a>(&mut self, fallbacks: &Fallbacks, leases: impl Iterator<Item = &'a Arc<Lease>>) {
-        let failed = |peer: &Endpoint| match fallbacks.get(&peer.subnet.base())? {
-            Fallback::Failed(cause) => Some(((peer.subnet.base(), peer.public_ip), *cause)),
-            Fallback::Unproven | Fallback::Unanswered => None,
-        };
-        self.0.extend(leases.flat_map(|lease| &lease.endpoints).filter_map(failed));
+        for peer in leases.flat_map(|lease| &lease.endpoints) {
+            let base = peer.subnet.base();
+            if let Some(Fallback::Failed(cause)) = fallbacks.get(&base) {
+                self.0.entry(base).or_default().insert(peer.public_ip, *cause);
+            }
+        }
     }
 
     pub(super) fn cause(&self, peer: &Endpoint) -> Option<Cause> {
-        self.0.get(&(peer.subnet.base(), peer.public_ip)).copied()
+        self.0.get(&peer.subnet.base())?.get(&peer.public_ip).copied()
     }
 
     pub(super) fn forget(&mut self, peer: IpAddr) {
-        self.0.retain(|(base, _), _| *base != peer);
+        self.0.remove(&peer);
     }
 }
 
