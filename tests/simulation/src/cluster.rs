@@ -1,7 +1,6 @@
 //! A cluster of machines, whose daemons run in virtual time.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::IpAddr;
@@ -161,6 +160,11 @@ impl Cluster {
         }
     }
 
+    /// Kills the daemon of a node.
+    pub fn kill(&mut self, index: usize) {
+        self.nodes[index].kill(&self.network);
+    }
+
     /// `tweedd` replaces flanneld on a node, if that runs there.
     pub fn take_over(&mut self, index: usize) {
         let node = &mut self.nodes[index];
@@ -312,16 +316,23 @@ impl Cluster {
             || all_have(&leases, Backend::Vxlan) && direct.all(|it| Some(it) == first)
     }
 
-    /// Whether a node without `Mixed` has no path to another one: that has another backend, and its
+    /// The nodes that, without `Mixed`, have no path to another one: that has another backend, and its
     /// lease does not show that it has `Mixed`, or they differ in `DirectRouting`.
-    pub fn is_cut_off(&self, node: &Node) -> bool {
-        let Some(own) = node.backend() else { return true };
-        let direct: BTreeSet<bool> = self.nodes.iter().filter_map(Node::routes_directly).collect();
-        let is_unlike = |value: &str| {
+    pub fn cut_off(&self) -> Vec<usize> {
+        let (mut direct, leases) =
+            (self.nodes.iter().filter_map(Node::routes_directly), self.leases());
+        let first = direct.next();
+        let differ = direct.any(|it| Some(it) != first);
+        let is_unlike = |own: BackendType, value: &str| {
             let sign = if own == BackendType::HostGw { "Mixed" } else { "VtepMAC" };
             !value.contains(&format!("\"{}\"", own.as_str())) && !value.contains(sign)
         };
-        direct.len() > 1 || self.leases().iter().any(|(_, value)| is_unlike(value))
+        let is_cut_off = |node: &&Node| {
+            let lacks = |own| leases.iter().any(|(_, value)| is_unlike(own, value));
+            differ || node.backend().is_none_or(lacks)
+        };
+        let without = self.nodes.iter().filter(|node| !node.is_mixed());
+        without.filter(is_cut_off).map(|node| node.index).collect()
     }
 
     /// Whether all nodes have the backend of the network config.

@@ -204,10 +204,9 @@ impl History {
 
     /// Starts all daemons again.
     async fn restart(&mut self) {
-        let network = self.cluster.network.clone();
         for index in 0..self.cluster.nodes.len() {
             if self.cluster.nodes[index].run.is_some() {
-                self.cluster.nodes[index].kill(&network);
+                self.cluster.kill(index);
                 self.cluster.start(index);
             }
         }
@@ -301,7 +300,7 @@ impl History {
 
     fn perform(&mut self, act: &Act) -> io::Result<()> {
         match act {
-            Act::Kill(index) => self.kill(*index),
+            Act::Kill(index) => self.cluster.kill(*index),
             Act::Start(index) => self.cluster.start(*index),
             Act::PowerOn(index) => {
                 self.plug_in(*index);
@@ -362,16 +361,11 @@ impl History {
         Ok(())
     }
 
-    fn kill(&mut self, index: usize) {
-        let network = self.cluster.network.clone();
-        self.cluster.nodes[index].kill(&network);
-    }
-
     fn upgrade(&mut self, index: usize) {
         let node = &mut self.cluster.nodes[index];
         node.age_checkpoint();
         if node.run.is_some() {
-            node.kill(&self.cluster.network);
+            self.cluster.kill(index);
             self.cluster.start(index);
         }
     }

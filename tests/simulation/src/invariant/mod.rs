@@ -291,15 +291,12 @@ impl Judge {
         if was_mixed && is_soon {
             self.all_need_store();
         }
-        let is_mixed_again = cluster.is_mixed() == Some(true);
-        let without = cluster.nodes.iter().filter(|node| !node.is_mixed());
-        for node in without {
+        if cluster.is_mixed() == Some(true) {
             // Some nodes may have read `Mixed` and applied a second edit already.
-            let is_apart =
-                if is_mixed_again { cluster.is_cut_off(node) } else { !cluster.is_uniform() };
-            if is_apart {
-                self.need_store(node.index);
-            }
+            cluster.cut_off().into_iter().for_each(|node| self.need_store(node));
+        } else if !cluster.is_uniform() {
+            let without = cluster.nodes.iter().filter(|node| !node.is_mixed());
+            without.for_each(|node| self.need_store(node.index));
         }
     }
 

@@ -89,8 +89,7 @@ fn end_daemon(cluster: &mut Cluster, _: &mut Judge) {
 }
 
 fn kill_daemon(cluster: &mut Cluster, _: &mut Judge) {
-    let network = cluster.network.clone();
-    cluster.nodes[1].kill(&network);
+    cluster.kill(1);
 }
 
 #[test]
