@@ -49,8 +49,8 @@ pub(super) struct EtcdSource {
     manager: Arc<EtcdSubnetManager>,
     /// The revision up to which all changes are known.
     revision: i64,
-    /// The newest change of a lease that is known, and can be read again.
-    newest: Option<KeyChange>,
+    /// Changes of leases that can be read again.
+    known: KnownChanges,
     /// The revision of the newest change of a lease that is known.
     changed: i64,
     /// Whether the history between that and `revision` is compacted.
@@ -90,6 +90,39 @@ impl KeyChange {
     fn is_in_history_of(&self, stored: Option<&Stored>) -> bool {
         let written = stored.map(|stored| (stored.mod_revision, &stored.value));
         written == self.value.as_ref().map(|value| (self.revision, value))
+    }
+}
+
+/// The newest known change of each of some leases, in the order of revisions.
+#[derive(Default)]
+struct KnownChanges(Vec<KeyChange>);
+
+impl KnownChanges {
+    /// After the restore of a backup, the nodes write in an order of their own: the newest change, or
+    /// two of them, may be the same as before by chance.
+    const MOST: usize = 8;
+
+    fn of(listing: &Listing) -> Self {
+        let mut stored: Vec<&Stored> = listing.stored.iter().collect();
+        stored.sort_unstable_by_key(|it| it.mod_revision);
+        let mut known = Self::default();
+        for it in stored {
+            known.add(KeyChange::of(&it.record.id, it.mod_revision, Some(it)));
+        }
+        known
+    }
+
+    fn add(&mut self, change: Option<KeyChange>) {
+        let Some(change) = change else { return };
+        self.0.retain(|known| known.id != change.id);
+        self.0.push(change);
+        let older = self.0.len().saturating_sub(Self::MOST);
+        self.0.drain(..older);
+    }
+
+    /// Whether the history in which these leases are as in `found` has all changes.
+    fn are_in_history_of(&self, found: &[Option<Stored>]) -> bool {
+        self.0.iter().zip(found).all(|(change, found)| change.is_in_history_of(found.as_ref()))
     }
 }
 
@@ -167,8 +200,7 @@ impl Source for EtcdSource {
             None => self.list_again().await?,
         };
         self.revision = listing.revision;
-        let change = |it: &Stored| KeyChange::of(&it.record.id, it.mod_revision, Some(it));
-        self.newest = listing.newest().and_then(change);
+        self.known = KnownChanges::of(&listing);
         self.changed = listing.newest().map_or(0, |newest| newest.mod_revision);
         self.is_compacted = false;
         let oversized = listing.stored.iter().filter(|stored| stored.is_oversized);
@@ -202,7 +234,7 @@ impl EtcdSource {
         Self {
             manager,
             revision: 0,
-            newest: None,
+            known: KnownChanges::default(),
             changed: 0,
             is_compacted: false,
             era: None,
@@ -267,7 +299,7 @@ impl EtcdSource {
             return Err(interrupted);
         }
         if reopened {
-            self.check_newest().await?;
+            self.check_known().await?;
         }
         Ok(open)
     }
@@ -293,7 +325,11 @@ impl EtcdSource {
             let continues = match stored.as_ref().filter(is_same) {
                 Some(stored) if known.wrote(stored) => true,
                 // The watch reports each machine that has overwritten it; a listing only the last.
-                Some(_) => self.is_in_history(&KeyChange::written(known)).await? == Some(true),
+                Some(_) => {
+                    let written = KeyChange::written(known);
+                    let read = store.read_once(&written.id, written.revision).await;
+                    self.past(read)?.is_some_and(|(it, _)| written.is_in_history_of(it.as_ref()))
+                }
                 None => false,
             };
             // Otherwise, this node may have published what was read.
@@ -304,24 +340,26 @@ impl EtcdSource {
         }
     }
 
-    /// Checks that the newest change is in the history: our own lease may be the same in a backup. After
+    /// Checks that the known changes are in the history: our own lease may be the same in a backup. After
     /// an election all leases are listed anyway.
-    async fn check_newest(&self) -> Result<(), Interrupted> {
-        let Some(newest) = &self.newest else { return Ok(()) };
-        let continues = if let Some(is_in_history) = self.is_in_history(newest).await? {
-            is_in_history
+    async fn check_known(&self) -> Result<(), Interrupted> {
+        let store = &self.manager.store;
+        let Some(newest) = self.known.0.last() else { return Ok(()) };
+        let ids = self.known.0.iter().map(|change| &change.id);
+        let continues = if let Some(found) = self.past(store.read_at(ids, newest.revision).await)? {
+            self.known.are_in_history_of(&found)
         } else {
-            let read = self.manager.store.read_once(&newest.id, 0).await;
+            let read = store.read_once(&newest.id, 0).await;
             let (stored, _) = read.map_err(|failure| self.interrupted(failure))?;
             stored.is_none_or(|stored| stored.mod_revision >= newest.revision)
         };
         continues.then_some(()).ok_or(Interrupted::Gap)
     }
 
-    /// None if the history at the revision of `change` is compacted, or not written yet.
-    async fn is_in_history(&self, change: &KeyChange) -> Result<Option<bool>, Interrupted> {
-        match self.manager.store.read_once(&change.id, change.revision).await {
-            Ok((stored, _)) => Ok(Some(change.is_in_history_of(stored.as_ref()))),
+    /// What was read at a revision; none if the history there is compacted, or not written yet.
+    fn past<T>(&self, read: Result<T, Failure>) -> Result<Option<T>, Interrupted> {
+        match read {
+            Ok(read) => Ok(Some(read)),
             Err(Failure::Refused(Refusal::NoHistory)) => Ok(None),
             Err(failure) => Err(self.interrupted(failure)),
         }
@@ -386,9 +424,7 @@ impl EtcdSource {
         let see = |ours: &mut Ours| ours.see(&id, stored.as_ref(), kv.mod_revision());
         self.manager.ours.send_if_modified(see);
         self.changed = self.changed.max(kv.mod_revision());
-        if let Some(change) = KeyChange::of(&id, kv.mod_revision(), stored.as_ref()) {
-            self.newest = Some(change);
-        }
+        self.known.add(KeyChange::of(&id, kv.mod_revision(), stored.as_ref()));
         Some(stored.map_or(LeaseUpdate::Remove(id), |stored| LeaseUpdate::Put(stored.record)))
     }
 
@@ -478,6 +514,30 @@ mod tests {
         let found = [None, Some(stored(1, 8))];
         assert_eq!(found.map(|it| deleted.is_in_history_of(it.as_ref())), [true, false]);
         assert!(KeyChange::of(&LeaseId::new("\u{fffd}"), 9, None).is_none());
+    }
+
+    /// A restored backup may have the newest change again, at the same revision.
+    #[test]
+    fn one_equal_change_makes_no_history() {
+        let stored = |subnet: u8, revision| {
+            let value = format!(r#"{{"PublicIP":"10.0.0.{subnet}"}}"#);
+            let id = LeaseId::new(format!("10.5.{subnet}.0-24"));
+            Stored::new(id, value.as_bytes(), Origin { created: 5, grant: None }, revision)
+        };
+        let listing = Listing { stored: vec![stored(1, 35), stored(2, 34)], revision: 40 };
+        let known = KnownChanges::of(&listing);
+        assert_eq!(known.0.iter().map(|it| it.revision).collect::<Vec<_>>(), [34, 35]);
+        assert!(known.are_in_history_of(&[Some(stored(2, 34)), Some(stored(1, 35))]));
+        assert!(!known.are_in_history_of(&[Some(stored(2, 33)), Some(stored(1, 35))]));
+
+        let mut known = known;
+        known.add(KeyChange::of(&LeaseId::new("10.5.2.0-24"), 36, None));
+        assert!(known.are_in_history_of(&[Some(stored(1, 35)), None]));
+        for subnet in 10..20 {
+            let stored = stored(subnet, i64::from(subnet) + 30);
+            known.add(KeyChange::of(&stored.record.id, stored.mod_revision, Some(&stored)));
+        }
+        assert_eq!(known.0.first().map(|it| it.revision), Some(42), "the newest ones are kept");
     }
 
     #[test]

@@ -148,7 +148,7 @@ async fn a_watch_on_a_server_that_hung_continues_once_it_answers() {
     server.put(&key("10.5.3.0-24"), &value("10.0.0.5")).await;
     assert_eq!(next(&mut updates).await, "put 10.5.3.0-24@10.0.0.5");
     server.hang();
-    let away = state.wait_for(|state| matches!(state, StoreState::Waiting(_)));
+    let away = state.wait_for(|state| matches!(state, StoreState::Unreachable(_)));
     tokio::select! {
         away = timeout(TIMEOUT, away) => drop(away.expect("nothing noticed").unwrap()),
         update = next(&mut updates) => panic!("{update}"),
@@ -172,7 +172,7 @@ async fn behind_a_proxy_a_quiet_store_stays_reachable() {
     let mut configs = manager.watch_config();
     assert_eq!(next(&mut updates).await, "snapshot [10.5.3.0-24@10.0.0.3]");
     configs.next().await.unwrap().config.unwrap();
-    let away = state.wait_for(|state| matches!(state, StoreState::Waiting(_)));
+    let away = state.wait_for(|state| matches!(state, StoreState::Unreachable(_)));
     tokio::select! {
         away = timeout(Duration::from_secs(50), away) => assert!(away.is_err(), "{away:?}"),
         update = next(&mut updates) => panic!("{update}"),
@@ -224,6 +224,31 @@ async fn a_restored_backup_is_noticed_after_revisions_have_caught_up() {
     }
     server.show(known).await;
     let snapshot = "snapshot [10.5.3.0-24@10.0.0.3 10.5.5.0-24@10.0.0.5]";
+    assert_eq!(next(&mut updates).await, snapshot);
+}
+
+/// The newest change that the watch has seen is written again at the same revision.
+#[tokio::test]
+async fn a_restored_backup_is_noticed_although_the_newest_change_is_the_same() {
+    let mut server = EtcdServer::start().await;
+    server.back_up().await;
+    // As many elections as after the restore.
+    server.hide().await;
+    let mut updates = watching(&server).await;
+    server.put(&key("10.5.4.0-24"), &value("10.0.0.4")).await;
+    server.put(&key("10.5.5.0-24"), &value("10.0.0.5")).await;
+    assert_eq!(next(&mut updates).await, "put 10.5.4.0-24@10.0.0.4");
+    assert_eq!(next(&mut updates).await, "put 10.5.5.0-24@10.0.0.5");
+    server.restore();
+    let known = server.hide().await;
+    server.put(&key("10.5.3.0-24"), &value("10.0.0.3")).await;
+    server.put(&key("10.5.4.0-24"), &value("10.0.0.44")).await;
+    server.put(&key("10.5.5.0-24"), &value("10.0.0.5")).await;
+    for index in 0..20 {
+        server.put(&format!("/elsewhere/{index}"), "x").await;
+    }
+    server.show(known).await;
+    let snapshot = "snapshot [10.5.3.0-24@10.0.0.3 10.5.4.0-24@10.0.0.44 10.5.5.0-24@10.0.0.5]";
     assert_eq!(next(&mut updates).await, snapshot);
 }
 
