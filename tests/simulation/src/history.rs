@@ -44,8 +44,8 @@ pub struct Finding {
 
 /// How a daemon asks for an equal config.
 const SPACE: &str = "edit the config again (a space is enough)";
-/// When all nodes have read the last edit.
-const AGAIN: Duration = Duration::from_secs(85);
+/// When all nodes have read the last edit, and when those have that were installed far from the store.
+const AGAIN: [Duration; 2] = [Duration::from_secs(85), Duration::from_secs(95)];
 /// Longer than a daemon keeps leases that vanished together with its own.
 const KEPT: Duration = Duration::from_secs(65);
 /// Longer than a daemon keeps the tunnel device and its guard after it has forgotten the last such lease.
@@ -175,14 +175,14 @@ impl History {
             return Ok(Some(violation));
         }
         self.heal()?;
-        if let Some(violation) = self.pass_until(AGAIN).await {
-            return Ok(Some(violation));
-        }
-        // As the daemon asks for it; other edits are applied without.
-        let is_asked_for =
-            |it: &Status| it.config.pending.as_ref().is_some_and(|why| why.contains(SPACE));
-        if self.judge.any(&mut self.cluster, is_asked_for).await {
-            self.cluster.write_again();
+        let asks = |it: &Status| it.config.pending.as_ref().is_some_and(|it| it.contains(SPACE));
+        for time in AGAIN {
+            if let Some(violation) = self.pass_until(time).await {
+                return Ok(Some(violation));
+            }
+            if self.judge.any(&mut self.cluster, asks).await {
+                self.cluster.write_again();
+            }
         }
         // A daemon may still keep leases that vanished, because the store may have lost its data.
         let mut keeps_leases = false;
