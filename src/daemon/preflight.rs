@@ -1,6 +1,7 @@
 //! Checks the host when the daemon starts, and regularly.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -32,18 +33,27 @@ pub(super) async fn check_host(shared: Shared) -> Result<()> {
     let mut progress = shared.progress.clone();
     progress.wait_for(|progress| progress.usable.is_some()).await.context("the loop has ended")?;
     drop(progress);
-    let mut known = Vec::new();
+    let mut known = BTreeSet::new();
     loop {
         match examine(&shared).await {
             Ok(findings) => {
-                findings.iter().filter(|finding| !known.contains(*finding)).for_each(log);
+                new_ones(&mut known, &findings).for_each(log);
                 shared.findings.send_replace(Some(by_level(&findings)));
-                known = findings;
             }
             Err(error) => tracing::warn!(error = format!("{error:#}"), "checking the host failed"),
         }
         sleep(AGAIN.mul_f64(0.5 + random::<f64>())).await;
     }
+}
+
+/// Those that the last check had not found; other numbers in its text make no finding a new one.
+fn new_ones<'a>(
+    known: &mut BTreeSet<(&'static str, String)>,
+    findings: &'a [Finding],
+) -> impl Iterator<Item = &'a Finding> {
+    let name = |finding: &Finding| (finding.id, finding.place.clone());
+    let former = mem::replace(known, findings.iter().map(name).collect());
+    findings.iter().filter(move |finding| !former.contains(&name(finding)))
 }
 
 fn by_level(findings: &[Finding]) -> BTreeMap<Level, usize> {
@@ -72,5 +82,33 @@ fn log(finding: &Finding) {
     match level {
         Level::Fatal | Level::Warning => tracing::warn!(id, %why, %fix, "{what}"),
         Level::Unknown | Level::Note => tracing::info!(id, %why, %fix, "{what}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_finding_whose_numbers_change_is_not_new() {
+        let finding = |id, what: &str, place: &str| Finding {
+            id,
+            level: Level::Warning,
+            what: what.to_owned(),
+            place: place.to_owned(),
+            why: String::new(),
+            fix: String::new(),
+            drop_in: None,
+        };
+        let mut known = BTreeSet::new();
+        let mut logged = |findings: &[Finding]| {
+            new_ones(&mut known, findings).map(|it| it.what.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(logged(&[finding("neighbours", "90 peers", "gc_thresh")]), ["90 peers"]);
+        assert!(logged(&[finding("neighbours", "91 peers", "gc_thresh")]).is_empty());
+        let both = [finding("neighbours", "92 peers", "gc_thresh"), finding("mtu", "1400", "eth0")];
+        assert_eq!(logged(&both), ["1400"]);
+        assert!(logged(&[]).is_empty());
+        assert_eq!(logged(&both[..1]), ["92 peers"], "it was away");
     }
 }

@@ -31,7 +31,7 @@ pub fn finding(state: &DaemonAnswer, socket: &str, needs: &Needs) -> Option<Find
             Level::Warning,
             "tweedd is not ready".to_owned(),
             readiness.reasons.join("; "),
-            "see docs/operations.md, section Troubleshooting, for each reason".to_owned(),
+            "see docs/guides/troubleshooting.md, section Messages, for each reason".to_owned(),
         ),
         DaemonAnswer::Stopped(process) => (
             "daemon-silent",
@@ -119,7 +119,7 @@ mod tests {
         ];
         let found: Vec<String> = states.iter().map(found).collect();
         expect![[r"
-            warning daemon-not-ready: tweedd is not ready: no network config yet; no subnet is leased yet: see docs/operations.md, section Troubleshooting, for each reason
+            warning daemon-not-ready: tweedd is not ready: no network config yet; no subnet is leased yet: see docs/guides/troubleshooting.md, section Messages, for each reason
             warning daemon-silent: tweedd (process 812) is stopped by a signal: packets still flow by the present routes, but changes of peers, links and leases are not followed: kill -CONT 812, or restart tweedd
             warning daemon-silent: tweedd does not answer: timed out; packets still flow by the present routes, but changes of peers, links and leases are not followed: read its log, and restart it
             unknown not-examined: tweedd and its peers were not examined: only root may query tweedd; firewalls are examined only with --network; the link towards the peers is not known: run tweedctl doctor as root
