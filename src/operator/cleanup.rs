@@ -5,7 +5,6 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use clap::Args;
 use serde::Serialize;
@@ -21,12 +20,12 @@ use super::{Answer, Error, ExitStatus, leases};
 use crate::kernel::Kernel;
 use crate::kernel::host::{self, Places, is_cni_config};
 use crate::model::config::Pool;
-use crate::model::entry::{ChainName, Entry, KernelState, Link, LinkKind, LinkName, POD_BRIDGE};
+use crate::model::entry::{ChainName, KernelState, LinkName, POD_BRIDGE};
 use crate::model::lease::Lease;
 use crate::model::prefix::{Family, Prefix};
 use crate::model::status::Readiness;
 use crate::plan::backend;
-use crate::plan::diff::{Op, cleanup_ops};
+use crate::plan::diff::{Op, bridge_removals, cleanup_ops};
 use crate::plan::preflight::cni::CniConfig;
 use crate::plan::preflight::{self, Finding};
 use crate::plan::scope::{Extent, Scope};
@@ -140,7 +139,7 @@ pub(super) async fn answer(
     let actual = node::dump(&mut kernel, &owned.scope).await?;
     let mut ops = cleanup_ops(&owned.remaining, &actual, &owned.scope);
     let of_bridges = Scope { tunnels: cni.bridges, ..Scope::default() };
-    ops.extend(removed_bridges(&node::dump(&mut kernel, &of_bridges).await?));
+    ops.extend(bridge_removals(&node::dump(&mut kernel, &of_bridges).await?));
     let files = [present_files(files), cni.files].concat();
     let mut removal = RemovalReport::new(owned.source, &ops, files);
     if options.yes {
@@ -151,15 +150,6 @@ pub(super) async fn answer(
         removal.outcome = remove(&mut kernel, ops, &removal.files).await?;
     }
     Ok(removal)
-}
-
-/// The operations that remove the bridges among `actual`, and with each its addresses and routes.
-fn removed_bridges(actual: &KernelState) -> Vec<Op> {
-    let is_bridge = |entry: &&Arc<Entry>| {
-        matches!(entry.as_ref(), Entry::Link(Link { kind: LinkKind::Other(kind), .. })
-            if kind == "bridge")
-    };
-    actual.iter().filter(is_bridge).cloned().map(Op::Remove).collect()
 }
 
 impl CniParts {

@@ -108,6 +108,15 @@ pub fn cleanup_ops(remaining: &KernelState, actual: &KernelState, scope: &Scope)
     diff(&remaining, actual, scope).into_iter().chain(removals).collect()
 }
 
+/// The operations that remove the bridges among `actual`, and with each its addresses and routes.
+pub fn bridge_removals(actual: &KernelState) -> Vec<Op> {
+    let is_bridge = |entry: &&Arc<Entry>| {
+        matches!(entry.as_ref(), Entry::Link(Link { kind: LinkKind::Other(kind), .. })
+            if kind == "bridge")
+    };
+    actual.iter().filter(is_bridge).cloned().map(Op::Remove).collect()
+}
+
 /// The operations that change `actual` into the state that flanneld expects, without packet loss.
 ///
 /// Routes of tweed are changed to flannel's form in place. Entries that flanneld neither needs nor
