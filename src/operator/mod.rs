@@ -102,21 +102,21 @@ enum Command {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ExitStatus {
-    Done = 0,
+    Done,
     /// Drift, an unprogrammed peer, a daemon that is not ready, or a refused operation.
-    Problems = 1,
-    /// A migration cannot continue in this state.
-    Impossible = 3,
-    /// A pair has lost its path, or has a worse one than before.
-    Degraded = 4,
-    /// Another operator has changed the config.
-    Conflict = 5,
-    /// A node did not follow in time.
-    Late = 6,
-    /// A peer is degraded or unreachable, or a packet would be dropped.
-    Failing = 7,
+    Problems,
     /// A part of the host could not be examined, or is missing in an archive.
-    Unexamined = 8,
+    Unexamined,
+    /// A peer is degraded or unreachable, or a packet would be dropped.
+    Failing,
+    /// Only of `migrate`: it cannot continue in this state.
+    Impossible,
+    /// Only of `migrate`: a pair has lost its path, or has a worse one than before.
+    Degraded,
+    /// Only of `migrate`: another operator has changed the config.
+    Conflict,
+    /// Only of `migrate`: a node did not follow in time.
+    Late,
 }
 
 /// Why a command has no result.
@@ -193,13 +193,14 @@ pub async fn run<K: Kernel>(
 
 impl From<ExitStatus> for ExitCode {
     fn from(exit_status: ExitStatus) -> Self {
-        match exit_status {
-            // The code of `Conflict`, which only `migrate` has.
-            ExitStatus::Failing => Self::from(5),
-            // The code of `Impossible`, which only `migrate` has.
-            ExitStatus::Unexamined => Self::from(3),
-            other => Self::from(other as u8),
-        }
+        Self::from(match exit_status {
+            ExitStatus::Done => 0,
+            ExitStatus::Problems => 1,
+            ExitStatus::Unexamined | ExitStatus::Impossible => 3,
+            ExitStatus::Degraded => 4,
+            ExitStatus::Failing | ExitStatus::Conflict => 5,
+            ExitStatus::Late => 6,
+        })
     }
 }
 

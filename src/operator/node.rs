@@ -65,7 +65,7 @@ pub(super) struct CniFolders {
     /// Directory of the CNI configs [default: /etc/cni/net.d]
     #[arg(long, value_name = "PATH")]
     cni_conf_dir: Option<PathBuf>,
-    /// Directory of CNI plugins, repeatable [default: see guides/doctor.md]
+    /// Folder of plugins, repeatable [default: see docs/guides/doctor.md]
     #[arg(long, value_name = "PATH")]
     cni_bin_dir: Vec<PathBuf>,
 }

@@ -478,10 +478,10 @@ impl Answer for Connectivity {
         let is_failing = self.totals.keys().chain(pods).any(|state| state.is_failing())
             || self.pairs.iter().any(|pair| pair.state.is_failing());
         let is_left = self.pods.as_ref().is_some_and(|pods| !pods.left.is_empty());
-        if is_failing {
-            ExitStatus::Failing
-        } else if is_left {
+        if is_left {
             ExitStatus::Problems
+        } else if is_failing {
+            ExitStatus::Failing
         } else {
             ExitStatus::Done
         }

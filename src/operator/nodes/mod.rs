@@ -211,10 +211,10 @@ impl From<NodeState> for Tone {
 impl Answer for NodeList {
     fn exit_status(&self) -> ExitStatus {
         let has = |is: fn(NodeState) -> bool| self.rows.iter().any(|row| is(row.state));
-        if has(|state| state.is_failing() && state != NodeState::NotReady) {
-            ExitStatus::Failing
-        } else if has(NodeState::is_failing) {
+        if has(|state| state == NodeState::NotReady) {
             ExitStatus::Problems
+        } else if has(NodeState::is_failing) {
+            ExitStatus::Failing
         } else {
             ExitStatus::Done
         }
