@@ -145,12 +145,12 @@ impl Control {
 
     fn store_warning(&self) -> Option<String> {
         match &self.inputs.store {
-            StoreState::Waiting(reason) => Some(format!("the store is unreachable: {reason}")),
-            StoreState::Refuses(what) => Some(format!("the store refuses {what}")),
-            StoreState::Withholds(what)
-            | StoreState::Lacks(what)
+            StoreState::Unreachable(reason) => Some(format!("the store is unreachable: {reason}")),
+            StoreState::OptionalRefused(what) => Some(format!("the store refuses {what}")),
+            StoreState::ListRefused(what)
+            | StoreState::RequestRefused(what)
             | StoreState::NoSubnet(what)
-            | StoreState::Holds(what) => Some(what.clone()),
+            | StoreState::OversizedValue(what) => Some(what.clone()),
             StoreState::Unknown | StoreState::Reachable => None,
         }
     }

@@ -204,12 +204,12 @@ impl Control {
     pub(super) fn record_store(&mut self) {
         let Self { recorder, inputs, .. } = self;
         match (&inputs.store, recorder.lacks_store) {
-            (StoreState::Waiting(reason), None) => {
+            (StoreState::Unreachable(reason), None) => {
                 recorder.lacks_store = Some(Instant::now());
                 let sentence = format!("the store is unreachable: {reason}");
                 recorder.note_own(EventKind::StoreUnreachable, sentence);
             }
-            (StoreState::Waiting(_) | StoreState::Unknown, _) | (_, None) => {}
+            (StoreState::Unreachable(_) | StoreState::Unknown, _) | (_, None) => {}
             (_, Some(since)) => {
                 recorder.lacks_store = None;
                 let seconds = since.elapsed().as_secs();

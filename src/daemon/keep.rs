@@ -135,7 +135,7 @@ pub(super) async fn forward_state<S: Documents>(manager: Arc<S>, shared: Shared)
     let mut state = manager.state();
     if timeout(FIRST_ANSWER, state.wait_for(|state| *state != StoreState::Unknown)).await.is_err() {
         let reason = format!("no answer within {} s", FIRST_ANSWER.as_secs());
-        shared.send(Event::Store(StoreState::Waiting(reason))).await?;
+        shared.send(Event::Store(StoreState::Unreachable(reason))).await?;
     }
     loop {
         let now = state.borrow_and_update().clone();

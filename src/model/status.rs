@@ -70,7 +70,7 @@ pub struct Status {
     /// None without a tunnel, or if no protection is requested.
     pub guard: Option<GuardStatus>,
     /// The settings of devices that are shown, see [`crate::model::entry::SettingPolicy`].
-    #[serde(default, rename = "computing")]
+    #[serde(default)]
     pub settings: Vec<SettingStatus>,
     /// The number of entries that the kernel should hold.
     pub desired: usize,
@@ -110,7 +110,6 @@ pub struct SettingStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuardStatus {
     pub asked: Guard,
-    #[serde(rename = "in_force")]
     pub applied: bool,
     pub tables: Vec<TableStatus>,
     /// The number of addresses that may send through the tunnel.
@@ -138,9 +137,7 @@ pub struct ConfigStatus {
 pub struct PeerCounts {
     pub direct: usize,
     pub tunnel: usize,
-    #[serde(rename = "left_out")]
     pub skipped: usize,
-    #[serde(rename = "set_aside")]
     pub rejected: usize,
     /// Peers that the store no longer lists and that are still routed; 0 before its first list.
     pub missing: usize,
@@ -234,7 +231,6 @@ pub struct ProbeResults {
     /// The round-trip time of the last answered one, in microseconds.
     pub round_trip_us: Option<u64>,
     /// The time since the last answer, in milliseconds.
-    #[serde(rename = "heard_ms_ago")]
     pub answered_ms_ago: Option<u64>,
 }
 
@@ -264,19 +260,19 @@ pub enum StoreState {
     Unknown,
     Reachable,
     /// Reachable, but a value in it is too large for a lease: which one, and what to do.
-    Holds(String),
+    OversizedValue(String),
     /// Reachable, but it rejected an optional request: which one, and why.
-    Refuses(String),
+    OptionalRefused(String),
     /// Reachable, but it refuses a request that the lease of this node needs: a sentence with the
     /// reason.
-    Lacks(String),
+    RequestRefused(String),
     /// Reachable, but it has no subnet for this node, whatever the checkpoint has: a sentence with the
     /// reason.
     NoSubnet(String),
     /// Reachable, but it refuses to list the leases: a sentence with the reason.
-    Withholds(String),
+    ListRefused(String),
     /// Unreachable, and why.
-    Waiting(String),
+    Unreachable(String),
 }
 
 impl StoreState {
@@ -284,11 +280,11 @@ impl StoreState {
     pub const fn is_reachable(&self) -> bool {
         match self {
             Self::Reachable
-            | Self::Holds(_)
-            | Self::Refuses(_)
-            | Self::Lacks(_)
+            | Self::OversizedValue(_)
+            | Self::OptionalRefused(_)
+            | Self::RequestRefused(_)
             | Self::NoSubnet(_) => true,
-            Self::Unknown | Self::Withholds(_) | Self::Waiting(_) => false,
+            Self::Unknown | Self::ListRefused(_) | Self::Unreachable(_) => false,
         }
     }
 }

@@ -129,11 +129,13 @@ fn store(state: &StoreState) -> String {
     match state {
         StoreState::Unknown => "not contacted yet".to_owned(),
         StoreState::Reachable => "reachable".to_owned(),
-        StoreState::Holds(what) => format!("reachable; {what}"),
-        StoreState::Refuses(what) => format!("reachable, but refuses {what}"),
-        StoreState::Lacks(what) | StoreState::NoSubnet(what) => format!("reachable, but {what}"),
-        StoreState::Withholds(what) => format!("answers, but {what}"),
-        StoreState::Waiting(reason) => format!("unreachable: {reason}"),
+        StoreState::OversizedValue(what) => format!("reachable; {what}"),
+        StoreState::OptionalRefused(what) => format!("reachable, but refuses {what}"),
+        StoreState::RequestRefused(what) | StoreState::NoSubnet(what) => {
+            format!("reachable, but {what}")
+        }
+        StoreState::ListRefused(what) => format!("answers, but {what}"),
+        StoreState::Unreachable(reason) => format!("unreachable: {reason}"),
     }
 }
 
@@ -387,7 +389,7 @@ mod tests {
         let status = Status {
             ready: false,
             reasons: vec![refusal.into()],
-            store: StoreState::Waiting("etcd at http://10.0.0.2:2379 and http://10.0.0.3:2379: connection refused, next try in 3 s".into()),
+            store: StoreState::Unreachable("etcd at http://10.0.0.2:2379 and http://10.0.0.3:2379: connection refused, next try in 3 s".into()),
             refused: vec![refusal.into()],
             ..status()
         };

@@ -255,17 +255,17 @@ impl Outcomes for Report {
 impl Problems {
     fn state(&self) -> StoreState {
         match self {
-            Self { server: Some(reason), .. } => StoreState::Waiting(reason.clone()),
+            Self { server: Some(reason), .. } => StoreState::Unreachable(reason.clone()),
             Self { asked: false, .. } => StoreState::Unknown,
-            Self { leases: Some(reason), .. } => StoreState::Withholds(reason.clone()),
+            Self { leases: Some(reason), .. } => StoreState::ListRefused(reason.clone()),
             Self { config: Some(reason), .. } | Self { refused: Some(reason), .. } => {
-                StoreState::Lacks(reason.clone())
+                StoreState::RequestRefused(reason.clone())
             }
             Self { subnet: Some(reason), .. } => StoreState::NoSubnet(reason.clone()),
             Self { report: Some(why), .. } => {
-                StoreState::Refuses(format!("this node's report: {why}"))
+                StoreState::OptionalRefused(format!("this node's report: {why}"))
             }
-            Self { oversized: Some(what), .. } => StoreState::Holds(what.clone()),
+            Self { oversized: Some(what), .. } => StoreState::OversizedValue(what.clone()),
             Self { .. } => StoreState::Reachable,
         }
     }
@@ -281,12 +281,13 @@ mod tests {
         report.refuses_report(Some("request is too large"));
         assert_eq!(*report.state().borrow(), StoreState::Unknown);
         report.reachable();
-        let state = StoreState::Refuses("this node's report: request is too large".to_owned());
+        let state =
+            StoreState::OptionalRefused("this node's report: request is too large".to_owned());
         assert_eq!(*report.state().borrow(), state);
         assert!(state.is_reachable());
         // A missing subnet is reported before a rejected report.
         report.unreachable("no answer");
-        assert_eq!(*report.state().borrow(), StoreState::Waiting("no answer".to_owned()));
+        assert_eq!(*report.state().borrow(), StoreState::Unreachable("no answer".to_owned()));
         report.reachable();
         report.refuses_report(None);
         assert_eq!(*report.state().borrow(), StoreState::Reachable);

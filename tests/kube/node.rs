@@ -78,15 +78,15 @@ pub(crate) async fn acquire(manager: &KubeSubnetManager) -> Lease {
 /// The reason why the manager waits, once it contains `part`.
 pub(crate) async fn waits(manager: &KubeSubnetManager, part: &str) -> String {
     let mut state = manager.state();
-    let matches_part = |state: &StoreState| matches!(state, StoreState::Lacks(why) | StoreState::NoSubnet(why) | StoreState::Withholds(why) | StoreState::Waiting(why) if why.contains(part));
+    let matches_part = |state: &StoreState| matches!(state, StoreState::RequestRefused(why) | StoreState::NoSubnet(why) | StoreState::ListRefused(why) | StoreState::Unreachable(why) if why.contains(part));
     let waiting = timeout(TIMEOUT, state.wait_for(matches_part)).await;
     let waiting =
         waiting.unwrap_or_else(|_| panic!("no {part:?}: {:?}", *manager.state().borrow()));
     match &*waiting.unwrap() {
-        StoreState::Lacks(why)
+        StoreState::RequestRefused(why)
         | StoreState::NoSubnet(why)
-        | StoreState::Withholds(why)
-        | StoreState::Waiting(why) => why.clone(),
+        | StoreState::ListRefused(why)
+        | StoreState::Unreachable(why) => why.clone(),
         state => panic!("{state:?}"),
     }
 }

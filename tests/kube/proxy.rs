@@ -60,7 +60,7 @@ async fn an_answer_that_is_no_node_takes_no_subnet_away() {
     server.fail(|faults| faults.page = Some(page));
     let works = async {
         waits(&manager, "node n1 cannot be read").await;
-        assert!(matches!(*manager.state().borrow(), StoreState::Lacks(_)));
+        assert!(matches!(*manager.state().borrow(), StoreState::RequestRefused(_)));
         server.fail(|faults| faults.page = None);
     };
     tokio::join!(acquire(&manager), works);

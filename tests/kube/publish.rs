@@ -111,7 +111,8 @@ async fn a_node_without_pod_cidr_waits_for_it() {
 #[tokio::test]
 async fn a_second_family_without_pod_cidr_leaves_the_subnet_of_the_first() {
     let sentence = "node n1: it has no IPv6 podCIDR yet";
-    let kept = StoreState::Lacks(format!("no subnet of another address family yet: {sentence}"));
+    let kept =
+        StoreState::RequestRefused(format!("no subnet of another address family yet: {sentence}"));
     let lost = StoreState::NoSubnet(format!("no subnet for this node yet: {sentence}"));
     for (previous, state) in [("10.244.1.0/24", kept), ("10.244.2.0/24", lost)] {
         let server = ApiServer::start().unwrap();
@@ -170,7 +171,7 @@ async fn the_node_is_found_by_its_pod() {
         lease = acquire(&manager) => panic!("{lease:?}"),
         why = waits(&manager, "tweed-y") => assert!(why.contains("it does not exist; set NODE_NAME"), "{why}"),
     }
-    assert!(matches!(*manager.state().borrow(), StoreState::Lacks(_)));
+    assert!(matches!(*manager.state().borrow(), StoreState::RequestRefused(_)));
 }
 
 #[tokio::test]
@@ -218,7 +219,7 @@ async fn a_refused_report_leaves_the_server_reachable() {
         assert!(reason.starts_with("the API server refuses: "), "{reason}");
         let state = manager.state().borrow().clone();
         assert!(
-            matches!(&state, StoreState::Refuses(what) if what.contains("report")),
+            matches!(&state, StoreState::OptionalRefused(what) if what.contains("report")),
             "{state:?}"
         );
     }
@@ -238,7 +239,7 @@ async fn a_missing_right_to_write_the_report_is_named() {
     manager.publish_report(&report()).await.unwrap_err();
     let state = manager.state().borrow().clone();
     assert!(state.is_reachable(), "{state:?}");
-    let StoreState::Refuses(why) = state else { panic!("{state:?}") };
+    let StoreState::OptionalRefused(why) = state else { panic!("{state:?}") };
     let start = "this node's report: the API server forbids PATCH /api/v1/namespaces/kube-flannel/\
                  configmaps/tweed-node-n1: ";
     assert!(why.starts_with(start) && why.contains("docs/kubernetes.md"), "{why}");
@@ -258,7 +259,10 @@ async fn a_report_that_a_webhook_fails_leaves_the_server_reachable() {
     let reason = manager.publish_report(&report()).await.unwrap_err().to_string();
     assert!(reason.contains("failed calling webhook"), "{reason}");
     let state = manager.state().borrow().clone();
-    assert!(matches!(&state, StoreState::Refuses(why) if why.contains("webhook")), "{state:?}");
+    assert!(
+        matches!(&state, StoreState::OptionalRefused(why) if why.contains("webhook")),
+        "{state:?}"
+    );
     server.fail(|faults| faults.webhook_down.clear());
     manager.publish_report(&report()).await.unwrap();
     assert_eq!(*manager.state().borrow(), StoreState::Reachable);

@@ -50,6 +50,16 @@ fn promtool_accepts_the_page_of_metrics() {
 }
 
 #[test]
+fn every_family_is_documented() {
+    let document = text("docs/operations.md");
+    let page = text(PAGE);
+    let families = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+    let names = families.filter_map(|line| line.split(' ').next());
+    let missing: Vec<_> = names.filter(|name| !document.contains(*name)).collect();
+    assert_eq!(missing, Vec::<&str>::new());
+}
+
+#[test]
 fn promtool_rejects_a_page_with_a_fault() {
     let page = text(PAGE).replace("# TYPE tweed_ready gauge", "# TYPE tweed_ready counter");
     assert!(!promtool(&["check", "metrics"], &page).status.success());

@@ -127,7 +127,7 @@ fn a_public_ip_may_be_translated_to_any_address_of_the_interface() {
 #[test]
 fn each_guard_has_rules_of_its_own() {
     check_tables(
-        "--tunnel-drop-strangers=false --tunnel-drop-pods=false",
+        "--tunnel-drop-unknown=false --tunnel-drop-pods=false",
         VXLAN,
         "",
         expect![[r#"
@@ -314,7 +314,7 @@ fn an_old_kernel_looks_up_the_route_back_before_routing() {
 #[test]
 fn without_a_tunnel_or_with_all_flags_off_there_is_no_guard_table() {
     check_tables("", HOST_GW, "", expect![""]);
-    let off = "--tunnel-notrack=false --tunnel-drop-strangers=false --tunnel-drop-pods=false";
+    let off = "--tunnel-notrack=false --tunnel-drop-unknown=false --tunnel-drop-pods=false";
     check_tables(off, VXLAN, "", expect![""]);
 }
 

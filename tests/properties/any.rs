@@ -29,7 +29,7 @@ pub(crate) fn node() -> impl Strategy<Value = NodeInputs> {
     let flags = select(vec![
         "",
         "--ip-masq --tunnel-drop-pods=false",
-        "--ip-masq --ip-blackhole-route --tunnel-notrack=false --tunnel-drop-strangers=false",
+        "--ip-masq --ip-blackhole-route --tunnel-notrack=false --tunnel-drop-unknown=false",
         "--ip-masq --iptables",
     ]);
     (select(CONFIGS.to_vec()), own, flags).prop_map(|(config, own, flags)| {

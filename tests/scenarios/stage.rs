@@ -520,15 +520,15 @@ fn store(words: &str) -> Event {
     Event::Store(match words {
         "overdue" => return Event::Overdue,
         "reachable" => StoreState::Reachable,
-        "refuses" => StoreState::Refuses("this node's report: request is too large".into()),
+        "refuses" => StoreState::OptionalRefused("this node's report: request is too large".into()),
         "lacks" => StoreState::NoSubnet(
             "no subnet for this node yet: node n1: it has no IPv4 podCIDR yet".into(),
         ),
-        "lacks-ipv6" => StoreState::Lacks(
+        "lacks-ipv6" => StoreState::RequestRefused(
             "no subnet of another address family yet: node n1: it has no IPv6 podCIDR yet".into(),
         ),
-        "holds" => StoreState::Holds("a value is too large for a lease".into()),
-        "unreachable" => StoreState::Waiting("no server answers".into()),
+        "holds" => StoreState::OversizedValue("a value is too large for a lease".into()),
+        "unreachable" => StoreState::Unreachable("no server answers".into()),
         other => panic!("a store is not {other}"),
     })
 }

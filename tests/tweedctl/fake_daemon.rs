@@ -76,7 +76,7 @@ pub(crate) fn status() -> Value {
         "backend": "vxlan", "mixed": false, "interface": "eth0", "public_ips": ["172.16.0.5"],
         "config": { "revision": 3, "pending": null, "invalid": null, "rollout": null },
         "subnets": ["10.244.1.0/24"], "mtu": 1450,
-        "peers": { "direct": 0, "tunnel": 1, "left_out": 1, "set_aside": 0, "missing": 0 },
+        "peers": { "direct": 0, "tunnel": 1, "skipped": 1, "rejected": 0, "missing": 0 },
         "reachability": { "reachable": 1, "degraded": 0, "unreachable": 0, "unknown": 0 },
         "unreachable": [],
         "desired": 6, "refused": [],
@@ -88,7 +88,7 @@ pub(crate) fn status() -> Value {
         },
         "conflicts": {},
         "guard": null,
-        "computing": [],
+        "settings": [],
         "probes": null,
     })
 }

@@ -78,3 +78,19 @@ fn a_plan_from_bad_files_names_them() {
     let (code, error) = plan("/nowhere.json", "-");
     assert!(code == 3 && error.starts_with("tweedctl: /nowhere.json cannot be read: "), "{error}");
 }
+
+/// The last command of docs/operations.md, section "What would a node program?".
+#[test]
+fn the_documented_command_plans_by_two_files() {
+    let text = include_str!("../../docs/operations.md");
+    let documented = text.lines().find_map(|line| line.strip_prefix("tweedctl plan "));
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::copy("config/networks/mixed.json", folder.path().join("config.json")).unwrap();
+    std::fs::write(folder.path().join("leases"), LEASES).unwrap();
+    let here = |name: &str| folder.path().join(name).display().to_string();
+    let line = documented.unwrap().replace("config.json", &here("config.json"));
+    let line = line.replace("--leases leases", &format!("--leases {}", here("leases")));
+    let output = tweedctl_reading("", &format!("plan {line}"));
+    assert_eq!(output.0, 0, "{output:?}");
+    assert!(output.1.contains("lease     10.244.1.0-24\n"), "{output:?}");
+}

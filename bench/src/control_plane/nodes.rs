@@ -194,7 +194,7 @@ fn report(peer: Peer, id: &str, failing: u32) -> Value {
         },
         "pod_mtu": 1450, "keeps_connections": true,
         "peers":
-            { "direct": 0, "tunnel": NODES - 1, "left_out": 0, "set_aside": 0, "missing": 0 },
+            { "direct": 0, "tunnel": NODES - 1, "skipped": 0, "rejected": 0, "missing": 0 },
         "reachability": {
             "reachable": NODES - 1 - failing, "degraded": 0, "unreachable": failing, "unknown": 0,
         },

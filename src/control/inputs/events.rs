@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn a_reachable_store_makes_all_differences_due() {
         let mut inputs = Inputs::default();
-        let changes = inputs.store_changed(StoreState::Waiting("timeout".to_owned()));
+        let changes = inputs.store_changed(StoreState::Unreachable("timeout".to_owned()));
         assert_eq!(changes, Changes::default());
         let changes = inputs.store_changed(StoreState::Reachable);
         assert_eq!((changes.differences, changes.losses), (Differences::Anywhere, None));

@@ -418,9 +418,9 @@ impl Inputs {
     /// that the checkpoint must be used. If it has no subnet for this node, that of the checkpoint is
     /// another node's by now, or will be.
     pub fn lacks_store(&self) -> bool {
-        use StoreState::{Lacks, Waiting, Withholds};
+        use StoreState::{ListRefused, RequestRefused, Unreachable};
         let is_slow = self.overdue && !(self.acquired && self.peers.is_complete());
-        is_slow || matches!(self.store, Waiting(_) | Withholds(_) | Lacks(_))
+        is_slow || matches!(self.store, Unreachable(_) | ListRefused(_) | RequestRefused(_))
     }
 
     /// Whether the store shows that this node has no subnet: pods may get no address of a former one.
@@ -488,6 +488,6 @@ impl Inputs {
             let listed = self.peers.lease(&own.id).and_then(|it| it.endpoint(end.subnet.family()));
             listed.is_some_and(|it| (it.subnet, it.public_ip) == (end.subnet, end.public_ip))
         };
-        matches!(self.store, StoreState::Lacks(_)) && own.endpoints.iter().all(is_listed)
+        matches!(self.store, StoreState::RequestRefused(_)) && own.endpoints.iter().all(is_listed)
     }
 }

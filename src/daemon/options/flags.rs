@@ -151,7 +151,7 @@ flags! {
         /// Exclude tunnel packets from connection tracking (conntrack); see docs/tunnel.md
         conntrack: Conntrack = one("tunnel-notrack", "BOOL", "true", either(Conntrack::Untracked, Conntrack::Tracked));
         /// Drop tunnel packets of hosts that hold no lease
-        unknown_sources: UnknownSources = one("tunnel-drop-strangers", "BOOL", "true", either(UnknownSources::Drop, UnknownSources::Accept));
+        unknown_sources: UnknownSources = one("tunnel-drop-unknown", "BOOL", "true", either(UnknownSources::Drop, UnknownSources::Accept));
         /// Drop tunnel packets that pods send to nodes
         pods: Pods = one("tunnel-drop-pods", "BOOL", "true", either(Pods::Drop, Pods::Accept));
         /// Checksums of the tunnel device: auto, in software if the offload corrupts them; computed, always

@@ -232,14 +232,11 @@ fn masquerading_is_off_by_default_and_otherwise_as_flannel_does_it() {
 #[test]
 fn the_tunnel_is_guarded_and_each_guard_has_a_switch() {
     let all = Guard::default();
-    let off = "-tunnel-notrack=false -tunnel-drop-strangers=false";
+    let off = "-tunnel-notrack=false -tunnel-drop-unknown=false";
     for (line, expected) in [
         ("", Some(all)),
         ("-tunnel-notrack=false", Some(Guard { conntrack: Conntrack::Tracked, ..all })),
-        (
-            "-tunnel-drop-strangers=0",
-            Some(Guard { unknown_sources: UnknownSources::Accept, ..all }),
-        ),
+        ("-tunnel-drop-unknown=0", Some(Guard { unknown_sources: UnknownSources::Accept, ..all })),
         ("-tunnel-drop-pods=F", Some(Guard { pods: Pods::Accept, ..all })),
         (&format!("{off} -tunnel-drop-pods=false"), None),
     ] {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{Invalid, within, wrong};
 use crate::model::json::Fields;
 
-/// How paths to peers are probed while `Mixed` is on.
+/// How paths to peers are probed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Probe {
     pub enabled: bool,

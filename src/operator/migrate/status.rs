@@ -31,9 +31,7 @@ pub(in crate::operator) struct MigrationStatus {
     pods: Vec<String>,
     direct: usize,
     tunnel: usize,
-    #[serde(rename = "left_out")]
     skipped: usize,
-    #[serde(rename = "set_aside")]
     rejected: usize,
     /// None if the nodes do not probe.
     quality: Option<Quality>,

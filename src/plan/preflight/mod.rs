@@ -33,7 +33,6 @@ pub struct Finding {
     #[serde(rename = "where")]
     pub place: String,
     pub why: String,
-    #[serde(rename = "cure")]
     pub fix: String,
     /// A configuration file that makes the fix permanent across reboots.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -122,7 +122,7 @@ impl ConfigFollower {
     async fn pause(&mut self) {
         let mut state = self.manager.report().state();
         let longest = self.backoff.delay(random());
-        let is_away = |state: &StoreState| matches!(state, StoreState::Waiting(_));
+        let is_away = |state: &StoreState| matches!(state, StoreState::Unreachable(_));
         let answers_again = async {
             state.wait_for(is_away).await.map(drop)?;
             state.wait_for(|state| !is_away(state)).await.map(drop)?;

@@ -75,7 +75,7 @@ fn only_unknown_sources_are_dropped(stack: Stack) -> Result<()> {
         let lost = || forged.is_lost(outsider.namespace(), None, scene.node(1));
         eventually(PATIENCE, lost).context("from one that held a lease")?;
     }
-    scene.start_with(0, &["--tunnel-drop-strangers=false"])?;
+    scene.start_with(0, &["--tunnel-drop-unknown=false"])?;
     forged.arrives(outsider.namespace(), None).context("without the guard")
 }
 
@@ -170,7 +170,7 @@ fn pods_cannot_pass_for_nodes(stack: Stack) -> Result<()> {
     scene.start_with(0, &["--ip-masq", "--tunnel-drop-pods=false"])?;
     to_other.arrives(&pod, None).context("masqueraded, without the guard")?;
     to_other.arrives(&pod, Some(claimed)).context("as another node, without the guard")?;
-    scene.start_with(0, &["--ip-masq", "--tunnel-drop-strangers=false"])?;
+    scene.start_with(0, &["--ip-masq", "--tunnel-drop-unknown=false"])?;
     to_own.arrives(&pod, None).context("to its own node, without the guard")?;
     to_own.arrives(&pod, Some(claimed)).context("to its own node as another, without the guard")
 }
@@ -275,7 +275,7 @@ fn a_guard_is_shown_restored_and_cleaned_up() {
     let (node, daemon) = (scene.node(0), &scene.cluster.daemons[0]);
     let guard = |daemon: &Daemon| Ok::<_, anyhow::Error>(json(daemon, "status")?["guard"].take());
     let shown = guard(daemon).unwrap();
-    assert_eq!(shown["in_force"], true, "{shown}");
+    assert_eq!(shown["applied"], true, "{shown}");
     assert_eq!(shown["admitted"], 2, "{shown}");
     assert_eq!(shown["tables"].as_array().unwrap().len(), 2, "{shown}");
     // Without the remaining time of elements that expire.

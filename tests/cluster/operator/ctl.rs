@@ -60,7 +60,7 @@ fn an_operator_sees_what_is_routed_how_and_why() {
     assert_eq!((&status["ready"], &status["backend"]), (&true.into(), &"vxlan".into()));
     assert_eq!((&status["subnets"][0], &status["mtu"]), (&subnet.as_str().into(), &1450.into()));
     let counts = &status["peers"];
-    assert_eq!([&counts["tunnel"], &counts["left_out"], &counts["set_aside"]], [&2, &1, &1]);
+    assert_eq!([&counts["tunnel"], &counts["skipped"], &counts["rejected"]], [&2, &1, &1]);
 
     let (code, text, peers) = both(node, "peers").unwrap();
     assert_eq!(code, 0, "{text}");

@@ -29,7 +29,7 @@ fn examine_with(node: &Node, arguments: &[&str]) -> Result<(i32, Vec<String>)> {
     let (code, findings) = findings(node, arguments)?;
     ensure!(plain.status.code() == Some(code), "{plain:?} {findings:?}");
     let ids = findings.iter().map(|finding| {
-        ["level", "what", "where", "why", "cure"].iter().try_for_each(|key| {
+        ["level", "what", "where", "why", "fix"].iter().try_for_each(|key| {
             finding[key].as_str().map(drop).with_context(|| format!("no {key} in {finding}"))
         })?;
         finding["id"].as_str().map(str::to_owned).context("no id")
@@ -329,7 +329,7 @@ fn peers_behind_a_filtered_port_are_named_with_the_port() {
             let (_, found) = findings(node, &[])?;
             let text = |key: &str| found.first().and_then(|it| it[key].as_str()).unwrap_or("");
             let what = text("what");
-            let has_port = text("where").contains(port) && text("cure").contains(port);
+            let has_port = text("where").contains(port) && text("fix").contains(port);
             ensure!(what.starts_with(count) && what.contains(&subnet) && has_port, "{found:?}");
             Ok(())
         };

@@ -39,7 +39,7 @@ fn a_subnet_is_reserved_taken_and_released() {
     eventually(PATIENCE, is_shown).unwrap();
     assert_eq!(json(&cluster.daemons[0], "peers").unwrap(), serde_json::json!([]));
     let counts = &json(&cluster.daemons[0], "status").unwrap()["peers"];
-    assert_eq!((&counts["left_out"], &counts["set_aside"]), (&0.into(), &0.into()));
+    assert_eq!((&counts["skipped"], &counts["rejected"]), (&0.into(), &0.into()));
     // Without flags, etcd is found through the daemon.
     let usage = tweedctl(&cluster.nodes[0], &["leases", "usage"]).unwrap();
     assert!(usage.status.success(), "{usage:?}");

@@ -78,7 +78,7 @@ fn two_capabilities_and_a_read_only_host_are_enough() {
         eventually(PATIENCE, || is_equal(node)).unwrap();
     }
     assert_eq!(status["tables"][0]["programmed"], true, "{status}");
-    assert_eq!(status["guard"]["in_force"], true, "{status}");
+    assert_eq!(status["guard"]["applied"], true, "{status}");
     assert_eq!(status["guard"]["admitted"], 1, "{status}");
     let node = cluster.nodes[1].address(Family::V4).unwrap();
     let seen =

@@ -418,7 +418,7 @@ fn packets_of_a_node_with_an_overwritten_public_ip_are_allowed() {
     }
     let is_guarded = || {
         let guard = ask::json(&cluster.daemons[1], "status")?["guard"].clone();
-        ensure!(guard["in_force"] == true && guard["admitted"] == 3, "{guard}");
+        ensure!(guard["applied"] == true && guard["admitted"] == 3, "{guard}");
         Ok(())
     };
     eventually(PATIENCE, is_guarded).unwrap();

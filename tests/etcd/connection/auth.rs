@@ -81,7 +81,7 @@ async fn a_daemon_without_a_user_reports_that_etcd_requires_one() {
         update = next(&mut updates) => panic!("{update}"),
         state = timeout(TIMEOUT, state.wait_for(is_refused)) => state.unwrap().unwrap().clone(),
     };
-    assert!(matches!(refused, StoreState::Withholds(_)), "{refused:?}");
+    assert!(matches!(refused, StoreState::ListRefused(_)), "{refused:?}");
 }
 
 #[tokio::test]
@@ -131,7 +131,7 @@ async fn a_wrong_password_is_reported_but_not_shown() {
     let manager = manager_of(options, Previous::default());
     let mut state = manager.state();
     let (config, node) = (config(V4), vxlan(&["192.168.0.9"]));
-    let waits = state.wait_for(|state| matches!(state, StoreState::Waiting(_)));
+    let waits = state.wait_for(|state| matches!(state, StoreState::Unreachable(_)));
     let reason = tokio::select! {
         lease = manager.acquire(&config, &node) => panic!("{lease:?}"),
         waits = timeout(TIMEOUT, waits) => format!("{:?}", *waits.unwrap().unwrap()),
@@ -229,7 +229,7 @@ async fn a_user_without_rights_is_named_and_etcd_is_reachable() {
         update = configs.next() => panic!("{update:?}"),
         state = timeout(TIMEOUT, state.wait_for(is_refused)) => state.unwrap().unwrap().clone(),
     };
-    assert!(!matches!(refused, StoreState::Waiting(_)), "{refused:?}");
+    assert!(!matches!(refused, StoreState::Unreachable(_)), "{refused:?}");
     assert!(format!("{refused:?}").contains("user flannel"), "{refused:?}");
     let all = Permission::read_write(NETWORK).with_prefix();
     root.role_grant_permission("flannel", all).await.unwrap();

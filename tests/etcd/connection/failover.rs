@@ -30,7 +30,7 @@ async fn assert_all_get_a_lease(endpoints: &[String]) {
         let manager = manager(endpoints);
         let mut state = manager.state();
         let (config, node) = (config(V4), vxlan(&[format!("192.168.0.{node}").as_str()]));
-        let away = state.wait_for(|state| matches!(state, StoreState::Waiting(_)));
+        let away = state.wait_for(|state| matches!(state, StoreState::Unreachable(_)));
         tokio::select! {
             lease = timeout(TIMEOUT, manager.acquire(&config, &node)) => drop(lease.expect("no lease").unwrap()),
             away = away => panic!("{:?}", *away.unwrap()),
@@ -101,7 +101,7 @@ async fn unreachable_servers_and_their_return_are_logged_once() {
     let (config, node) = (config(V4), vxlan(&["192.168.0.9"]));
     manager.acquire(&config, &node).await.unwrap();
     server.kill();
-    let expected = StoreState::Waiting(format!(
+    let expected = StoreState::Unreachable(format!(
         "etcd at {}: tcp connect error: Connection refused (os error 111)",
         server.endpoint()
     ));
@@ -183,7 +183,7 @@ async fn a_cluster_without_a_quorum_is_unreachable_although_one_member_answers()
     assert_eq!(next(&mut updates).await, "put 10.5.4.0-24@10.0.0.4");
     members[1].kill();
     members[2].kill();
-    let away = state.wait_for(|state| matches!(state, StoreState::Waiting(_)));
+    let away = state.wait_for(|state| matches!(state, StoreState::Unreachable(_)));
     tokio::select! {
         away = timeout(TIMEOUT, away) => drop(away.expect("nothing noticed").unwrap()),
         update = next(&mut updates) => panic!("{update}"),

@@ -36,8 +36,7 @@ async fn assert_works(options: EtcdOptions) {
 /// Why `manager` waits, once the reason contains `part`.
 async fn reason(manager: &EtcdSubnetManager, part: &str) -> String {
     let mut state = manager.state();
-    let contains_part =
-        |state: &StoreState| matches!(state, StoreState::Waiting(reason) if reason.contains(part));
+    let contains_part = |state: &StoreState| matches!(state, StoreState::Unreachable(reason) if reason.contains(part));
     let (config, node) = (config(V4), vxlan(&["192.168.0.9"]));
     let reason_text = tokio::select! {
         lease = manager.acquire(&config, &node) => panic!("{lease:?}"),

@@ -76,7 +76,7 @@ async fn a_server_that_starts_later_is_waited_for() {
     );
     let start = async {
         let mut state = manager.state();
-        state.wait_for(|state| matches!(state, StoreState::Waiting(_))).await.unwrap();
+        state.wait_for(|state| matches!(state, StoreState::Unreachable(_))).await.unwrap();
         server.show(known).await;
     };
     let (found, ()) =

@@ -181,7 +181,7 @@ async fn a_refused_report_leaves_the_store_reachable() {
         assert!(reason.starts_with("etcd refuses: ") && reason.len() < 200, "{reason}");
         let state = manager.state().borrow().clone();
         assert!(
-            matches!(&state, StoreState::Refuses(what) if what.contains("report")),
+            matches!(&state, StoreState::OptionalRefused(what) if what.contains("report")),
             "{state:?}"
         );
     }
@@ -198,7 +198,7 @@ async fn a_missing_right_to_write_the_report_is_named() {
     manager.publish_report(&report(&lease)).await.unwrap_err();
     let state = manager.state().borrow().clone();
     assert!(state.is_reachable(), "{state:?}");
-    let StoreState::Refuses(why) = state else { panic!("{state:?}") };
+    let StoreState::OptionalRefused(why) = state else { panic!("{state:?}") };
     assert!(why.starts_with("this node's report: etcd denies a request"), "{why}");
 }
 

@@ -57,7 +57,7 @@ async fn values_of_megabytes_hide_no_lease() {
     let read: Vec<&str> =
         records.iter().filter(|it| it.lease.is_ok()).map(|it| it.id.as_str()).collect();
     assert_eq!((records.len(), read), (67, vec!["10.5.3.0-24"]));
-    let StoreState::Holds(update) = manager.state().borrow().clone() else {
+    let StoreState::OversizedValue(update) = manager.state().borrow().clone() else {
         panic!("{:?}", *manager.state().borrow())
     };
     let expected =
