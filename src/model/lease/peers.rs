@@ -72,12 +72,12 @@ impl Absence {
 pub enum Withdrawal {
     /// They are removed. The leases listed here have to be planned again.
     Done(BTreeSet<LeaseId>),
-    /// They are more than the limit of mass removal, and are kept.
+    /// They are more than the withdrawal limit, and are kept.
     Limited { missing: usize, of: usize },
 }
 
 /// With fewer peers than this, one peer is a large share. If it is the first of several losses, the
-/// limit of mass removal has to see them together.
+/// withdrawal limit has to see them together.
 const FEW: usize = 10;
 
 impl Peers {

@@ -380,7 +380,7 @@ fn flip(cluster: &Cluster, side: Side, path: Path) -> Result<()> {
 fn move_and_leave(cluster: &Cluster, peers: &[Peer]) -> Result<()> {
     let moved = Peer { public_ip: "10.99.1.222".parse()?, ..peers[0].clone() };
     moved.join(&cluster.etcd)?;
-    // More at once would be a mass removal, which is held.
+    // More at once would exceed the withdrawal limit.
     let (leaving, staying) = peers[1..].split_at(8);
     leaving.iter().try_for_each(|peer| peer.leave(&cluster.etcd))?;
     eventually(PATIENCE, || {

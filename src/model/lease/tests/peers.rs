@@ -1,4 +1,4 @@
-//! All leases together: conflicts, missing leases, and the limit of mass removal.
+//! All leases together: conflicts, missing leases, and the withdrawal limit.
 
 use super::*;
 
