@@ -184,19 +184,19 @@ target/apiserver/kubernetes: $(wildcard tests/apiserver/*.go) tests/apiserver/go
 	cd tests/apiserver && CGO_ENABLED=0 go build -buildvcs=false -o $(CURDIR)/$@ -ldflags "-s -w \
 	    -X k8s.io/component-base/version.gitVersion=$$(sed -n 's,^\tk8s.io/kubernetes ,,p' go.mod)" .
 
-target/tools/bin/cargo-fuzz:
+target/tools/bin/cargo-fuzz: | packages
 	@echo "installing: cargo-fuzz (into target/tools)"
 	$(CARGO) install --locked --quiet --debug --root target/tools cargo-fuzz@0.13.2
 
-target/tools/bin/cargo-mutants:
+target/tools/bin/cargo-mutants: | packages
 	@echo "installing: cargo-mutants (into target/tools)"
 	$(CARGO) install --locked --quiet --debug --root target/tools cargo-mutants@27.1.0
 
-target/tools/bin/cargo-cyclonedx:
+target/tools/bin/cargo-cyclonedx: | packages
 	@echo "installing: cargo-cyclonedx (into target/tools)"
 	$(CARGO) install --locked --quiet --debug --root target/tools cargo-cyclonedx@0.5.9
 
-target/tools/bin/cargo-deny:
+target/tools/bin/cargo-deny: | packages
 	@echo "installing: cargo-deny (into target/tools)"
 	$(CARGO) install --locked --quiet --debug --no-default-features --root target/tools cargo-deny@0.20.2
 
