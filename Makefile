@@ -1,5 +1,7 @@
 # All targets; each one installs what it needs and prints that.
 .DEFAULT_GOAL := help
+# A file that is only half made must not count as made.
+.DELETE_ON_ERROR:
 SHELL := /bin/bash
 CARGO ?= cargo
 # What `make release` packs next to the programs of this machine.
@@ -112,7 +114,7 @@ judge-proxy: packages target/judges/proxy/kube-proxy target/judges/nft/nft ## Le
 target/judges/nft/nft: tests/judges/newest-nft
 	tests/judges/newest-nft $(dir $@)
 
-target/judges/proxy/kube-proxy: tests/judges/proxy/go.mod tests/judges/proxy/main.go $(wildcard tests/judges/proxy/recorder/*.go)
+target/judges/proxy/kube-proxy: tests/judges/proxy/build tests/judges/proxy/go.mod tests/judges/proxy/main.go $(wildcard tests/judges/proxy/recorder/*.go)
 	tests/judges/proxy/build $(dir $@)
 
 target/judges/etcd/etcd: tests/judges/etcd/go.mod tests/judges/etcd/main.go
