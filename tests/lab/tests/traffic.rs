@@ -9,7 +9,7 @@ mod cluster;
 
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use cluster::{direct, subnet};
 use tweed_lab::{Family, PATIENCE, Tally, Traffic, eventually};
 
@@ -20,8 +20,9 @@ fn on_a_quiet_network_messages_and_pages_arrive() -> Result<()> {
     let (mut first, mut taken) = (Tally::default(), Instant::now());
     eventually(PATIENCE, || {
         taken = Instant::now();
-        first += traffic.take();
-        first.echoes > 60 && first.pages > 12
+        first += traffic.take()?;
+        ensure!(first.echoes > 60 && first.pages > 12, "{first:?}");
+        Ok(())
     })?;
     assert!(first.longest_wait > Duration::ZERO);
     let all = traffic.finish()?;
@@ -33,34 +34,29 @@ fn on_a_quiet_network_messages_and_pages_arrive() -> Result<()> {
 }
 
 #[test]
-fn without_a_path_pages_fail_and_a_stream_waits_for_it() -> Result<()> {
+fn a_path_that_is_cut_just_before_the_counts_are_taken_is_in_them() -> Result<()> {
     let it = direct(2);
-    let cut = || -> Result<()> {
-        it.nodes[0].ip(format!("route del {}", subnet(1)))?;
-        // Otherwise the default route would return an error, which ends a stream.
-        it.nodes[0].ip(format!("route add blackhole {}", subnet(1))).map(drop)
-    };
-    let join = || -> Result<()> {
-        it.nodes[0].ip(format!("route del blackhole {}", subnet(1)))?;
-        it.route_directly(0, 1);
-        Ok(())
-    };
-    // Until a page fails, the pauses of TCP become longer than a stream waits.
-    let pages = Traffic::start(&it.lab.pairs(Family::V4))?;
-    cut()?;
-    eventually(PATIENCE, || pages.take().failed > 0)?;
-    join()?;
-    pages.finish()?;
-    let (streams, mut all) = (Traffic::start(&it.lab.pairs(Family::V4))?, Tally::default());
-    cut()?;
+    let traffic = Traffic::start(&it.lab.pairs(Family::V4))?;
+    let quiet = traffic.take()?;
+    assert_eq!((quiet.broken, quiet.failed), (0, 0));
+    it.cut(0, 1);
+    let all = traffic.take()?;
+    assert_eq!((all.broken, all.failed), (2, 2), "{all:?}");
+    Ok(())
+}
+
+#[test]
+fn a_stream_waits_for_a_path_that_comes_back() -> Result<()> {
+    let it = direct(2);
+    let traffic = Traffic::start(&it.lab.pairs(Family::V4))?;
+    traffic.take()?;
+    it.cut(0, 1);
     std::thread::sleep(Duration::from_millis(400));
-    join()?;
-    eventually(PATIENCE, || {
-        all += streams.take();
-        all.longest_wait > Duration::from_millis(200)
-    })?;
-    all += streams.finish()?;
-    assert_eq!(all.broken, 0);
+    it.nodes[0].ip(format!("route del blackhole {}", subnet(1)))?;
+    it.route_directly(0, 1);
+    let all = traffic.finish()?;
+    assert!(all.longest_wait > Duration::from_millis(200), "{all:?}");
+    assert_eq!((all.broken, all.failed), (0, 0));
     Ok(())
 }
 
@@ -73,8 +69,9 @@ fn a_stream_that_is_reset_is_reported() -> Result<()> {
     pod.namespace().run("ss", &["--kill", "--tcp", "state", "established"])?;
     let mut all = Tally::default();
     eventually(PATIENCE, || {
-        all += traffic.take();
-        all.broken >= 2
+        all += traffic.take()?;
+        ensure!(all.broken >= 2, "{all:?}");
+        Ok(())
     })?;
     Ok(())
 }

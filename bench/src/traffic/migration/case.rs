@@ -82,7 +82,7 @@ impl Case {
         let traffic = Traffic::start(&cluster.pairs())?;
         let probe = cluster.probe(self.rate)?;
         probe.run_for(PAUSE);
-        traffic.take();
+        traffic.take()?;
         let mut costs = Vec::new();
         for stage in &self.stages {
             // Connections of earlier stages stay open.
@@ -91,7 +91,10 @@ impl Case {
             costs.push(Cost { connections: connections.take()?, ..cost });
         }
         let report = probe.finish()?;
-        traffic.finish()?;
+        let last = traffic.finish()?;
+        if let Some(cost) = costs.last_mut() {
+            cost.tally += last;
+        }
         // Packets before the first mark were sent before the first stage.
         let costs = costs.into_iter().enumerate();
         Ok(costs.map(|(index, cost)| cost.with(&report, index + 1)).collect())
@@ -128,7 +131,7 @@ impl Stage {
         let took = is_right.then(|| started.elapsed());
         cluster.notify_flannel()?;
         probe.run_for(PAUSE);
-        Ok(Cost { took, victim, tally: traffic.take(), ..Cost::default() })
+        Ok(Cost { took, victim, tally: traffic.take()?, ..Cost::default() })
     }
 
     /// Waits until every path is the expected one.

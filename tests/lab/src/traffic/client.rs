@@ -2,11 +2,13 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
 use super::Shared;
+use super::progress::Progress;
 use super::server::{PAGE, PAGE_SILENCE};
 use crate::network::http;
 use crate::traffic::probe::Pair;
@@ -21,34 +23,45 @@ const SILENCE: Duration = Duration::from_secs(10);
 pub(super) struct Caller {
     target: SocketAddr,
     stream: TcpStream,
+    progress: Arc<Progress>,
 }
 
 /// Requests pages, each by its own connection.
 #[derive(Debug)]
 pub(super) struct Browser {
     pub(super) target: SocketAddr,
+    pub(super) progress: Arc<Progress>,
 }
 
 impl Caller {
-    pub(super) fn connect(pair: &Pair, target: SocketAddr) -> Result<Self> {
+    pub(super) fn connect(
+        pair: &Pair,
+        target: SocketAddr,
+        progress: Arc<Progress>,
+    ) -> Result<Self> {
         let stream = pair.from.namespace().within(|| connect(target))?;
-        Ok(Self { target, stream: stream.with_context(|| pair.to_string())? })
+        Ok(Self { target, stream: stream.with_context(|| pair.to_string())?, progress })
     }
 
     /// Reconnects if the stream breaks.
     pub(super) fn run(mut self, shared: &Shared) {
         while shared.is_running() {
-            let started = Instant::now();
+            let (turn, started) = (shared.turn(), Instant::now());
+            self.progress.begin();
             match self.echo() {
-                Ok(()) => shared.counters.echo(started.elapsed()),
+                Ok(()) => {
+                    shared.counters.echo(started.elapsed());
+                    self.progress.complete();
+                }
                 // At the end, the server may stop first.
                 Err(_) if !shared.is_running() => return,
                 Err(_) => {
                     shared.counters.broken();
+                    self.progress.fail();
                     self.reconnect(shared);
                 }
             }
-            std::thread::sleep(BETWEEN_MESSAGES.saturating_sub(started.elapsed()));
+            shared.pause(turn, BETWEEN_MESSAGES.saturating_sub(started.elapsed()));
         }
     }
 
@@ -64,6 +77,7 @@ impl Caller {
                 self.stream = stream;
                 return;
             }
+            self.progress.fail();
             std::thread::sleep(BETWEEN_MESSAGES);
         }
     }
@@ -82,16 +96,21 @@ fn connect(target: SocketAddr) -> Result<TcpStream> {
 impl Browser {
     pub(super) fn run(&self, shared: &Shared) {
         while shared.is_running() {
-            let started = Instant::now();
+            let (turn, started) = (shared.turn(), Instant::now());
+            self.progress.begin();
             match self.page() {
-                Ok(()) => shared.counters.page(),
+                Ok(()) => {
+                    shared.counters.page();
+                    self.progress.complete();
+                }
                 Err(_) if !shared.is_running() => return,
                 Err(error) => {
                     eprintln!("page failed after {:.1?}: {error:#}", started.elapsed());
                     shared.counters.failed();
+                    self.progress.fail();
                 }
             }
-            std::thread::sleep(BETWEEN_PAGES.saturating_sub(started.elapsed()));
+            shared.pause(turn, BETWEEN_PAGES.saturating_sub(started.elapsed()));
         }
     }
 

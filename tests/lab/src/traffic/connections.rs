@@ -8,13 +8,13 @@ use anyhow::{Context, Result};
 
 use super::Shared;
 use super::line::{Kind, Line, Outcome};
+use super::progress::settle;
 use super::server::echo_all;
 use crate::network::address::Family;
 use crate::network::namespace::Namespace;
 use crate::network::pod::Pod;
 use crate::node::Node;
 use crate::node::services::{Proxy, Service, service_range};
-use crate::wait::{PATIENCE, eventually};
 
 /// The port of listeners on pods, nodes and the machine outside.
 const PORT: u16 = 7100;
@@ -102,14 +102,7 @@ impl Connections {
     /// Waits until every connection has completed an exchange that began after this call, or is
     /// broken.
     fn settle(&self) -> Result<()> {
-        let before: Vec<u64> = self.lines.iter().map(|line| line.exchanges()).collect();
-        let is_settled = |(line, before): (&Arc<Line>, &u64)| {
-            // The first of two may have started before the call.
-            line.is_broken() || line.exchanges() >= before + 2
-        };
-        eventually(PATIENCE, || self.lines.iter().zip(&before).all(is_settled))
-            .context("connections with neither an answer nor an end")
-            .map(drop)
+        settle(&self.shared, self.lines.iter().map(|line| &line.progress)).context("connections")
     }
 
     fn connect(&mut self, kind: Kind, from: &Worker, to: &Worker, family: Family) -> Result<()> {

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::Shared;
+use super::progress::Progress;
 use crate::wait::is_silence;
 
 const BETWEEN: Duration = Duration::from_millis(100);
@@ -33,7 +34,7 @@ pub enum Kind {
 pub struct Outcome {
     /// Connections that were open, or should have been.
     pub open: usize,
-    /// The reason why each broken one ended: reset, closed, or an exchange longer than five
+    /// The reason why each broken one ended: reset, closed, or an exchange longer than ten
     /// seconds.
     pub broken: Vec<String>,
     /// The longest time from a request to its response.
@@ -47,7 +48,7 @@ pub(super) struct Line {
     /// The node at which it starts, or that forwards it.
     pub(super) node: String,
     target: SocketAddr,
-    exchanges: AtomicU64,
+    pub(super) progress: Progress,
     worst_us: AtomicU64,
     broken: OnceLock<String>,
     /// Whether an outcome includes it.
@@ -76,8 +77,8 @@ impl Kind {
 
 impl Line {
     pub(super) fn new(kind: Kind, node: &str, target: SocketAddr) -> Self {
-        let (exchanges, worst_us, broken, is_reported) = Default::default();
-        Self { kind, node: node.to_owned(), target, exchanges, worst_us, broken, is_reported }
+        let (progress, worst_us, broken, is_reported) = Default::default();
+        Self { kind, node: node.to_owned(), target, progress, worst_us, broken, is_reported }
     }
 
     /// Opens the connection, and exchanges messages until it breaks or the test ends.
@@ -89,15 +90,8 @@ impl Line {
             let (kind, age) = (kind.as_str(), started.elapsed());
             let text = format!("{kind}, {node}, {target}, open for {age:.1?}: {error}");
             self.broken.get_or_init(|| text);
+            self.progress.end();
         }
-    }
-
-    pub(super) fn exchanges(&self) -> u64 {
-        self.exchanges.load(Ordering::SeqCst)
-    }
-
-    pub(super) fn is_broken(&self) -> bool {
-        self.broken.get().is_some()
     }
 
     /// Adds the counts since the last call.
@@ -116,12 +110,13 @@ impl Line {
         let mut stream = TcpStream::connect_timeout(&self.target, LIMIT)?;
         stream.set_nodelay(true)?;
         while shared.is_running() {
-            let started = Instant::now();
+            let (turn, started) = (shared.turn(), Instant::now());
+            self.progress.begin();
             exchange(&mut stream)?;
             let took = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
             self.worst_us.fetch_max(took, Ordering::SeqCst);
-            self.exchanges.fetch_add(1, Ordering::SeqCst);
-            std::thread::sleep(BETWEEN.saturating_sub(started.elapsed()));
+            self.progress.complete();
+            shared.pause(turn, BETWEEN.saturating_sub(started.elapsed()));
         }
         Ok(())
     }

@@ -5,13 +5,15 @@ mod connections;
 mod flows;
 mod line;
 pub(crate) mod probe;
+mod progress;
 mod server;
 mod tally;
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 
@@ -22,7 +24,9 @@ pub use tally::Tally;
 
 use crate::network::namespace::Namespace;
 use crate::traffic::probe::Pair;
+use crate::wait::lock;
 use client::{Browser, Caller};
+use progress::{Progress, settle};
 use server::Server;
 use tally::Counters;
 
@@ -30,6 +34,8 @@ use tally::Counters;
 #[derive(Debug)]
 pub struct Traffic {
     shared: Arc<Shared>,
+    /// One per stream, and one per requests of a pair.
+    clients: Vec<Arc<Progress>>,
     threads: Vec<JoinHandle<Result<()>>>,
 }
 
@@ -38,13 +44,16 @@ pub struct Traffic {
 struct Shared {
     stopped: AtomicBool,
     counters: Counters,
+    /// A new number ends the pauses of clients between two exchanges.
+    turn: Mutex<u64>,
+    turned: Condvar,
 }
 
 impl Traffic {
     /// Connects a stream for each pair, which sends a message ten times a second, and requests a
     /// page twice a second.
     pub fn start(pairs: &[Pair]) -> Result<Self> {
-        let mut traffic = Self { shared: Arc::default(), threads: Vec::new() };
+        let mut traffic = Self { shared: Arc::default(), clients: Vec::new(), threads: Vec::new() };
         let mut targets = HashMap::new();
         for pair in pairs {
             let key = (pair.to.namespace().clone(), pair.family);
@@ -54,12 +63,12 @@ impl Traffic {
                 traffic.spawn(pair.to.namespace(), move |shared| server.run(shared));
             }
             let targets = targets.get(&key).context("a pair without a server")?;
-            let caller = Caller::connect(pair, targets.stream)?;
+            let caller = Caller::connect(pair, targets.stream, traffic.client())?;
             traffic.spawn(pair.from.namespace(), move |shared| {
                 caller.run(shared);
                 Ok(())
             });
-            let browser = Browser { target: targets.pages };
+            let browser = Browser { target: targets.pages, progress: traffic.client() };
             traffic.spawn(pair.from.namespace(), move |shared| {
                 browser.run(shared);
                 Ok(())
@@ -68,18 +77,29 @@ impl Traffic {
         Ok(traffic)
     }
 
-    /// The counts since the last call.
-    pub fn take(&self) -> Tally {
-        self.shared.counters.take()
+    /// The counts since the last call. First waits until every stream has returned a message, and
+    /// every page was received, that began after this call: otherwise a path that is cut would look
+    /// like a healthy one until the timeout. One that is broken, or fails, meanwhile is counted.
+    pub fn take(&self) -> Result<Tally> {
+        settle(&self.shared, self.clients.iter().map(AsRef::as_ref)).context("traffic")?;
+        Ok(self.shared.counters.take())
     }
 
-    /// Ends all streams gracefully, and returns the counts since the last [`take`](Self::take).
+    /// Ends all streams gracefully, and returns the counts since the last [`take`](Self::take),
+    /// as that one would.
     pub fn finish(mut self) -> Result<Tally> {
+        let tally = self.take()?;
         self.shared.stop();
         for thread in self.threads.drain(..) {
             thread.join().map_err(|_| anyhow!("a thread of the traffic panicked"))??;
         }
-        Ok(self.take())
+        Ok(tally)
+    }
+
+    fn client(&mut self) -> Arc<Progress> {
+        let client = Arc::<Progress>::default();
+        self.clients.push(Arc::clone(&client));
+        client
     }
 
     fn spawn(
@@ -104,6 +124,23 @@ impl Drop for Traffic {
 impl Shared {
     fn stop(&self) {
         self.stopped.store(true, Ordering::SeqCst);
+        self.hurry();
+    }
+
+    /// Ends the pauses of all clients.
+    fn hurry(&self) {
+        *lock(&self.turn) += 1;
+        self.turned.notify_all();
+    }
+
+    fn turn(&self) -> u64 {
+        *lock(&self.turn)
+    }
+
+    /// Sleeps, but not after `turn`, which the caller has read before its last exchange.
+    fn pause(&self, turn: u64, duration: Duration) {
+        let paused = self.turned.wait_timeout_while(lock(&self.turn), duration, |it| *it == turn);
+        drop(paused.unwrap_or_else(PoisonError::into_inner));
     }
 
     fn is_running(&self) -> bool {

@@ -15,7 +15,7 @@ pub struct Tally {
     pub longest_wait: Duration,
     /// Pages received, each by its own connection.
     pub pages: u64,
-    /// Pages with an error, or silent for five seconds.
+    /// Pages with an error, or silent for 15 seconds.
     pub failed: u64,
 }
 

@@ -61,6 +61,13 @@ impl Cluster {
         self.nodes[from].ip(route).unwrap();
     }
 
+    /// Drops packets on an existing path; without an error, as the default route would return, and
+    /// which ends a stream.
+    pub(crate) fn cut(&self, from: usize, to: usize) {
+        self.nodes[from].ip(format!("route del {}", subnet(to))).unwrap();
+        self.nodes[from].ip(format!("route add blackhole {}", subnet(to))).unwrap();
+    }
+
     /// Gives every node a VXLAN device and entries for every peer, but no routes.
     pub(crate) fn prepare_tunnels(&self) {
         for (index, node) in self.nodes.iter().enumerate() {
