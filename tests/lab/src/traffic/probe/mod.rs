@@ -19,6 +19,7 @@ pub use report::{Count, PairReport, Report, Stage};
 use crate::network::address::Family;
 use crate::network::pod::Pod;
 use crate::wait::{PATIENCE, eventually, lock};
+use queues::{Burst, Queues};
 use receiver::{Receiver, Track};
 use sender::{Sender, Timeline};
 
@@ -86,10 +87,11 @@ impl ProbePlan {
             Start::Warm(time) => self.warm_up(&sender, &shared, time)?,
             Start::Cold => {}
         }
-        let overruns = queues::overruns(&self.pairs)?;
+        let (queues, watching) = (Queues::of(&self.pairs)?, Arc::clone(&shared));
+        let queues = std::thread::spawn(move || queues.watch(&watching));
         let (rate, running) = (self.rate, Arc::clone(&shared));
         let sender = std::thread::spawn(move || sender.run(rate, &running));
-        Ok(Probe { pairs: self.pairs.clone(), guard, sender, receiver, overruns })
+        Ok(Probe { pairs: self.pairs.clone(), guard, sender, receiver, queues })
     }
 
     fn warm_up(&self, sender: &Sender, shared: &Shared, time: Duration) -> Result<()> {
@@ -111,8 +113,7 @@ pub struct Probe {
     guard: Guard,
     sender: JoinHandle<Timeline>,
     receiver: JoinHandle<Result<Vec<Track>>>,
-    /// The count before the first packet.
-    overruns: u64,
+    queues: JoinHandle<Result<Vec<Burst>>>,
 }
 
 impl Probe {
@@ -144,8 +145,9 @@ impl Probe {
         let timeline = self.sender.join().map_err(|_| anyhow!("the sender panicked"))?;
         shared.receiving.store(false, Ordering::SeqCst);
         let tracks = self.receiver.join().map_err(|_| anyhow!("the receiver panicked"))??;
-        let overruns = queues::overruns(&self.pairs)?.saturating_sub(self.overruns);
-        Ok(Report::count(&self.pairs, &timeline, &tracks, &lock(&shared.marks), overruns))
+        shared.watching.store(false, Ordering::SeqCst);
+        let bursts = self.queues.join().map_err(|_| anyhow!("the watch of queues panicked"))??;
+        Ok(Report::count(&self.pairs, &timeline, &tracks, &lock(&shared.marks), &bursts))
     }
 }
 
@@ -154,6 +156,8 @@ impl Probe {
 struct Shared {
     sending: AtomicBool,
     receiving: AtomicBool,
+    /// Whether drops of queues still count.
+    watching: AtomicBool,
     /// The number of rounds begun; in each, every pair sends the packet of the same number.
     begun: AtomicUsize,
     /// The number of rounds of which every packet is sent.
@@ -168,6 +172,7 @@ impl Shared {
         Self {
             sending: AtomicBool::new(true),
             receiving: AtomicBool::new(true),
+            watching: AtomicBool::new(true),
             begun: AtomicUsize::new(0),
             sent: AtomicUsize::new(0),
             warm: (0..pairs).map(|_| AtomicBool::new(false)).collect(),
@@ -185,6 +190,7 @@ impl Drop for Guard {
     fn drop(&mut self) {
         self.0.sending.store(false, Ordering::SeqCst);
         self.0.receiving.store(false, Ordering::SeqCst);
+        self.0.watching.store(false, Ordering::SeqCst);
     }
 }
 

@@ -1,28 +1,91 @@
 //! Packets dropped by full queues of the machine: no route has lost these.
 
 use std::collections::HashSet;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::Pair;
+use super::{Pair, Shared, is_set};
 use crate::network::namespace::Namespace;
 
-/// As [`overruns_at`], for all receiving pods.
-pub(super) fn overruns(pairs: &[Pair]) -> Result<u64> {
-    let pods: HashSet<_> = pairs.iter().map(|pair| pair.to.namespace()).collect();
-    overruns_at(pods)
-}
+/// Between two readings.
+const INTERVAL: Duration = Duration::from_millis(20);
 
 /// Packets dropped so far: by the processors' backlogs, which all namespaces share, and by the
 /// sockets of the `receivers`.
 pub fn overruns_at<'a>(receivers: impl IntoIterator<Item = &'a Namespace>) -> Result<u64> {
-    let snmp = |receiver: &Namespace| receiver.within(|| read("/proc/thread-self/net/snmp"))?;
-    let sockets = receivers.into_iter().map(|receiver| socket_overruns(&snmp(receiver)?));
-    Ok(sockets.sum::<Result<u64>>()? + backlog_overruns(&read("/proc/net/softnet_stat")?)?)
+    Queues::open(receivers)?.dropped()
 }
 
-fn read(path: &str) -> Result<String> {
-    std::fs::read_to_string(path).context(path.to_owned())
+/// The kernel's counters, which an open file shows to every thread as those of its own namespace.
+#[derive(Debug)]
+pub(super) struct Queues {
+    backlogs: File,
+    sockets: Vec<File>,
+}
+
+/// Packets that were dropped between two readings, from the start of the probe on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Burst {
+    pub(super) since: Duration,
+    pub(super) until: Duration,
+    pub(super) dropped: u64,
+}
+
+impl Queues {
+    /// Those of all receiving pods.
+    pub(super) fn of(pairs: &[Pair]) -> Result<Self> {
+        let pods: HashSet<_> = pairs.iter().map(|pair| pair.to.namespace()).collect();
+        Self::open(pods)
+    }
+
+    fn open<'a>(receivers: impl IntoIterator<Item = &'a Namespace>) -> Result<Self> {
+        let snmp = |receiver: &Namespace| receiver.within(|| open("/proc/thread-self/net/snmp"))?;
+        let sockets = receivers.into_iter().map(snmp).collect::<Result<_>>()?;
+        Ok(Self { backlogs: open("/proc/net/softnet_stat")?, sockets })
+    }
+
+    /// Reads until the probe has received its last packet, and once more.
+    pub(super) fn watch(&self, shared: &Shared) -> Result<Vec<Burst>> {
+        let (mut bursts, mut since, mut before) =
+            (Vec::new(), shared.epoch.elapsed(), self.dropped()?);
+        loop {
+            let is_last = !is_set(&shared.watching);
+            let (next, now) = (shared.epoch.elapsed(), self.dropped()?);
+            if now > before {
+                let until = shared.epoch.elapsed();
+                bursts.push(Burst { since, until, dropped: now - before });
+            }
+            if is_last {
+                return Ok(bursts);
+            }
+            (since, before) = (next, now);
+            std::thread::sleep(INTERVAL);
+        }
+    }
+
+    fn dropped(&self) -> Result<u64> {
+        let sockets = self.sockets.iter().map(|file| socket_overruns(&read(file)?));
+        Ok(sockets.sum::<Result<u64>>()? + backlog_overruns(&read(&self.backlogs)?)?)
+    }
+}
+
+fn open(path: &str) -> Result<File> {
+    File::open(path).context(path.to_owned())
+}
+
+/// From its beginning, where the kernel counts again.
+fn read(file: &File) -> Result<String> {
+    let (mut bytes, mut block) = (Vec::new(), [0; 4096]);
+    loop {
+        let length = file.read_at(&mut block, bytes.len() as u64).context("counters")?;
+        if length == 0 {
+            return Ok(String::from_utf8(bytes)?);
+        }
+        bytes.extend_from_slice(block.get(..length).unwrap_or_default());
+    }
 }
 
 /// A line of hexadecimal numbers per processor; the second number counts drops.

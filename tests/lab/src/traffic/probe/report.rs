@@ -1,21 +1,29 @@
 //! The result of a probe: counts per pair and per stage.
 
+use std::collections::HashSet;
 use std::fmt::{Display, Formatter};
 use std::ops::AddAssign;
 use std::time::Duration;
 
 use super::Pair;
+use super::queues::Burst;
 use super::receiver::Track;
 use super::sender::Timeline;
 
 /// The name of the stage before the first mark.
 const FIRST: &str = "start";
 
+/// A packet that a full queue drops was sent at most this time before.
+const UNDER_WAY: Duration = Duration::from_millis(300);
+
 /// Packets sent, and those of them that were lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
     pub sent: u64,
     pub lost: u64,
+    /// Those of the lost ones that a full queue of the machine may have dropped, because at that
+    /// time it dropped as many.
+    pub excused: u64,
 }
 
 /// The time from one mark to the next. A packet belongs to the stage in which it was sent.
@@ -63,13 +71,18 @@ impl Report {
         timeline: &Timeline,
         tracks: &[Track],
         marks: &[(usize, String)],
-        overruns: u64,
+        bursts: &[Burst],
     ) -> Self {
         let ends = ends(marks, timeline.rounds.len());
+        let excused = excused(&losses(timeline, tracks), bursts);
         let pairs: Vec<_> = pairs
             .iter()
             .zip(tracks)
-            .map(|(pair, track)| PairReport::count(pair, track, timeline, &ends))
+            .enumerate()
+            .map(|(index, (pair, track))| {
+                let is_excused = |number| excused.contains(&(index, number));
+                PairReport::count(pair, track, timeline, (&ends, is_excused))
+            })
             .collect();
         let names = std::iter::once(FIRST).chain(marks.iter().map(|(_, name)| name.as_str()));
         let stages = names.enumerate().map(|(index, name)| Stage {
@@ -81,6 +94,7 @@ impl Report {
         let longest_pause = steps.map(|(a, b)| b.saturating_sub(*a)).max().unwrap_or_default();
         let begin = timeline.rounds.first().copied().unwrap_or_default();
         let duration = timeline.end.saturating_sub(begin);
+        let overruns = bursts.iter().map(|burst| burst.dropped).sum();
         Self { pairs, stages, longest_pause, overruns, duration }
     }
 
@@ -89,9 +103,9 @@ impl Report {
         sum(self.pairs.iter().map(|pair| &pair.count))
     }
 
-    /// The packets that are missing, without as many as full queues of a busy machine dropped.
+    /// The packets that are missing, without those that full queues of a busy machine dropped.
     pub fn lost(&self) -> u64 {
-        self.total().lost.saturating_sub(self.overruns)
+        self.total().lost_by_network()
     }
 
     /// The pairs that lost packets.
@@ -114,14 +128,28 @@ impl Report {
     }
 }
 
+impl Count {
+    /// The packets that are missing, without the excused ones.
+    pub fn lost_by_network(&self) -> u64 {
+        self.lost - self.excused
+    }
+}
+
 impl PairReport {
-    fn count(pair: &Pair, track: &Track, timeline: &Timeline, ends: &[usize]) -> Self {
+    fn count(
+        pair: &Pair,
+        track: &Track,
+        timeline: &Timeline,
+        (ends, is_excused): (&[usize], impl Fn(usize) -> bool),
+    ) -> Self {
         let came = |number: usize| track.times.get(number).is_some_and(|times| *times > 0);
         let (mut stages, mut outages, runs) = (Vec::new(), Vec::new(), runs(timeline, came));
         let mut begin = 0;
         for end in ends {
-            let lost = (begin..*end).filter(|number| !came(*number)).count() as u64;
-            stages.push(Count { sent: (*end - begin) as u64, lost });
+            let lost: Vec<_> = (begin..*end).filter(|number| !came(*number)).collect();
+            let excused = lost.iter().filter(|number| is_excused(**number)).count() as u64;
+            let (sent, lost) = ((*end - begin) as u64, lost.len() as u64);
+            stages.push(Count { sent, lost, excused });
             let of_stage = runs.iter().filter(|(first, _)| (begin..*end).contains(first));
             outages.push(of_stage.map(|(_, lasted)| *lasted).max().unwrap_or_default());
             begin = *end;
@@ -144,6 +172,7 @@ impl AddAssign for Count {
     fn add_assign(&mut self, other: Self) {
         self.sent += other.sent;
         self.lost += other.lost;
+        self.excused += other.excused;
     }
 }
 
@@ -173,6 +202,41 @@ fn ends(marks: &[(usize, String)], rounds: usize) -> Vec<usize> {
     marks.chain(std::iter::once(rounds)).collect()
 }
 
+/// A missing packet, by the index of its pair and its own number.
+struct Loss {
+    /// When its round began, and the next one.
+    round: (Duration, Duration),
+    packet: (usize, usize),
+}
+
+/// In the order of sending.
+fn losses(timeline: &Timeline, tracks: &[Track]) -> Vec<Loss> {
+    let mut losses = Vec::new();
+    let ends = timeline.rounds.iter().skip(1).chain([&timeline.end]);
+    for (number, round) in timeline.rounds.iter().copied().zip(ends.copied()).enumerate() {
+        for (pair, track) in tracks.iter().enumerate() {
+            if track.times.get(number).is_none_or(|times| *times == 0) {
+                losses.push(Loss { round, packet: (pair, number) });
+            }
+        }
+    }
+    losses
+}
+
+/// As many as queues dropped while they may have been under way. Drops count for all programs of the
+/// machine, so those of another time excuse nothing.
+fn excused(losses: &[Loss], bursts: &[Burst]) -> HashSet<(usize, usize)> {
+    let (mut excused, mut left) = (HashSet::new(), losses.iter().peekable());
+    for burst in bursts {
+        while left.next_if(|loss| loss.round.1 + UNDER_WAY < burst.since).is_some() {}
+        for _ in 0..burst.dropped {
+            let Some(loss) = left.next_if(|loss| loss.round.0 <= burst.until) else { break };
+            excused.insert(loss.packet);
+        }
+    }
+    excused
+}
+
 /// Each run of lost packets: the number of its first, and its duration.
 fn runs(timeline: &Timeline, came: impl Fn(usize) -> bool) -> Vec<(usize, Duration)> {
     let (mut runs, mut begun) = (Vec::new(), None);
@@ -191,4 +255,37 @@ fn sum<'a>(counts: impl IntoIterator<Item = &'a Count>) -> Count {
     let mut sum = Count::default();
     counts.into_iter().for_each(|count| sum += *count);
     sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The numbers of the excused ones of these losses of one pair, sent at these milliseconds.
+    fn of(losses: &[u64], bursts: &[(u64, u64, u64)]) -> Vec<usize> {
+        let ms = Duration::from_millis;
+        let loss = |(number, sent): (usize, &u64)| {
+            let round = (ms(*sent), ms(*sent + 1));
+            Loss { round, packet: (0, number) }
+        };
+        let losses: Vec<_> = losses.iter().enumerate().map(loss).collect();
+        let burst =
+            |&(since, until, dropped)| Burst { since: ms(since), until: ms(until), dropped };
+        let bursts: Vec<_> = bursts.iter().map(burst).collect();
+        let mut numbers: Vec<_> = excused(&losses, &bursts).into_iter().map(|it| it.1).collect();
+        numbers.sort_unstable();
+        numbers
+    }
+
+    #[test]
+    fn queues_that_drop_at_another_time_excuse_no_loss() {
+        let excused = of(&[1000, 1001, 1002], &[(0, 900, 500), (1320, 1340, 500)]);
+        assert!(excused.is_empty(), "{excused:?}");
+    }
+
+    #[test]
+    fn queues_excuse_as_many_losses_as_they_drop() {
+        assert_eq!(of(&[1000, 1001, 1002], &[(1010, 1030, 2)]), [0, 1]);
+        assert_eq!(of(&[1000, 1200, 1500], &[(990, 1010, 1), (1400, 1420, 9)]), [0, 1]);
+    }
 }
