@@ -525,7 +525,7 @@ fn hundreds_of_peers_cost_twenty_probes_a_second() {
     let asked = || Ok::<_, anyhow::Error>(probes()?["asked"].as_u64().unwrap());
     let cpu = || cpu(daemon.process().pid()).unwrap();
     // On a busy machine, some answers are late, and their peers are asked again soon: ten attempts.
-    eventually(Duration::from_secs(5), || {
+    let attempt = || -> Result<()> {
         let (before, busy, begun) = (asked()?, cpu(), Instant::now());
         std::thread::sleep(Duration::from_secs(10));
         let (number, busy, took) = (asked()? - before, cpu().saturating_sub(busy), begun.elapsed());
@@ -533,6 +533,12 @@ fn hundreds_of_peers_cost_twenty_probes_a_second() {
         let seconds = took.as_secs();
         ensure!((5 * seconds..60 * seconds).contains(&number), "{number} in {took:?}");
         Ok(())
-    })
-    .unwrap();
+    };
+    let mut last = attempt();
+    for _ in 1..10 {
+        if last.is_err() {
+            last = attempt();
+        }
+    }
+    last.unwrap();
 }
