@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
+use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, Uid};
 use serde::{Deserialize, Serialize};
@@ -70,27 +71,52 @@ struct Record {
 pub(crate) fn up(name: &str) -> Result<()> {
     let folder = folder()?;
     fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    let log = folder.join(format!("{name}.log"));
+    let mut child = start(name, &folder, &log)?;
+    let is_ready = follow(&mut child);
+    if matches!(is_ready, Ok(true)) {
+        return Ok(());
+    }
+    // Otherwise it would run on, though this program reports an error.
+    child.kill()?;
+    child.wait()?;
+    fs::remove_file(path(name)?)?;
+    is_ready?;
+    bail!("the cluster cannot be started: {}", fs::read_to_string(&log)?.trim())
+}
+
+/// Starts the sandbox of a cluster, unless there is one.
+fn start(name: &str, folder: &Path, log: &Path) -> Result<Child> {
+    // Of two that start the same cluster, the second one finds the record of the first.
+    let lock = File::open(folder).with_context(|| folder.display().to_string())?;
+    let _lock = Flock::lock(lock, FlockArg::LockExclusive).map_err(|(_, error)| error)?;
     if Record::read(name)?.is_some() {
         bail!("the cluster {name:?} runs already: end it with `tweed-lab down --name {name}`");
     }
-    let log = folder.join(format!("{name}.log"));
-    let stderr = File::create(&log).with_context(|| log.display().to_string())?;
+    let stderr = File::create(log).with_context(|| log.display().to_string())?;
     // The same command line: inside the sandbox, it keeps the cluster.
     let mut command = sandbox::command(std::env::args_os().skip(1))?;
     let command = command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = command.stderr(stderr).spawn().context("starting the sandbox")?;
-    Record::write(name, &child)?;
+    if let Err(error) = Record::write(name, &child) {
+        child.kill()?;
+        child.wait()?;
+        return Err(error);
+    }
+    Ok(child)
+}
+
+/// Shows what the cluster prints until it is ready; false if it ends before.
+fn follow(child: &mut Child) -> Result<bool> {
     let lines = child.stdout.take().context("the sandbox has no output")?;
     for line in BufReader::new(lines).lines() {
         let line = line?;
         if line == READY {
-            return Ok(());
+            return Ok(true);
         }
         writeln!(stdout(), "{line}")?;
     }
-    child.wait()?;
-    fs::remove_file(path(name)?)?;
-    bail!("the cluster cannot be started: {}", fs::read_to_string(&log)?.trim())
+    Ok(false)
 }
 
 /// Inside the sandbox: builds the cluster and keeps it until the sandbox is ended.

