@@ -391,11 +391,13 @@ fn where_foreign_sources_are_dropped_the_plan_reports_it_and_no_node_changes() {
     nothing_lost(probe).unwrap();
 }
 
-/// What the end of an ssh session sends to the commands that observe a stage.
-fn hang_up() -> Result<()> {
+/// What the end of an ssh session to the node sends to the commands that observe a stage.
+fn hang_up(node: &Node) -> Result<()> {
+    // Clusters of other tests run next to this one.
+    let socket = format!("\0--socket={}\0", node.subnet_file().with_extension("sock").display());
     let is_one = |process: &std::path::Path| -> Option<bool> {
         let line = fs::read_to_string(process.join("cmdline")).ok()?;
-        Some(line.contains("tweedctl\0") && line.contains("\0--auto-rollback"))
+        Some(line.contains(&socket) && line.contains("\0--auto-rollback"))
     };
     let all = fs::read_dir("/proc")?.flatten().map(|entry| entry.path());
     let found = all
@@ -418,7 +420,7 @@ fn where_foreign_sources_are_dropped_later_the_stage_is_rolled_back() {
         let line = "next --percent 100 --hold 60s --auto-rollback";
         let stage = scope.spawn(|| migrate(&cluster, 1, line));
         follow(&cluster, &[0, 1, 2]).unwrap();
-        hang_up().unwrap();
+        hang_up(&cluster.nodes[1]).unwrap();
         probe.mark("dropped");
         cluster.segment.filter(FOREIGN).unwrap();
         stage.join().unwrap().unwrap()
