@@ -72,6 +72,7 @@ check_start() {
     follows "n1 is available for pods" is_available n1
     follows "n1 reports to the operator" reports n1
     asked
+    passes "requests of a daemon were recorded" grep --quiet '^n1 ' "$folder/asked"
     passes "no request of a daemon was refused" never 403
     passes "nodes were read as a stream" grep --quiet 'sendInitialEvents=true.*"code":200' "$folder/audit.log"
 }

@@ -79,26 +79,30 @@ impl Shell {
         Ok(Self { path, runtime: TempDir::new_in(env!("CARGO_TARGET_TMPDIR"))? })
     }
 
-    /// Everything that a command prints.
-    fn run(&self, program: &str, arguments: &[&str]) -> Result<String> {
+    /// Everything that a command prints; it must succeed.
+    fn done(&self, program: &str, arguments: &[&str]) -> Result<String> {
+        let (is_success, printed) = self.run(program, arguments)?;
+        ensure!(is_success, "{program} {arguments:?}: {printed}");
+        Ok(printed)
+    }
+
+    /// Whether a command succeeds, and everything that it prints.
+    fn run(&self, program: &str, arguments: &[&str]) -> Result<(bool, String)> {
         let all = ["-c", "exec 2>&1; exec \"$@\"", "sh", program];
         let mut shell = Command::new("sh");
         shell.args(all).args(arguments).env("PATH", &self.path);
-        let output = shell.env("XDG_RUNTIME_DIR", self.runtime.path()).env_remove("TWEED_SANDBOX");
-        let printed = String::from_utf8(output.output()?.stdout)?;
+        shell.env("XDG_RUNTIME_DIR", self.runtime.path()).env_remove("TWEED_SANDBOX");
+        let output = shell.output()?;
+        let printed = String::from_utf8(output.stdout)?;
         let lines: Vec<_> = printed.lines().map(str::trim_end).collect();
-        Ok(lines.join("\n"))
-    }
-
-    fn at(&self, node: &str, command: &str) -> Result<String> {
-        self.run("tweed-lab", &["exec", node, "sh", "-c", command])
+        Ok((output.status.success(), lines.join("\n")))
     }
 
     /// Repeats the command until it prints what is shown: a daemon may need some seconds.
-    fn expect(&self, shown: &str, command: impl Fn(&Self) -> Result<String>) -> Result<()> {
+    fn expect(&self, shown: &str, command: impl Fn(&Self) -> Result<(bool, String)>) -> Result<()> {
         let mut first = None;
         eventually(PATIENCE, || {
-            let output = command(self)?;
+            let (_, output) = command(self)?;
             let is_shown = matches(shown, &output);
             first.get_or_insert(output);
             ensure!(is_shown);
@@ -113,21 +117,25 @@ impl Shell {
             Step::Up(arguments) => {
                 self.run("tweed-lab", &["down"])?;
                 let arguments: Vec<_> = arguments.split_whitespace().collect();
-                let started = self.run("tweed-lab", &[&["up"], &*arguments].concat())?;
+                let started = self.done("tweed-lab", &[&["up"], &*arguments].concat())?;
                 ensure!(started.starts_with("n1 "), "{started}");
                 Ok(())
             }
             Step::Change { node, command } => {
-                let printed = self.at(node, command)?;
+                let printed = self.done("tweed-lab", &at(node, command))?;
                 ensure!(["", "OK", "1"].contains(&printed.trim()), "{command}: {printed}");
                 Ok(())
             }
             Step::Shown { command, output } => {
-                let here = |shell: &Self| shell.at("n1", command);
+                let here = |shell: &Self| shell.run("tweed-lab", &at("n1", command));
                 self.expect(output, here).with_context(|| format!("$ {command}"))
             }
         }
     }
+}
+
+fn at<'a>(node: &'a str, command: &'a str) -> [&'a str; 5] {
+    ["exec", node, "sh", "-c", command]
 }
 
 impl Drop for Shell {
