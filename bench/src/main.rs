@@ -164,6 +164,15 @@ fn run(options: &Options) -> Result<ExitCode> {
     }
     let mut sheet = Sheet::open(&options.folder)?;
     sheet.text(&report::machine::describe()?)?;
-    options.sections().try_for_each(|section| section.run(options, &mut sheet))?;
+    for section in options.sections() {
+        if let Err(error) = section.run(options, &mut sheet) {
+            // The figures of the others are worth having.
+            let name =
+                section.to_possible_value().map_or_else(String::new, |it| it.get_name().into());
+            sheet.text(&format!("\n**failed:** {name}: {error:#}"))?;
+            sheet.miss(name);
+        }
+    }
+    sheet.conclude()?;
     Ok(ExitCode::SUCCESS)
 }

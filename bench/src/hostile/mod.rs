@@ -104,7 +104,10 @@ pub(crate) fn run(binaries: &Binaries, seconds: usize, sheet: &mut Sheet) -> Res
                 all.push(figures);
             }
             // A failed attack must not discard the results of the others.
-            Err(error) => sheet.row(&[&format!("**failed**: {error:#}")])?,
+            Err(error) => {
+                sheet.row(&[&format!("**failed**: {error:#}")])?;
+                sheet.miss(case.name);
+            }
         }
     }
     sheet.goals(&goals(&all))
@@ -208,10 +211,14 @@ fn goals(all: &[Figures]) -> Vec<Goal> {
     let memory = all.iter().map(|figures| megabytes(figures.peak_kib)).fold(0.0, f64::max);
     let well = all.iter().filter(|figures| figures.well_after.is_some()).count();
     let unwell = u32::try_from(CASES.len() - well).unwrap_or(u32::MAX);
+    let leases = CASES.iter().filter(|case| case.remains == Remains::Leases).count();
+    let started = all.iter().filter(|figures| figures.start.is_some()).count();
+    let late = u32::try_from(leases - started).unwrap_or(u32::MAX);
     vec![
         Goal::at_most("lost, all attacks", lost.into(), 0.0, "packets"),
         Goal::at_most("longest silence of `/healthz`", silence, 1.0, "s"),
         Goal::at_most("memory at most", memory, 64.0, "MB"),
         Goal::at_most("after which all is not well again", unwell.into(), 0.0, "attacks"),
+        Goal::at_most("next starts that are too late", late.into(), 0.0, ""),
     ]
 }

@@ -6,7 +6,7 @@ use std::io::{Write, stdout};
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use crate::report::goal::Goal;
 use crate::report::sample::Sample;
@@ -14,6 +14,8 @@ use crate::report::sample::Sample;
 /// Every line is printed at once, and also written to a file.
 pub(crate) struct Sheet {
     file: File,
+    /// Missed goals that are not accepted, and what could not be measured.
+    misses: Vec<String>,
 }
 
 impl Sheet {
@@ -22,7 +24,7 @@ impl Sheet {
         std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
         let path = folder.join("results.md");
         let file = File::create(&path).with_context(|| path.display().to_string())?;
-        Ok(Self { file })
+        Ok(Self { file, misses: Vec::new() })
     }
 
     /// A paragraph.
@@ -52,9 +54,28 @@ impl Sheet {
         goals.iter().try_for_each(|goal| {
             let Goal { what, measured, bound, unit } = goal;
             let (wanted, measured) = (format!("{bound} {unit}"), format!("{measured:.2} {unit}"));
+            if !goal.is_accepted() {
+                self.miss(what);
+            }
             self.row(&[what, &wanted, &measured, &goal.verdict()])
         })?;
         self.write("\n")
+    }
+
+    /// Notes that `what` could not be measured, or was not as wanted.
+    pub(crate) fn miss(&mut self, what: impl Into<String>) {
+        self.misses.push(what.into());
+    }
+
+    /// An error if anything was missed.
+    pub(crate) fn conclude(mut self) -> Result<()> {
+        let misses = std::mem::take(&mut self.misses);
+        if misses.is_empty() {
+            return Ok(());
+        }
+        let count = misses.len();
+        self.text(&format!("\n**{count} goals missed:** {}", misses.join("; ")))?;
+        bail!("{count} goals missed")
     }
 
     fn write(&mut self, text: &str) -> Result<()> {
@@ -132,6 +153,22 @@ pub(crate) fn thousands(number: impl Display) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_run_with_a_missed_goal_fails_at_its_end() {
+        let folder = std::env::temp_dir().join(format!("tweed-bench-{}", std::process::id()));
+        let conclude = |goals: &[Goal]| {
+            let mut sheet = Sheet::open(&folder).unwrap();
+            sheet.goals(goals).unwrap();
+            sheet.conclude().map_err(|error| error.to_string())
+        };
+        assert_eq!(conclude(&[Goal::at_most("lost", 0.0, 0.0, "packets")]), Ok(()));
+        let [lost, late] = ["lost", "late"].map(|it| Goal::at_most(it, 3.0, 0.0, "packets"));
+        assert_eq!(conclude(&[lost, late]), Err("2 goals missed".to_owned()));
+        let written = std::fs::read_to_string(folder.join("results.md")).unwrap();
+        std::fs::remove_dir_all(folder).unwrap();
+        assert!(written.ends_with("**2 goals missed:** lost; late\n\n"), "{written}");
+    }
 
     #[test]
     fn thousands_are_separated() {

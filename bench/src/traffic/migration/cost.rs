@@ -12,6 +12,8 @@ pub(super) struct Cost {
     /// The lost packets from and to the node that was rebooted.
     pub(super) by_reboot: u64,
     pub(super) outage: Duration,
+    /// The longest outage from or to the node that was rebooted, if one was.
+    pub(super) outage_by_reboot: Option<Duration>,
     pub(super) tally: Tally,
     /// Connections that are not between pods.
     pub(super) connections: Outcomes,
@@ -31,8 +33,12 @@ impl Cost {
             let is_victim =
                 self.victim.as_ref().is_some_and(|it| [&pair.from, &pair.to].contains(&it));
             self.count += count;
-            self.by_reboot += if is_victim { count.lost } else { 0 };
-            self.outage = self.outage.max(pair.outages.get(index).copied().unwrap_or_default());
+            let outage = pair.outages.get(index).copied().unwrap_or_default();
+            self.outage = self.outage.max(outage);
+            if is_victim {
+                self.by_reboot += count.lost;
+                self.outage_by_reboot = self.outage_by_reboot.max(Some(outage));
+            }
         }
         self
     }

@@ -62,8 +62,11 @@ fn goals(results: &[(HeldTo, Vec<Cost>)]) -> Vec<Goal> {
     let costs = |kind| results.iter().filter(move |it| it.0 == kind).flat_map(|it| &it.1);
     let sum = |number: fn(&Cost) -> u64| costs(HeldTo::Flips).map(number).map(count).sum();
     let cut = costs(HeldTo::CutOff).map(|cost| cost.outage.as_secs_f64()).fold(f64::NAN, f64::max);
+    let reboots = costs(HeldTo::Flips).filter_map(|cost| cost.outage_by_reboot);
+    let rebooted = reboots.map(|outage| outage.as_secs_f64()).fold(f64::NAN, f64::max);
     vec![
         Goal::at_most("lost by flips", sum(|it| it.count.lost - it.by_reboot), 0.0, "packets"),
+        Goal::at_most("longest outage of a pair by a reboot", rebooted, 1.0, "s"),
         Goal::at_most("broken by flips", sum(|it| it.tally.broken), 0.0, "TCP streams"),
         Goal::at_most("broken by flips", sum(Cost::broken), 0.0, "other connections"),
         Goal::at_most("failed by flips", sum(|it| it.tally.failed), 0.0, "HTTP requests"),
