@@ -127,8 +127,7 @@ impl<'a> Rival<'a> {
 
     /// Everything but the start.
     fn run(&mut self, binaries: &Binaries, backend: Backend) -> Result<()> {
-        // These peers are only leases, and answer no probes; flanneld sends none.
-        let mut site = Site::build(binaries, backend, r#""Probe":{"Enabled":false},"#)?;
+        let mut site = Site::build(binaries, backend, "")?;
         site.grow(PEERS)?;
         let mut writer = Writer::connect(&site.etcd, site.node.namespace())?;
         let listener = Listener::start(site.node.namespace())?;
@@ -138,9 +137,13 @@ impl<'a> Rival<'a> {
             .with_context(|| daemon.process().last_words())?;
         std::thread::sleep(SETTLED);
         self.running.resident.add(daemon.resident_kib()?);
+        // These peers are only leases, and answer no probes; flanneld sends none.
+        site.configure(r#""Probe":{"Enabled":false},"#)?;
+        std::thread::sleep(SETTLED);
         let before = daemon.process().processor_time()?;
         std::thread::sleep(WINDOW);
         self.running.idle.add(daemon.process().processor_time()?.saturating_sub(before));
+        site.configure("")?;
         for peer in peers(PEERS..PEERS + EVENTS) {
             let (key, value) = peer.lease(backend);
             let written = writer.put(&key, &value)?;
