@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use nix::fcntl::{FcntlArg, fcntl};
-use tweed_lab::eventually;
+use tweed_lab::{eventually, peak_kib};
 
 use super::call::Call;
 
@@ -26,7 +26,7 @@ pub(super) fn most(call: &Call<'_>) -> Result<u64> {
     let mut child = call.start(command.stdout(writer))?;
     // It also holds the write end: with it, the reader would never see the end of the pipe.
     drop(command);
-    let found = eventually(TIMEOUT, || is_writing(child.id())).and_then(|_| peak(child.id()));
+    let found = eventually(TIMEOUT, || is_writing(child.id())).and_then(|_| peak_kib(child.id()));
     let mut output_text = String::new();
     reader.read_to_string(&mut output_text)?;
     let status = child.wait()?;
@@ -43,12 +43,4 @@ fn is_writing(pid: u32) -> Result<bool> {
         }
     }
     Ok(false)
-}
-
-fn peak(pid: u32) -> Result<u64> {
-    let path = format!("/proc/{pid}/status");
-    let status = read_to_string(&path).context(path)?;
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let number = peak.and_then(|rest| rest.split_whitespace().next());
-    Ok(number.context("the program has ended")?.parse()?)
 }

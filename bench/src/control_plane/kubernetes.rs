@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
-use tweed_lab::{ApiServer, Binaries, Daemon, Lab};
+use anyhow::{Result, ensure};
+use tweed_lab::{ApiServer, Binaries, Daemon, Lab, eventually};
 
 use crate::instruments::peer::{NETWORK, UNDERLAY, peers};
 use crate::report::goal::Goal;
@@ -17,6 +17,8 @@ const AT_ONCE: usize = 100;
 const APART: Duration = Duration::from_millis(25);
 /// A daemon that has used no processor time for this time has handled everything.
 const QUIET: Duration = Duration::from_millis(500);
+/// A daemon that is busy for longer has no rest.
+const LIMIT: Duration = Duration::from_secs(120);
 /// Processor time that counts as none.
 const IDLE: Duration = Duration::from_millis(10);
 
@@ -100,13 +102,13 @@ impl Site {
     /// The processor time of the daemon, once it is idle.
     fn rest(&self) -> Result<Duration> {
         let mut spent = self.daemon.process().processor_time()?;
-        loop {
+        eventually(LIMIT, || {
+            let before = spent;
             std::thread::sleep(QUIET);
-            let now = self.daemon.process().processor_time()?;
-            if now.saturating_sub(spent) <= IDLE {
-                return Ok(now);
-            }
-            spent = now;
-        }
+            spent = self.daemon.process().processor_time()?;
+            ensure!(spent.saturating_sub(before) <= IDLE, "not idle: {before:?}, {spent:?}");
+            Ok(())
+        })?;
+        Ok(spent)
     }
 }

@@ -1,6 +1,5 @@
 //! The cost of `tweedctl` for all of thousands of nodes, of which none or a hundred are unreachable.
 
-use std::io::Read;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -9,7 +8,7 @@ use etcd_client::{Client, PutOptions};
 use futures::{StreamExt, TryStreamExt, stream};
 use serde_json::{Value, json};
 use tokio::runtime::Builder;
-use tweed_lab::{Backend, Binaries, Etcd, Lab, Node};
+use tweed_lab::{Backend, Binaries, Etcd, Lab, Node, peak_kib};
 
 use super::reports::{self, Reported};
 use crate::instruments::peer::{CONFIG, NETWORK, Peer, SUBNETS, UNDERLAY, peers};
@@ -32,6 +31,10 @@ const COMMANDS: [&[&str]; 3] =
 const FILE: &str = "FILE";
 /// The pause between two looks at the memory of a command.
 const GLANCE: Duration = Duration::from_millis(1);
+/// A command that runs for longer hangs.
+const LIMIT: Duration = Duration::from_secs(120);
+/// The largest exit code by which `tweedctl` describes the cluster.
+const LAST_CODE: i32 = 5;
 
 pub(crate) fn run(binaries: &Binaries, rounds: usize, sheet: &mut Sheet) -> Result<()> {
     let lab = Lab::new(binaries.clone())?;
@@ -127,11 +130,16 @@ fn measure(
         command.stdout(Stdio::null()).stderr(Stdio::piped());
         let started = Instant::now();
         let mut child = node.namespace().within(|| command.spawn())??;
-        cost.peak = cost.peak.max(peak(&mut child)?);
-        cost.times.add(started.elapsed());
-        let mut error = String::new();
-        child.stderr.take().context("no output")?.read_to_string(&mut error)?;
-        ensure!(error.is_empty(), "{words:?}: {error}");
+        let ended = peak(&mut child);
+        if ended.is_err() {
+            child.kill()?;
+        }
+        let (took, output) = (started.elapsed(), child.wait_with_output()?);
+        let error = String::from_utf8_lossy(&output.stderr);
+        cost.peak = cost.peak.max(ended.with_context(|| format!("{words:?}: {error}"))?);
+        cost.times.add(took);
+        let is_right = output.status.code().is_some_and(|code| code <= LAST_CODE);
+        ensure!(error.is_empty() && is_right, "{words:?}: {}: {error}", output.status);
     }
     let spent = processor_time_of_children()?.saturating_sub(before);
     cost.processor = spent / u32::try_from(rounds)?;
@@ -140,14 +148,11 @@ fn measure(
 
 /// The largest memory of a command until its end, in KiB.
 fn peak(child: &mut Child) -> Result<u64> {
-    let status = format!("/proc/{}/status", child.id());
-    let mut peak = 0;
+    let (mut peak, started) = (0, Instant::now());
     while child.try_wait()?.is_none() {
-        let text = std::fs::read_to_string(&status).unwrap_or_default();
+        ensure!(started.elapsed() < LIMIT, "not within {LIMIT:?}");
         // The kernel keeps the maximum; a process that has ended has none.
-        if let Some(line) = text.lines().find_map(|line| line.strip_prefix("VmHWM:")) {
-            peak = line.trim().trim_end_matches(" kB").parse()?;
-        }
+        peak = peak_kib(child.id()).unwrap_or(peak);
         std::thread::sleep(GLANCE);
     }
     Ok(peak)
