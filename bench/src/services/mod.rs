@@ -3,6 +3,7 @@
 
 mod connections;
 mod ours;
+mod relay;
 mod rival;
 
 use std::net::Ipv4Addr;

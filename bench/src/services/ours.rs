@@ -11,8 +11,8 @@ use tweed_lab::{ApiServer, Lab, Namespace, Node, Process, eventually};
 use tweed_netlink::nftables::{self, changed_table};
 use tweed_netlink::{Monitor, Protocol, Socket};
 
+use super::relay::Relay;
 use super::{Figures, LONG, SERVICES, SLICES, Shape, service};
-use crate::instruments::relay::Relay;
 
 /// Where the proxy serves its metrics, in its namespace.
 const METRICS: &str = "127.0.0.1:10249";

@@ -11,7 +11,7 @@ use tokio::runtime::{Builder, Runtime};
 use tweed_lab::{Namespace, lock};
 
 /// Ends when it is dropped.
-pub(crate) struct Relay {
+pub(super) struct Relay {
     address: SocketAddr,
     sent: Sent,
     _runtime: Runtime,
@@ -23,7 +23,7 @@ struct Sent(Arc<Mutex<Option<Instant>>>);
 
 impl Relay {
     /// Between clients and a server in this namespace.
-    pub(crate) fn start(namespace: &Namespace, server: SocketAddr) -> Result<Self> {
+    pub(super) fn start(namespace: &Namespace, server: SocketAddr) -> Result<Self> {
         let runtime = namespace
             .within(|| Builder::new_multi_thread().worker_threads(1).enable_all().build())??;
         let listener = namespace.within(|| std::net::TcpListener::bind("127.0.0.1:0"))??;
@@ -39,17 +39,17 @@ impl Relay {
         Ok(Self { address, sent, _runtime: runtime })
     }
 
-    pub(crate) fn url(&self) -> String {
+    pub(super) fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
     /// From now on, what the server sends is noted.
-    pub(crate) fn begin(&self) {
+    pub(super) fn begin(&self) {
         *lock(&self.sent.0) = None;
     }
 
     /// When it sent something for the first time since [`Self::begin`].
-    pub(crate) fn sent(&self) -> Option<Instant> {
+    pub(super) fn sent(&self) -> Option<Instant> {
         *lock(&self.sent.0)
     }
 }
