@@ -5,12 +5,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use tweed_lab::{Family, Path, Probe, eventually};
+use tweed_lab::{Family, Probe, eventually};
 
 use crate::fixture::cluster::{CONFIG, Cluster, ClusterPlan, PATIENCE, Stack};
-use crate::fixture::table::{
-    Distance, HOST_GW, HOST_GW_MIXED, Side, VXLAN, VXLAN_MIXED, expected, path,
-};
+use crate::fixture::table::{HOST_GW, HOST_GW_MIXED, Side, VXLAN, VXLAN_MIXED, wait_for_sides};
 
 /// Packets per second and ordered pair of pods.
 const RATE: u32 = 1000;
@@ -29,7 +27,7 @@ impl EditedCluster {
         let cluster = plan.start()?;
         cluster.start_pods()?;
         let sides = vec![side; cluster.nodes.len()];
-        cluster.wait_for_paths(|from, to| wanted(&cluster, &sides, from, to))?;
+        wait_for_sides(&cluster, &sides)?;
         let families = cluster.stack.families().iter();
         let pairs: Vec<_> = families.flat_map(|family| cluster.lab.pairs(*family)).collect();
         let probe = cluster.lab.probe(&pairs, RATE)?;
@@ -43,8 +41,7 @@ impl EditedCluster {
         let config = self.cluster.stack.config(&format!("{}{rest}", side.config()));
         self.cluster.etcd.put(CONFIG, &config)?;
         self.sides = sides.to_vec();
-        let (cluster, sides) = (&self.cluster, &self.sides);
-        let followed = cluster.wait_for_paths(|from, to| wanted(cluster, sides, from, to))?;
+        let followed = wait_for_sides(&self.cluster, &self.sides)?;
         println!("{config}: paths right {followed:.0?} later");
         self.probe.run_for(PAUSE);
         Ok(())
@@ -61,12 +58,6 @@ impl EditedCluster {
         ensure!(report.lost() == 0, "lost packets:\n{report}");
         Ok(())
     }
-}
-
-fn wanted(cluster: &Cluster, sides: &[Side], from: usize, to: usize) -> Path {
-    let far = |index| cluster.router.is_some() && index + 1 == cluster.nodes.len();
-    let distance = if far(from) == far(to) { Distance::Adjacent } else { Distance::BehindRouter };
-    path(expected(sides[from], sides[to], distance))
 }
 
 fn one_edit_flips_a_cluster_and_another_takes_it_back(stack: Stack) -> Result<()> {

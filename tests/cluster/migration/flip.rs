@@ -6,9 +6,7 @@ use anyhow::{Context, Result, ensure};
 use tweed_lab::{Family, Files, Path, Probe, Report, ReversePath, eventually};
 
 use crate::fixture::cluster::{AT_START, CONFIG, Cluster, ClusterPlan, PATIENCE, Stack};
-use crate::fixture::table::{
-    Distance, HOST_GW, HOST_GW_MIXED, Side, VXLAN, VXLAN_MIXED, expected, path,
-};
+use crate::fixture::table::{HOST_GW, HOST_GW_MIXED, Side, VXLAN, VXLAN_MIXED, wait_for_sides};
 
 /// Packets per second and ordered pair of pods.
 const RATE: u32 = 1000;
@@ -34,7 +32,7 @@ impl Migration {
         let cluster = plan.start()?;
         cluster.start_pods()?;
         let sides = vec![side; cluster.nodes.len()];
-        cluster.wait_for_paths(|from, to| wanted(&cluster, &sides, from, to))?;
+        wait_for_sides(&cluster, &sides)?;
         let pairs: Vec<_> =
             cluster.stack.families().iter().flat_map(|family| cluster.lab.pairs(*family)).collect();
         let probe = cluster.lab.probe(&pairs, RATE)?;
@@ -60,8 +58,7 @@ impl Migration {
         let ready = daemon.wait_ready()?;
         self.probe.mark("between");
         self.sides[index] = side;
-        let (cluster, sides) = (&self.cluster, &self.sides);
-        let followed = cluster.wait_for_paths(|from, to| wanted(cluster, sides, from, to))?;
+        let followed = wait_for_sides(&self.cluster, &self.sides)?;
         println!(
             "{} → {side:?}: ready in {ready:.0?}, paths right {followed:.0?} later",
             node.name()
@@ -75,12 +72,6 @@ impl Migration {
         println!("{report}");
         Ok(report)
     }
-}
-
-fn wanted(cluster: &Cluster, sides: &[Side], from: usize, to: usize) -> Path {
-    let far = |index| cluster.router.is_some() && index + 1 == cluster.nodes.len();
-    let distance = if far(from) == far(to) { Distance::Adjacent } else { Distance::BehindRouter };
-    path(expected(sides[from], sides[to], distance))
 }
 
 fn ensure_nothing_lost(report: &Report) -> Result<()> {

@@ -89,14 +89,8 @@ impl RepairedNode {
     /// No further change occurs, and all pods reach each other.
     fn ends_quiet(&self) -> Result<()> {
         ensure_quiet(self.node(), Duration::from_secs(1))?;
-        self.cluster.stack.families().iter().try_for_each(|family| {
-            let all_answer = || {
-                let pings = self.cluster.lab.ping_matrix(*family)?;
-                ensure!(pings.all_answered(), "{pings}");
-                Ok(())
-            };
-            eventually(PATIENCE, all_answer).map(drop)
-        })
+        let families = self.cluster.stack.families();
+        families.iter().try_for_each(|family| self.cluster.lab.all_reach_each_other(*family))
     }
 
     /// The kernel removes foreign routes with the underlay; their owner restores them.

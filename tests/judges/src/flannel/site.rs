@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use ipnetwork::IpNetwork;
 use tweed_lab::{
-    Backend, Connections, Daemon, DaemonPlan, Etcd, Family, Lab, Node, PATIENCE, Pair, Path, Proxy,
-    Segment, Stack, Worker, eventually, wait_for_paths,
+    Backend, Connections, Daemon, DaemonPlan, Etcd, Family, Lab, Node, Pair, Path, Proxy, Segment,
+    Stack, Worker, wait_for_paths,
 };
 
 use super::Programs;
@@ -203,10 +203,8 @@ impl Site {
 
     /// Waits until a ping from each pod to each other one is answered.
     pub(super) fn wait_until_all_answer(&self) -> Result<()> {
-        self.setting.stack.families().iter().try_for_each(|family| {
-            let all = || Ok::<_, anyhow::Error>(self.lab.ping_matrix(*family)?.all_answered());
-            eventually(PATIENCE, all).map(drop)
-        })
+        let families = self.setting.stack.families();
+        families.iter().try_for_each(|family| self.lab.all_reach_each_other(*family))
     }
 
     /// Every ordered pair of pods on different nodes, in all families.
