@@ -72,7 +72,7 @@ fn apply(options: &Apply) -> anyhow::Result<()> {
     let actual = kernel.read()?;
     let internal = internal_addresses(&objects, &options.node.hostname_override);
     let addresses = options.node.addresses(&internal)?;
-    let mut cluster = Cluster::adopt(addresses, actual.clone());
+    let mut cluster = Cluster::adopt(addresses, options.node.affinity(), actual.clone());
     for object in &objects {
         add(&mut cluster, object, &options.node.hostname_override);
     }

@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand};
 use ipnetwork::IpNetwork;
 use tweed_netlink::rtnl::address;
 use tweed_netlink::{Family, Protocol, Socket};
-use tweed_proxy::plan::cluster::NodeAddresses;
+use tweed_proxy::plan::cluster::{Affinity, NodeAddresses};
 use tweed_proxy::plan::ruleset::Policy;
 
 /// Programs Services of Kubernetes in nftables, in the network namespace that it runs in.
@@ -77,6 +77,10 @@ pub(crate) struct NodeOptions {
     /// first internal address of the Node in each family
     #[arg(long, value_name = "CIDRS|primary", value_delimiter = ',', default_value = PRIMARY)]
     pub(crate) nodeport_addresses: Vec<NodePorts>,
+    /// Serve Services with session affinity without it: each connection goes to a random endpoint. By
+    /// default, they are left to another proxy on this node, such as kube-proxy
+    #[arg(long)]
+    pub(crate) ignore_session_affinity: bool,
     /// Masquerade all connections to cluster IPs
     #[arg(long)]
     pub(crate) masquerade_all: bool,
@@ -125,6 +129,10 @@ impl NodeOptions {
             masquerades_all: self.masquerade_all,
             mark: 1 << self.iptables_masquerade_bit,
         }
+    }
+
+    pub(crate) const fn affinity(&self) -> Affinity {
+        if self.ignore_session_affinity { Affinity::Ignored } else { Affinity::LeftToOthers }
     }
 
     /// `internal`: the internal addresses of the Node.

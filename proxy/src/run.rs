@@ -76,7 +76,8 @@ async fn follow(options: &Run, figures: &RefCell<Figures>) -> anyhow::Result<()>
     let mut kernel = Kernel::open(options.node.policy())?;
     kernel.listen(kernel::BACKLOG)?;
     let actual = kernel.read()?;
-    let cluster = Cluster::adopt(NodeAddresses::default(), actual.clone());
+    let (addresses, affinity) = (NodeAddresses::default(), options.node.affinity());
+    let cluster = Cluster::adopt(addresses, affinity, actual.clone());
     let mut reconciler = Reconciler::new(kernel, cluster, actual);
     let mut inputs = Inputs::open(options)?;
     figures.borrow_mut().access = inputs.access.clone();

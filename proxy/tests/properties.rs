@@ -15,7 +15,7 @@ use tweed_proxy::kernel::codec;
 use tweed_proxy::objects::endpoints::{Slice, SliceName};
 use tweed_proxy::objects::object::{EndpointSliceObject, Object};
 use tweed_proxy::objects::service::{Service, ServiceName};
-use tweed_proxy::plan::cluster::{Cluster, NodeAddresses};
+use tweed_proxy::plan::cluster::{Affinity, Cluster, NodeAddresses};
 use tweed_proxy::plan::diff::{self, Change, Changes, Pending, diff};
 use tweed_proxy::state::{Element, Entry, Flag, Frontend, List, State};
 
@@ -321,7 +321,7 @@ proptest! {
             perform(&mut before, edit);
             before.revise();
         }
-        let mut after = Cluster::adopt(addresses(), before.desired().clone());
+        let mut after = Cluster::adopt(addresses(), Affinity::default(), before.desired().clone());
         perform_all(&mut after, &edits);
         after.revise();
         prop_assert_eq!(after.desired(), before.desired());

@@ -14,6 +14,7 @@ use crate::state::{Frontend, Transport};
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServiceName(Arc<str>);
 
+#[expect(clippy::struct_excessive_bools, reason = "a Service decides about all of these")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Service {
     pub ports: Vec<ServicePort>,
@@ -26,6 +27,8 @@ pub struct Service {
     clients: Vec<IpNetwork>,
     /// Whether one of these could not be read.
     has_unknown_clients: bool,
+    /// Whether it asks for all connections of a client to go to one endpoint.
+    pub has_affinity: bool,
     /// What is not done as the Service asks for it.
     pub warnings: Vec<String>,
 }
@@ -78,6 +81,7 @@ impl Service {
             is_local_outside: spec.external_traffic_policy == LOCAL,
             clients: Vec::new(),
             has_unknown_clients: false,
+            has_affinity: spec.session_affinity == "ClientIP",
             warnings: Vec::new(),
         };
         let first = [spec.cluster_ip.clone()];
@@ -98,10 +102,6 @@ impl Service {
         }
         for port in spec.ports.iter().flatten() {
             service.add_port(port);
-        }
-        if spec.session_affinity == "ClientIP" {
-            let what = "sessionAffinity: ClientIP is not supported";
-            service.warnings.push(format!("{what}: each connection goes to a random endpoint"));
         }
         // There are tens of thousands of services.
         service.ports.shrink_to_fit();
@@ -329,7 +329,6 @@ mod tests {
             "externalIPs": ["192.0.2.300", "192.0.2.1"],
             "ports": [{"name": "a", "port": 80, "protocol": "DCCP"}, {"name": "b", "port": 81}],
             "loadBalancerSourceRanges": ["all"],
-            "sessionAffinity": "ClientIP",
         });
         let service = service(&spec, &json!({}), &json!([{"ip": "198.51.100.1"}])).unwrap();
         assert_eq!(
@@ -342,7 +341,6 @@ mod tests {
                 "externalIPs: \"192.0.2.300\" is no IP address; skipped",
                 "loadBalancerSourceRanges: \"all\" is no network; skipped",
                 "port \"a\": \"DCCP\" 80 is no protocol and port; skipped",
-                "sessionAffinity: ClientIP is not supported: each connection goes to a random endpoint",
             ]
         );
         // A range that cannot be read opens nothing.

@@ -17,6 +17,7 @@ use crate::state::{Element, Endpoint, Entry, Flag, Frontend, List, Slots, State,
 #[derive(Debug, Default)]
 pub struct Cluster {
     addresses: NodeAddresses,
+    affinity: Affinity,
     services: BTreeMap<ServiceName, Service>,
     slices: BTreeMap<(ServiceName, SliceName), Slice>,
     /// The service of each slice.
@@ -41,6 +42,16 @@ pub struct NodeAddresses {
     pub primary: Vec<IpAddr>,
     /// Those that have node ports.
     pub for_node_ports: Vec<IpAddr>,
+}
+
+/// What becomes of services with session affinity, which is not supported.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Affinity {
+    /// Another proxy on this node serves them.
+    #[default]
+    LeftToOthers,
+    /// They are served without it.
+    Ignored,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -69,10 +80,10 @@ impl Cluster {
     }
 
     /// `actual`: what the sets hold. Endpoints keep their indexes, so that a restart changes nothing.
-    pub fn adopt(addresses: NodeAddresses, actual: State) -> Self {
+    pub fn adopt(addresses: NodeAddresses, affinity: Affinity, actual: State) -> Self {
         let changed = actual.frontends.keys().copied().collect();
         let desired = State { frontends: actual.frontends, ..State::default() };
-        Self { addresses, desired, changed, ..Self::default() }
+        Self { addresses, affinity, desired, changed, ..Self::default() }
     }
 
     /// `actual`: what the sets hold, after another program may have written them. Endpoints that are
@@ -187,7 +198,10 @@ impl Cluster {
     /// Services and frontends that are not programmed as their objects ask for it.
     pub fn warnings(&self) -> Vec<String> {
         let of_services = self.services.iter().flat_map(|(name, service)| {
-            service.warnings.iter().map(move |warning| format!("Service {name}: {warning}"))
+            let of_fields = service.warnings.iter().map(String::as_str);
+            let of_affinity = service.has_affinity.then(|| self.affinity.warning());
+            let all = of_fields.chain(of_affinity);
+            all.map(move |warning| format!("Service {name}: {warning}"))
         });
         let mut first = None::<&(Frontend, Claim)>;
         let conflicts = self.claims.iter().filter_map(|one| {
@@ -254,11 +268,12 @@ impl Cluster {
     fn is_cluster_ip(&self, address: IpAddr) -> bool {
         let first = Frontend { address, transport: Transport::Tcp, port: 0 };
         let claims = self.claims.range((first, Claim::default())..);
-        let mut claims = claims.take_while(|(frontend, _)| frontend.address == address);
-        claims.any(|(_, claim)| claim.reach == Reach::ClusterIp)
+        let claims = claims.take_while(|(frontend, _)| frontend.address == address);
+        let mut services = claims.filter(|(_, claim)| claim.reach == Reach::ClusterIp);
+        services.any(|(_, claim)| self.served(&claim.service).is_some())
     }
 
-    /// None if no service has it.
+    /// None if no service that is served here has it.
     fn plan(&self, frontend: Frontend) -> Option<Plan> {
         let (service, reach, chosen) = self.choose(frontend)?;
         let family = Family::of(frontend.address);
@@ -276,12 +291,18 @@ impl Cluster {
         Some(Plan { entry, hairpins: hairpins.collect(), serving: chosen.serving })
     }
 
+    /// None if another proxy serves it: what it claims is not translated here, for no other service.
+    fn served(&self, name: &ServiceName) -> Option<&Service> {
+        let is_left = |it: &&Service| it.has_affinity && self.affinity == Affinity::LeftToOthers;
+        self.services.get(name).filter(|service| !is_left(service))
+    }
+
     /// The service that has a frontend, and its endpoints.
     fn choose(&self, frontend: Frontend) -> Option<(&Service, Reach, Chosen)> {
         let Claim { reach, service: name, port } = self.claim_of(frontend)?;
         let slices = self.slices.range((name.clone(), SliceName::default())..);
         let slices = slices.take_while(|((of, _), _)| of == name).map(|(_, slice)| slice);
-        let service = self.services.get(name)?;
+        let service = self.served(name)?;
         let port = service.ports.get(*port)?;
         Some((service, *reach, endpoints::choose(slices, port, Family::of(frontend.address))))
     }
@@ -377,6 +398,20 @@ impl Cluster {
         let frontends = self.services.get(name).into_iter().flat_map(|it| it.frontends(node));
         frontends
             .map(|(frontend, reach, port)| (frontend, Claim { reach, service: name.clone(), port }))
+    }
+}
+
+impl Affinity {
+    /// Of a service that asks for it.
+    const fn warning(self) -> &'static str {
+        match self {
+            Self::LeftToOthers => {
+                "sessionAffinity: ClientIP is not supported: left to another proxy"
+            }
+            Self::Ignored => {
+                "sessionAffinity: ClientIP is ignored: each connection goes to a random endpoint"
+            }
+        }
     }
 }
 
@@ -491,6 +526,33 @@ mod tests {
         let [a, b, c] = [1, 2, 3].map(endpoint);
         assert_eq!(arrange(&[Some(c), Some(b), Some(c)], &[b, c].into()), [c, b]);
         assert_eq!(arrange(&[Some(c), Some(b), Some(c)], &[a, b, c].into()), [c, b, a]);
+    }
+
+    #[test]
+    fn nothing_of_a_service_with_session_affinity_is_translated_unless_it_is_ignored() {
+        for (affinity, served) in [
+            (Affinity::LeftToOthers, &["10.96.0.2"][..]),
+            (Affinity::Ignored, &["10.96.0.1", "10.96.0.2"]),
+        ] {
+            let mut cluster = Cluster::adopt(NodeAddresses::default(), affinity, State::default());
+            let mut with_affinity = service("10.96.0.1", &[]);
+            with_affinity.has_affinity = true;
+            cluster.set_service(&ServiceName::of("default", "sticky"), Some(with_affinity));
+            let other = service("10.96.0.2", &["10.96.0.1"]);
+            cluster.set_service(&ServiceName::of("default", "other"), Some(other));
+            cluster.revise();
+            let State { frontends, shared } = cluster.desired();
+            let served: BTreeSet<IpAddr> = served.iter().map(|it| it.parse().unwrap()).collect();
+            assert_eq!(frontends.keys().map(|it| it.address).collect::<BTreeSet<_>>(), served);
+            assert_eq!(*shared, served.into_iter().map(Element::ClusterIp).collect());
+            assert_eq!(
+                cluster.warnings(),
+                [
+                    "Service default/other: TCP 10.96.0.1:80 belongs to Service default/sticky",
+                    &format!("Service default/sticky: {}", affinity.warning()),
+                ]
+            );
+        }
     }
 
     #[test]

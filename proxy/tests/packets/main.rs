@@ -185,6 +185,30 @@ fn connections_of_udp_leave_an_endpoint_that_is_gone() {
     }
 }
 
+/// The other one, whose rules come after those of tweed-proxy, has session affinity.
+#[test]
+fn packets_to_a_service_with_session_affinity_are_left_to_another_proxy() {
+    let to: SocketAddr = "10.96.0.1:53".parse().unwrap();
+    let host = Host::new(&BTreeSet::new(), [client(to)]);
+    let other = "add table ip other; \
+         add chain ip other nat { type nat hook prerouting priority -100; }; \
+         add rule ip other nat ip daddr 10.96.0.1 udp dport 53 dnat to 10.1.1.9:5353";
+    host.run("nft", &[other], "");
+    let mut service = of_udp("10.96.0.1");
+    let mut program = |affinity: &str, flags: &[&str]| {
+        service["spec"]["sessionAffinity"] = affinity.into();
+        let objects = format!("{service}\n{}", slice_of_udp(&["10.1.1.2"]));
+        let words = ["apply", "--objects", "-", "--hostname-override", "test-node"];
+        let words = [&words[..], &["--service-cidr", "10.96.0.0/12"], flags].concat();
+        host.run(env!("CARGO_BIN_EXE_tweed-proxy"), &words, &objects);
+        let connection = host.connect(Packet { source: client(to), is_udp: true, to });
+        host.answering(&connection).to_string()
+    };
+    assert_eq!(program("None", &[]), "10.1.1.2:5353");
+    assert_eq!(program("ClientIP", &[]), "10.1.1.9:5353");
+    assert_eq!(program("ClientIP", &["--ignore-session-affinity"]), "10.1.1.2:5353");
+}
+
 /// It keeps its connections while it still serves, also if the program restarts meanwhile.
 #[test]
 fn connections_of_udp_stay_with_an_endpoint_that_ends() {
