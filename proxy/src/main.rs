@@ -13,16 +13,16 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::thread;
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use clap::Parser;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use tokio::time::Instant;
 use tweed_netlink::Family;
 
-use options::{Apply, Command, Options};
+use options::{Apply, Command, NodeOptions, Options};
 use tweed_proxy::kernel::{Kernel, Lacking};
-use tweed_proxy::objects::object::{NodeObject, Object};
+use tweed_proxy::objects::object::{Document, NodeObject, Object};
 use tweed_proxy::objects::watch::{Services, Slices, Watched};
 use tweed_proxy::plan::cluster::Cluster;
 use tweed_proxy::plan::diff::diff;
@@ -70,7 +70,7 @@ fn apply(options: &Apply) -> anyhow::Result<()> {
     let _lock = (!options.dry_run).then(lock).transpose()?;
     let mut kernel = Kernel::open(options.node.policy())?;
     let actual = kernel.read()?;
-    let internal = internal_addresses(&objects, &options.node.hostname_override);
+    let internal = internal_addresses(&objects, &options.node)?;
     let addresses = options.node.addresses(&internal)?;
     let mut cluster = Cluster::adopt(addresses, options.node.affinity(), actual.clone());
     for object in &objects {
@@ -120,7 +120,8 @@ fn cleanup() -> anyhow::Result<()> {
     Ok(Kernel::open(Policy::default())?.remove()?)
 }
 
-/// All objects of a file; a list counts as its items.
+/// All objects of a file. Without any, as after a command in front of a pipe that failed, all services
+/// would be removed.
 fn read(path: &PathBuf) -> anyhow::Result<Vec<Object>> {
     let input: Box<dyn Read> = if path.as_os_str() == "-" {
         Box::new(io::stdin().lock())
@@ -128,11 +129,14 @@ fn read(path: &PathBuf) -> anyhow::Result<Vec<Object>> {
         Box::new(File::open(path).with_context(|| format!("{}", path.display()))?)
     };
     let mut objects = Vec::new();
-    for object in serde_json::Deserializer::from_reader(BufReader::new(input)).into_iter() {
-        match object.with_context(|| format!("{}: not an object of Kubernetes", path.display()))? {
-            Object::List { items } => objects.extend(items),
-            object => objects.push(object),
-        }
+    for document in serde_json::Deserializer::from_reader(BufReader::new(input)).into_iter() {
+        let what = || format!("{}: not an object of Kubernetes", path.display());
+        let document: Document = document.with_context(what)?;
+        objects.extend(document.objects());
+    }
+    if objects.is_empty() {
+        let what = "no Service, EndpointSlice or Node: nothing was changed";
+        bail!("{}: {what}; `tweed-proxy cleanup` removes the tables", path.display());
     }
     Ok(objects)
 }
@@ -147,14 +151,29 @@ fn add(cluster: &mut Cluster, object: &Object, node: &str) {
             let (name, slice) = Slices::read(slice, node);
             cluster.set_slice(&name, slice);
         }
-        Object::Node(_) | Object::List { .. } | Object::Other => {}
+        Object::Node(_) => {}
     }
 }
 
-fn internal_addresses(objects: &[Object], name: &str) -> Vec<IpAddr> {
+/// Those of this node. Without any, all node ports would be removed.
+fn internal_addresses(objects: &[Object], options: &NodeOptions) -> anyhow::Result<Vec<IpAddr>> {
+    let name = &options.hostname_override;
     let nodes = objects.iter().filter_map(|object| match object {
-        Object::Node(node) => Some(node).filter(|node| node.metadata.name == name),
-        _ => None,
+        Object::Node(node) => Some(node).filter(|node| node.metadata.name == *name),
+        Object::Service(_) | Object::EndpointSlice(_) => None,
     });
-    nodes.flat_map(NodeObject::internal_addresses).collect()
+    let internal: Vec<IpAddr> = nodes.flat_map(NodeObject::internal_addresses).collect();
+    let has_node_ports = objects.iter().any(|object| match object {
+        Object::Service(service) => {
+            Services::read(service, name).1.is_some_and(|service| service.has_node_ports())
+        }
+        Object::EndpointSlice(_) | Object::Node(_) => false,
+    });
+    if internal.is_empty() && has_node_ports && options.has_primary_node_ports() {
+        bail!(
+            "there is no Node {name} with an internal address for node ports: see \
+             --hostname-override and --nodeport-addresses"
+        );
+    }
+    Ok(internal)
 }

@@ -135,6 +135,11 @@ impl NodeOptions {
         if self.ignore_session_affinity { Affinity::Ignored } else { Affinity::LeftToOthers }
     }
 
+    /// Whether the addresses of the Node decide where node ports are.
+    pub(crate) fn has_primary_node_ports(&self) -> bool {
+        self.nodeport_addresses.iter().any(|which| matches!(which, NodePorts::Primary))
+    }
+
     /// `internal`: the internal addresses of the Node.
     pub(crate) fn addresses(&self, internal: &[IpAddr]) -> anyhow::Result<NodeAddresses> {
         let of = |family| move |address: &&IpAddr| Family::of(**address) == family;

@@ -13,7 +13,7 @@ use tweed_netlink::Family;
 use tweed_netlink::nftables::ListedElement;
 use tweed_proxy::kernel::codec;
 use tweed_proxy::objects::endpoints::{Slice, SliceName};
-use tweed_proxy::objects::object::{EndpointSliceObject, Object};
+use tweed_proxy::objects::object::EndpointSliceObject;
 use tweed_proxy::objects::service::{Service, ServiceName};
 use tweed_proxy::plan::cluster::{Affinity, Cluster, NodeAddresses};
 use tweed_proxy::plan::diff::{self, Change, Changes, Pending, diff};
@@ -90,10 +90,6 @@ fn edit() -> impl Strategy<Value = Edit> {
     ]
 }
 
-fn object(value: Value) -> Object {
-    serde_json::from_value(value).unwrap()
-}
-
 fn of_service(number: u8, edit: &ServiceEdit) -> Option<Service> {
     let policy = |is_local| if is_local { "Local" } else { "Cluster" };
     let mut ips = vec![format!("10.96.0.{number}")];
@@ -101,8 +97,7 @@ fn of_service(number: u8, edit: &ServiceEdit) -> Option<Service> {
     let external: Vec<String> = edit.external_ip.iter().map(|ip| format!("192.0.2.{ip}")).collect();
     let ranges = ["0.0.0.0/0", "10.0.0.0/8", "10.1.0.0/16", "192.0.2.0/24"];
     let ranges: Vec<&str> = edit.range.iter().map(|range| ranges[usize::from(*range)]).collect();
-    let object = object(json!({
-        "kind": "Service",
+    let service = json!({
         "metadata": {"namespace": "default", "name": format!("s{number}")},
         "spec": {
             "clusterIPs": ips,
@@ -113,9 +108,8 @@ fn of_service(number: u8, edit: &ServiceEdit) -> Option<Service> {
             "loadBalancerSourceRanges": ranges,
         },
         "status": {"loadBalancer": {"ingress": [{"ip": format!("198.51.100.{number}")}]}},
-    }));
-    let Object::Service(service) = object else { panic!("{object:?}") };
-    Service::of(&service)
+    });
+    Service::of(&serde_json::from_value(service).unwrap())
 }
 
 fn of_slice(number: u8, slice: u8, edits: &[EndpointEdit]) -> EndpointSliceObject {
@@ -129,8 +123,7 @@ fn of_slice(number: u8, slice: u8, edits: &[EndpointEdit]) -> EndpointSliceObjec
         })
     };
     let endpoints: Vec<Value> = edits.iter().map(endpoint).collect();
-    let object = object(json!({
-        "kind": "EndpointSlice",
+    let slice = json!({
         "addressType": "IPv4",
         "metadata": {
             "namespace": "default",
@@ -139,9 +132,8 @@ fn of_slice(number: u8, slice: u8, edits: &[EndpointEdit]) -> EndpointSliceObjec
         },
         "ports": [{"name": "", "port": 8080, "protocol": "TCP"}],
         "endpoints": endpoints,
-    }));
-    let Object::EndpointSlice(slice) = object else { panic!("{object:?}") };
-    slice
+    });
+    serde_json::from_value(slice).unwrap()
 }
 
 fn name(number: u8) -> ServiceName {

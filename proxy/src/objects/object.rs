@@ -5,18 +5,35 @@ use std::net::IpAddr;
 
 use serde::Deserialize;
 
-/// An object of a kind that is used here, or a list of such objects.
-#[derive(Debug, Deserialize)]
-#[serde(tag = "kind")]
+/// An object of a kind that is used here.
+#[derive(Debug)]
 pub enum Object {
     Service(ServiceObject),
     EndpointSlice(EndpointSliceObject),
     Node(NodeObject),
-    List {
-        items: Vec<Object>,
-    },
+}
+
+/// An object of any kind, or a list of objects.
+#[derive(Debug, Deserialize)]
+#[serde(tag = "kind")]
+pub enum Document {
+    Service(ServiceObject),
+    EndpointSlice(EndpointSliceObject),
+    Node(NodeObject),
+    /// As kubectl writes it: each item has its kind.
+    List(Items<Document>),
+    /// As the API server writes it: no item has its kind.
+    ServiceList(Items<ServiceObject>),
+    EndpointSliceList(Items<EndpointSliceObject>),
+    NodeList(Items<NodeObject>),
     #[serde(other)]
     Other,
+}
+
+/// What a list has.
+#[derive(Debug, Deserialize)]
+pub struct Items<T> {
+    items: Option<Vec<T>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -137,6 +154,28 @@ pub struct NodeStatus {
 pub struct NodeAddress {
     pub r#type: String,
     pub address: String,
+}
+
+impl Document {
+    /// Those of the kinds that are used here.
+    pub fn objects(self) -> Vec<Object> {
+        match self {
+            Self::Service(service) => vec![Object::Service(service)],
+            Self::EndpointSlice(slice) => vec![Object::EndpointSlice(slice)],
+            Self::Node(node) => vec![Object::Node(node)],
+            Self::List(list) => list.all().flat_map(Self::objects).collect(),
+            Self::ServiceList(list) => list.all().map(Object::Service).collect(),
+            Self::EndpointSliceList(list) => list.all().map(Object::EndpointSlice).collect(),
+            Self::NodeList(list) => list.all().map(Object::Node).collect(),
+            Self::Other => Vec::new(),
+        }
+    }
+}
+
+impl<T> Items<T> {
+    fn all(self) -> impl Iterator<Item = T> {
+        self.items.into_iter().flatten()
+    }
 }
 
 impl NodeObject {

@@ -134,6 +134,11 @@ impl Service {
         })
     }
 
+    /// Whether it is reached by addresses of nodes.
+    pub fn has_node_ports(&self) -> bool {
+        self.ports.iter().any(|port| port.node_port.is_some())
+    }
+
     /// Whether connections by these addresses go to endpoints on this node only.
     pub fn is_local(&self, reach: Reach) -> bool {
         if reach == Reach::ClusterIp { self.is_local_inside } else { self.is_local_outside }

@@ -213,11 +213,57 @@ fn no_name_of_a_socket_keeps_it_from_starting() {
 }
 
 #[test]
-fn a_service_without_endpoints_leaves_no_elements_behind() {
-    let host = Host::new("proxy-gone");
+fn what_is_programmed_stays_if_objects_are_missing() {
+    let host = Host::new("proxy-missing");
     host.apply(OBJECTS, &[]);
-    host.apply("", &[]);
-    let elements = |line: &&String| line.contains(" . tcp . ") || line.contains(" . udp . ");
     let listed = host.listed();
-    assert_eq!(listed.iter().filter(elements).collect::<Vec<_>>(), [] as [&String; 0]);
+    let (node, others) = OBJECTS.trim().split_once("]}}\n").unwrap();
+    let nodes = format!(r#"{{"kind": "NodeList", "items": [{node}]}}}}]}}"#);
+    let services = r#"{"kind": "ServiceList", "items": [{"metadata": {"name": "web"}, "spec": {
+        "clusterIP": "10.96.0.1", "ports": [{"port": 80, "nodePort": 30080}]}}]}"#;
+    let unused = "no Service, EndpointSlice or Node";
+    for (objects, reason) in [
+        ("", unused),
+        (r#"{"kind": "List", "items": []}"#, unused),
+        (r#"{"kind": "List", "items": null}"#, unused),
+        (r#"{"kind": "Status", "status": "Failure"}"#, unused),
+        (r#"{"items": []}"#, "not an object of Kubernetes"),
+        (others, "there is no Node here with an internal address"),
+        (services, "there is no Node here with an internal address"),
+        (&OBJECTS.replace("InternalIP", "Hostname"), "there is no Node here"),
+    ] {
+        let words = ["apply", "--objects", "-", "--hostname-override", "here"];
+        let output = host.call(&words, objects);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && stderr.contains(reason), "{objects}: {stderr}");
+        assert_eq!(host.listed(), listed, "{objects}");
+    }
+    // What the API server itself lists.
+    host.apply(&format!("{nodes}{others}"), &[]);
+    assert_eq!(host.listed(), listed);
+    host.apply(&format!("{nodes}{services}"), &[]);
+    assert!(host.nft("list set ip tweed-proxy refused").contains("172.16.0.1 . tcp . 30080"));
+    // Without node ports at the addresses of the Node, it is not needed.
+    host.apply(others, &["--nodeport-addresses", "172.16.0.0/16"]);
+}
+
+#[test]
+fn a_service_without_endpoints_is_refused_and_leaves_nothing_else_behind() {
+    let host = Host::new("proxy-gone");
+    let slices = OBJECTS.find(r#"{"kind": "EndpointSlice""#).unwrap();
+    host.apply(OBJECTS, &[]);
+    host.apply(&OBJECTS[..slices], &[]);
+    let elements = |set: &str| {
+        let listed = host.nft(&format!("list set ip tweed-proxy {set}"));
+        listed.matches(" . tcp . ").count() + listed.matches(" . udp . ").count()
+    };
+    // Two services by their cluster IPs, and one by two more addresses.
+    assert_eq!(elements("refused"), 4);
+    for set in ["frontends", "external", "local-only", "unanswered", "count-2", "hairpins"] {
+        assert_eq!(elements(set), 0, "{set}");
+    }
+    for map in ["endpoints", "local-endpoints"] {
+        let listed = host.nft(&format!("list map ip tweed-proxy {map}"));
+        assert!(!listed.contains("elements"), "{listed}");
+    }
 }

@@ -13,7 +13,7 @@ use anyhow::{Context, ensure};
 use serde_json::{Value, json};
 use tweed_lab::{ApiServer, Lists, eventually};
 
-use crate::Host;
+use crate::{Host, OBJECTS};
 
 pub(crate) const SERVICES: &str = "/api/v1/namespaces/default/services";
 pub(crate) const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
@@ -394,14 +394,15 @@ fn only_one_process_writes_the_tables() {
         &["apply", "--objects", "-", "--hostname-override", "here"],
         &["run", "--hostname-override", "here", "--kube-api-url", "http://127.0.0.1:1"],
     ] {
-        let output = cluster.host.call(words, "");
+        let output = cluster.host.call(words, OBJECTS);
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && stderr.contains("another tweed-proxy"), "{stderr}");
     }
     // Not even the table is read: it may change until it is locked.
     let powerless = ["--bounding-set=-net_admin", env!("CARGO_BIN_EXE_tweed-proxy")];
     let words = ["apply", "--objects", "-", "--hostname-override", "here"];
-    let output = cluster.host.0.output_for("setpriv", &[&powerless[..], &words].concat(), "");
+    let words = [&powerless[..], &words].concat();
+    let output = cluster.host.0.output_for("setpriv", &words, OBJECTS);
     let stderr = String::from_utf8_lossy(&output.unwrap().stderr).into_owned();
     assert!(stderr.contains("another tweed-proxy"), "{stderr}");
     assert_eq!(cluster.host.listed(), listed);
