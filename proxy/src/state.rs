@@ -101,7 +101,7 @@ pub enum Set {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Element {
     Slot(List, Frontend, u32, Endpoint),
-    /// An endpoint on this node: a connection from it to itself is masqueraded.
+    /// An endpoint that may be on this node: a connection from it to itself is masqueraded.
     Hairpin(Transport, Endpoint),
     ClusterIp(IpAddr),
     Client(Frontend, IpNetwork),

@@ -25,7 +25,16 @@ pub struct Slice {
 struct Candidate {
     address: IpAddr,
     conditions: Conditions,
-    is_local: bool,
+    place: Place,
+}
+
+/// Where an endpoint is, the nearest last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    OtherNode,
+    /// Its slice names no node, as one that an operator wrote: it may be here.
+    Unknown,
+    Here,
 }
 
 /// What an endpoint is able to do, the best last.
@@ -46,7 +55,7 @@ pub struct Chosen {
     pub all: BTreeSet<Endpoint>,
     /// On this node, for the policy `Local`.
     pub local: BTreeSet<Endpoint>,
-    /// Those of both that are on this node.
+    /// Those of both that may be on this node.
     pub here: BTreeSet<Endpoint>,
     /// Of a port of UDP: all that answer the connections that they have, whether or not new ones go
     /// there.
@@ -83,7 +92,7 @@ impl Slice {
             (Family::of(address) == family).then(|| Candidate {
                 address,
                 conditions: Conditions::of(endpoint.conditions),
-                is_local: endpoint.node_name.as_deref() == Some(node),
+                place: Place::of(endpoint.node_name.as_deref(), node),
             })
         });
         let slice = Self { ports: ports.collect(), endpoints: endpoints.collect() };
@@ -99,10 +108,10 @@ pub fn choose<'a>(
     family: Family,
 ) -> Chosen {
     let found = merge(slices, port, family);
-    let all = best(&found, |_| true);
-    let local = best(&found, |is_local| is_local);
+    let all = best(&found, Place::OtherNode);
+    let local = best(&found, Place::Here);
     let here = all.iter().chain(&local);
-    let here = here.filter(|one| found.get(one).is_some_and(|(_, is_local)| *is_local));
+    let here = here.filter(|one| found.get(one).is_some_and(|(_, place)| *place >= Place::Unknown));
     let is_udp = port.transport == Transport::Udp;
     let serves = |conditions: Conditions| is_udp && conditions >= Conditions::Serving;
     let serving = found.iter().filter(|(_, (conditions, _))| serves(*conditions));
@@ -110,13 +119,13 @@ pub fn choose<'a>(
     Chosen { here: here.copied().collect(), all, local, serving }
 }
 
-/// With their conditions, and whether they are on this node.
+/// With their conditions and places.
 fn merge<'a>(
     slices: impl Iterator<Item = &'a Slice>,
     port: &ServicePort,
     family: Family,
-) -> BTreeMap<Endpoint, (Conditions, bool)> {
-    let mut found: BTreeMap<Endpoint, (Conditions, bool)> = BTreeMap::new();
+) -> BTreeMap<Endpoint, (Conditions, Place)> {
+    let mut found: BTreeMap<Endpoint, (Conditions, Place)> = BTreeMap::new();
     for slice in slices {
         let is_of_port = |(name, transport, _): &&(String, Transport, u16)| {
             *name == port.name && *transport == port.transport
@@ -125,24 +134,32 @@ fn merge<'a>(
             let of_family = |one: &&Candidate| Family::of(one.address) == family;
             for one in slice.endpoints.iter().filter(of_family) {
                 let endpoint = Endpoint { address: one.address, port: *number };
-                let known = found.entry(endpoint).or_insert((one.conditions, one.is_local));
+                let known = found.entry(endpoint).or_insert((one.conditions, one.place));
                 // Two slices have an endpoint while it moves from one to the other.
-                *known = (known.0.max(one.conditions), known.1 || one.is_local);
+                *known = (known.0.max(one.conditions), known.1.max(one.place));
             }
         }
     }
     found
 }
 
-fn best(
-    found: &BTreeMap<Endpoint, (Conditions, bool)>,
-    is_asked_for: impl Fn(bool) -> bool,
-) -> BTreeSet<Endpoint> {
-    let asked = || found.iter().filter(|(_, (_, is_local))| is_asked_for(*is_local));
+/// Of those that are in `place` or nearer.
+fn best(found: &BTreeMap<Endpoint, (Conditions, Place)>, place: Place) -> BTreeSet<Endpoint> {
+    let asked = || found.iter().filter(|(_, (_, of))| *of >= place);
     let best = asked().map(|(_, (conditions, _))| *conditions).max();
     let best = best.filter(|best| *best > Conditions::Serving);
     let chosen = asked().filter(|(_, (conditions, _))| Some(*conditions) == best);
     chosen.map(|(endpoint, _)| *endpoint).collect()
+}
+
+impl Place {
+    fn of(named: Option<&str>, node: &str) -> Self {
+        match named {
+            None => Self::Unknown,
+            Some(name) if name == node => Self::Here,
+            Some(_) => Self::OtherNode,
+        }
+    }
 }
 
 impl Conditions {
@@ -161,7 +178,37 @@ impl Conditions {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::objects::service::Service;
+
+    /// Slices that an operator writes need not name any.
+    #[test]
+    fn an_endpoint_of_no_named_node_may_be_on_this_one_and_is_not_local() {
+        let endpoint = |number: u8, node: Option<&str>| {
+            let addresses = [format!("10.1.0.{number}")];
+            json!({"addresses": addresses, "nodeName": node})
+        };
+        let slice = json!({
+            "metadata": {"labels": {"kubernetes.io/service-name": "web"}},
+            "addressType": "IPv4",
+            "ports": [{"port": 8080}],
+            "endpoints": [endpoint(1, Some("here")), endpoint(2, None), endpoint(3, Some("there"))],
+        });
+        let (_, slice) = Slice::of(&serde_json::from_value(slice).unwrap(), "here").unwrap();
+        let service = json!({
+            "metadata": {}, "spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 80}]}
+        });
+        let service = Service::of(&serde_json::from_value(service).unwrap()).unwrap();
+        let Chosen { all, local, here, .. } =
+            choose([&slice].into_iter(), &service.ports[0], Family::V4);
+        let of = |numbers: &[u8]| -> BTreeSet<Endpoint> {
+            let address = |number: &u8| IpAddr::from([10, 1, 0, *number]);
+            numbers.iter().map(|it| Endpoint { address: address(it), port: 8080 }).collect()
+        };
+        assert_eq!((all, local, here), (of(&[1, 2, 3]), of(&[1]), of(&[1, 2])));
+    }
 
     #[test]
     fn an_endpoint_without_conditions_is_ready_and_one_that_ends_may_still_serve() {

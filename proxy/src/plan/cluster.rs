@@ -65,7 +65,7 @@ struct Claim {
 /// What is planned for a frontend.
 struct Plan {
     entry: Entry,
-    /// For its endpoints on this node.
+    /// For its endpoints that may be on this node.
     hairpins: Box<[Element]>,
     /// See [`Chosen::serving`].
     serving: BTreeSet<Endpoint>,
