@@ -53,10 +53,20 @@ impl Interrupted {
     }
 }
 
+/// The pause of a node between a gap and the next listing: a store that lost its history is busy, and
+/// thousands of listings at once would overload it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spread {
+    /// Random for each listing; the more records, the longer.
+    ByRecords,
+    /// The same for all histories that belong together.
+    Fixed(Duration),
+}
+
 /// Starts with a snapshot, and with another one after each gap.
-pub fn updates<S: Source>(source: S) -> BoxStream<'static, S::Update> {
+pub fn updates<S: Source>(source: S, spread: Spread) -> BoxStream<'static, S::Update> {
     let backoff = Backoff::up_to(LONGEST_PAUSE);
-    let start = Follower { source, listed: None, list_at: Instant::now(), backoff };
+    let start = Follower { source, spread, listed: None, list_at: Instant::now(), backoff };
     let steps = stream::unfold(start, |mut follower| async {
         let updates = follower.step().await;
         Some((stream::iter(updates), follower))
@@ -76,6 +86,7 @@ where
 
 struct Follower<S> {
     source: S,
+    spread: Spread,
     /// The number of records at the last listing; none if all records must be listed.
     listed: Option<usize>,
     /// When all records are listed again, even without a known gap.
@@ -95,8 +106,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// The longest time after which opening a watch fails; the pauses that a server requests come on top.
 const LONGEST_FAILURE: Duration = Duration::from_secs(30);
 
-/// The time that one record adds to the period over which all nodes spread a new listing: a store
-/// that lost its history is busy, and thousands of listings at once would overload it.
+/// The time that one record adds to the period over which all nodes spread a new listing.
 const SPREAD_PER_RECORD: Duration = Duration::from_millis(2);
 
 impl<S: Source> Follower<S> {
@@ -123,11 +133,12 @@ impl<S: Source> Follower<S> {
                     sleep(self.backoff.delay(random())).await;
                 }
                 Err(Interrupted::Gap) => {
-                    sleep(self.backoff.delay(random()) + self.spread()).await;
+                    sleep(self.backoff.delay(random()) + self.spread.pause(self.listed)).await;
                     self.listed = None;
                 }
                 Err(Interrupted::PossibleGap) => {
-                    self.list_at = self.list_at.min(Instant::now() + GAP_DELAY + self.spread());
+                    let pause = GAP_DELAY + self.spread.pause(self.listed);
+                    self.list_at = self.list_at.min(Instant::now() + pause);
                 }
             }
         }
@@ -149,12 +160,19 @@ impl<S: Source> Follower<S> {
         self.listed = None;
         self.list().await
     }
+}
 
-    /// A random pause before this node lists all records, to limit the load on the store.
-    fn spread(&self) -> Duration {
-        let records = u32::try_from(self.listed.unwrap_or(0)).unwrap_or(u32::MAX);
-        let spread = SPREAD_PER_RECORD.saturating_mul(records).min(Backoff::LONGEST);
-        spread.mul_f64(random())
+impl Spread {
+    /// `listed`: the number of records at the last listing.
+    fn pause(self, listed: Option<usize>) -> Duration {
+        match self {
+            Self::ByRecords => {
+                let records = u32::try_from(listed.unwrap_or(0)).unwrap_or(u32::MAX);
+                let longest = SPREAD_PER_RECORD.saturating_mul(records).min(Backoff::LONGEST);
+                longest.mul_f64(random())
+            }
+            Self::Fixed(pause) => pause,
+        }
     }
 }
 
@@ -199,7 +217,11 @@ mod tests {
 
     /// The first updates that `steps` produce.
     async fn letters(steps: Vec<Step>, count: usize) -> String {
-        updates(Script(steps.into())).take(count).collect().await
+        letters_by(Spread::ByRecords, steps, count).await
+    }
+
+    async fn letters_by(spread: Spread, steps: Vec<Step>, count: usize) -> String {
+        updates(Script(steps.into()), spread).take(count).collect().await
     }
 
     use Interrupted::{Gap, PossibleGap, Unreachable};
@@ -269,6 +291,17 @@ mod tests {
         let start = Instant::now();
         assert_eq!(letters(steps, 2).await, "Sp");
         assert!(start.elapsed() < Backoff::LONGEST * 20);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn histories_that_belong_together_are_listed_together() {
+        let pause = Duration::from_millis(1500);
+        for records in [10, 5000, 50_000] {
+            let start = Instant::now();
+            let steps = vec![List(Ok(records)), Follow(Err(Gap)), List(Ok(1))];
+            assert_eq!(letters_by(Spread::Fixed(pause), steps, 2).await, "SS");
+            assert!((pause..pause + Backoff::SHORTEST * 2).contains(&start.elapsed()));
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -6,7 +6,6 @@ use std::future::{Future, pending};
 use std::io;
 use std::mem;
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -25,7 +24,7 @@ use tweed_netlink::Monitor;
 use crate::metrics::{Figures, Servers};
 use crate::options::{NodeOptions, Run, own_addresses};
 use tweed_proxy::kernel::{self, Kernel};
-use tweed_proxy::objects::watch::{self, Access, Nodes, Services, Slices, Update};
+use tweed_proxy::objects::watch::{Access, Nodes, Services, Slices, Update, Watches};
 use tweed_proxy::plan::cluster::{Cluster, NodeAddresses};
 use tweed_proxy::reconciler::Reconciler;
 
@@ -266,14 +265,14 @@ impl<'a> Inputs<'a> {
         let (urls, kubeconfig) = (kube_api_url.clone(), kubeconfig.clone());
         let api = ApiOptions { urls, kubeconfig, ..ApiOptions::default() };
         let access = Access::default();
-        let client = Arc::new(Client::new(api, PROGRAM, access.clone()));
-        let name = &options.hostname_override;
+        let client = Client::new(api, PROGRAM, access.clone());
+        let watches = Watches::new(client, &options.hostname_override);
         Ok(Self {
             options,
             access,
-            services: watch::services(Arc::clone(&client), name),
-            slices: watch::slices(Arc::clone(&client), name),
-            nodes: watch::nodes(client, name),
+            services: watches.services(),
+            slices: watches.slices(),
+            nodes: watches.nodes(),
             addresses: Monitor::of_addresses(BACKLOG)?,
             node: None,
             problem: None,

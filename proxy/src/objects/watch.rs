@@ -12,7 +12,8 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 use tweed_client::api::{Client, Collection, Event, History, Kind};
 use tweed_client::failover::{Failure, Outcomes};
-use tweed_client::watch::{self, Interrupted, Listed, Source};
+use tweed_client::random::random;
+use tweed_client::watch::{self, Interrupted, Listed, Source, Spread};
 use tweed_netlink::excerpt;
 
 use super::endpoints::{Slice, SliceName};
@@ -104,32 +105,49 @@ impl Watched for Nodes {
     }
 }
 
-/// All services that no other proxy serves.
-pub fn services(client: Arc<Client<Access>>, node: &str) -> BoxStream<'static, Update<Services>> {
-    let collection = Collection { labels: LABELS, ..Collection::all("/api/v1/services") };
-    updates(client, collection, node)
-}
-
-/// Their endpoint slices.
-pub fn slices(client: Arc<Client<Access>>, node: &str) -> BoxStream<'static, Update<Slices>> {
-    let path = "/apis/discovery.k8s.io/v1/endpointslices";
-    updates(client, Collection { labels: LABELS, ..Collection::all(path) }, node)
-}
-
-/// This node only.
-pub fn nodes(client: Arc<Client<Access>>, node: &str) -> BoxStream<'static, Update<Nodes>> {
-    let fields = format!("metadata.name={node}");
-    updates(client, Collection { fields, ..Collection::all("/api/v1/nodes") }, node)
-}
-
-fn updates<W: Watched>(
+/// All that is followed, by one client.
+pub struct Watches {
     client: Arc<Client<Access>>,
-    collection: Collection,
-    node: &str,
-) -> BoxStream<'static, Update<W>> {
-    client.report.falls_silent(W::PLURAL);
-    let history = History::new(Arc::clone(&client), collection);
-    watch::updates(Objects { client, history, node: node.into() })
+    /// The name of this node.
+    node: Arc<str>,
+    /// Services without their endpoints, or with former ones, would be programmed meanwhile: after a
+    /// gap, all kinds are listed at the same time.
+    spread: Spread,
+}
+
+/// Over this time, all nodes spread new listings: until then, a node sees no change.
+const SPREAD: Duration = Duration::from_secs(2);
+
+impl Watches {
+    /// `node`: the name of this node.
+    pub fn new(client: Client<Access>, node: &str) -> Self {
+        let spread = Spread::Fixed(SPREAD.mul_f64(random()));
+        Self { client: Arc::new(client), node: node.into(), spread }
+    }
+
+    /// All services that no other proxy serves.
+    pub fn services(&self) -> BoxStream<'static, Update<Services>> {
+        self.updates(Collection { labels: LABELS, ..Collection::all("/api/v1/services") })
+    }
+
+    /// Their endpoint slices.
+    pub fn slices(&self) -> BoxStream<'static, Update<Slices>> {
+        let path = "/apis/discovery.k8s.io/v1/endpointslices";
+        self.updates(Collection { labels: LABELS, ..Collection::all(path) })
+    }
+
+    /// This node only.
+    pub fn nodes(&self) -> BoxStream<'static, Update<Nodes>> {
+        let fields = format!("metadata.name={}", self.node);
+        self.updates(Collection { fields, ..Collection::all("/api/v1/nodes") })
+    }
+
+    fn updates<W: Watched>(&self, collection: Collection) -> BoxStream<'static, Update<W>> {
+        let (client, node) = (Arc::clone(&self.client), Arc::clone(&self.node));
+        client.report.falls_silent(W::PLURAL);
+        let history = History::new(Arc::clone(&client), collection);
+        watch::updates(Objects { client, history, node }, self.spread)
+    }
 }
 
 struct Objects<W> {

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{debug, info, warn};
 use tweed_client::backoff::Backoff;
 use tweed_client::failover::{Outcomes, Refusal};
-use tweed_client::watch::updates;
+use tweed_client::watch::{Spread, updates};
 
 use super::client::Connection;
 use super::ours::{Dispute, Ours, Own};
@@ -98,7 +98,7 @@ impl Leases for EtcdSubnetManager {
     }
 
     fn watch(self: &Arc<Self>) -> BoxStream<'static, LeaseUpdate> {
-        updates(EtcdSource::new(Arc::clone(self)))
+        updates(EtcdSource::new(Arc::clone(self)), Spread::ByRecords)
     }
 
     async fn release(&self) -> bool {

@@ -7,7 +7,7 @@ use futures::stream::BoxStream;
 use tokio::time::sleep;
 use tracing::warn;
 use tweed_client::failover::{Outcomes, Refusal};
-use tweed_client::watch::updates;
+use tweed_client::watch::{Spread, updates};
 
 use super::node::{NODE_GRANT, NodeObject, Reader};
 use super::own::{OurNode, OwnNode, PublishedLease};
@@ -75,7 +75,7 @@ impl Leases for KubeSubnetManager {
     }
 
     fn watch(self: &Arc<Self>) -> BoxStream<'static, LeaseUpdate> {
-        updates(KubeSource::new(Arc::clone(self)))
+        updates(KubeSource::new(Arc::clone(self)), Spread::ByRecords)
     }
 }
 
