@@ -30,6 +30,8 @@ const TUPLE_ORIGINAL: u16 = 1;
 const TUPLE_REPLY: u16 = 2;
 const FILTER: u16 = 25;
 const FILTER_ORIGINAL: u16 = 1;
+const HAS_NUMBER: u32 = 1 << 3;
+const HAS_PORT: u32 = 1 << 5;
 const TUPLE_IP: u16 = 1;
 const TUPLE_PROTOCOL: u16 = 2;
 const IP_V4_SOURCE: u16 = 1;
@@ -45,13 +47,14 @@ const HEADER: usize = 4;
 
 /// Those of a protocol to one port, as far as the kernel knows such a question: older ones list all.
 pub fn list(family: Family, protocol: u8, port: u16) -> Message {
-    const NUMBER_AND_PORT: u32 = 1 << 3 | 1 << 5;
-    let number_and_port = |all: Message| {
+    ask(family, HAS_NUMBER | HAS_PORT, |all| {
         all.u8(PROTOCOL_NUMBER, protocol).bytes(DESTINATION_PORT, &port.to_be_bytes())
-    };
-    request(GET, family)
-        .nest(FILTER, |filter| filter.u32(FILTER_ORIGINAL, NUMBER_AND_PORT))
-        .nest(TUPLE_ORIGINAL, |tuple| tuple.nest(TUPLE_PROTOCOL, number_and_port))
+    })
+}
+
+/// Those of a protocol; likewise.
+pub fn list_protocol(family: Family, protocol: u8) -> Message {
+    ask(family, HAS_NUMBER, |all| all.u8(PROTOCOL_NUMBER, protocol))
 }
 
 /// All of a family.
@@ -91,6 +94,13 @@ impl Connection {
                 })
         })
     }
+}
+
+/// For connections whose protocol and ports are as `protocol` writes them, as far as `has` names them.
+fn ask(family: Family, has: u32, protocol: impl FnOnce(Message) -> Message) -> Message {
+    request(GET, family)
+        .nest(FILTER, |filter| filter.u32(FILTER_ORIGINAL, has))
+        .nest(TUPLE_ORIGINAL, |tuple| tuple.nest(TUPLE_PROTOCOL, protocol))
 }
 
 fn request(message: i32, family: Family) -> Message {

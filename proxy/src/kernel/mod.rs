@@ -10,7 +10,7 @@ use futures::FutureExt;
 use nix::libc::ENOBUFS;
 use nix::sys::socket::{setsockopt, sockopt};
 use tokio::task::unconstrained;
-use tweed_netlink::conntrack;
+use tweed_netlink::conntrack::{self, Connection};
 use tweed_netlink::nftables::{
     self, Batch, Condition, ListedElement, MOST_ELEMENTS, Rule, Rules, Table, TableFamily, Verdict,
 };
@@ -85,7 +85,7 @@ const TRANSACTION: usize = 1000;
 /// Room for the longest transaction, in bytes.
 const SEND_BUFFER: usize = 16 << 20;
 
-/// The most questions for connections to one port; if there were more, all are listed once.
+/// The most questions for connections to one port; if there were more, all of UDP are listed once.
 const MOST_QUESTIONS: usize = 4;
 
 /// Room for what the kernel reports of our own changes until they are complete, in bytes. Without it,
@@ -214,10 +214,13 @@ impl Kernel {
             let of_family = stale.iter().filter(|one| Family::of(one.to.ip()) == family);
             let ports: BTreeSet<u16> = of_family.map(|one| one.to.port()).collect();
             for question in questions(family, &ports) {
-                let all = self.socket.list(&question, conntrack::read)?.into_iter();
-                let found = all.filter(|one| Stale::of(one).is_some_and(|it| stale.contains(&it)));
+                let is_stale =
+                    |one: &Connection| Stale::of(one).is_some_and(|it| stale.contains(&it));
+                // There may be hundreds of thousands of others.
+                let read = |frame: &Frame<'_>| conntrack::read(frame).filter(is_stale);
+                let found = self.socket.list(&question, read)?;
                 // One that has ended meanwhile is no loss.
-                self.socket.execute(found.map(|connection| connection.delete()).collect())?;
+                self.socket.execute(found.iter().map(Connection::delete).collect())?;
             }
         }
         Ok(())
@@ -337,10 +340,10 @@ impl Kernel {
 
 /// For the connections of UDP to these ports, and maybe others.
 fn questions(family: Family, ports: &BTreeSet<u16>) -> Vec<Message> {
-    if ports.len() > MOST_QUESTIONS {
-        return vec![conntrack::list_all(family)];
-    }
     let udp = Transport::Udp.number();
+    if ports.len() > MOST_QUESTIONS {
+        return vec![conntrack::list_protocol(family, udp)];
+    }
     ports.iter().map(|port| conntrack::list(family, udp, *port)).collect()
 }
 

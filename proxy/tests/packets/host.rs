@@ -10,16 +10,16 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-#[cfg(feature = "judge")]
-use tweed_netlink::conntrack::{self, Connection as Tracked};
-#[cfg(feature = "judge")]
-use tweed_netlink::{Family, Protocol, Socket};
 
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, getsockname, getsockopt,
     socket, sockopt,
 };
 use tweed_lab::Namespace;
+#[cfg(feature = "judge")]
+use tweed_netlink::Family;
+use tweed_netlink::conntrack::{self, Connection as Tracked};
+use tweed_netlink::{Message, Protocol, Socket};
 
 pub(crate) struct Host {
     node: Namespace,
@@ -200,6 +200,23 @@ impl Host {
             }
         };
         self.node.within(delete).unwrap();
+    }
+
+    /// Without a rule that needs it, the kernel tracks no connections.
+    pub(crate) fn track_connections(&self) {
+        let table = "add table inet tracked; \
+             add chain inet tracked early { type filter hook prerouting priority 0; }; \
+             add rule inet tracked early ct state new";
+        self.run("nft", &[table], "");
+    }
+
+    /// The connections that the kernel lists.
+    pub(crate) fn tracked(&self, question: &Message) -> Vec<Tracked> {
+        let list = || {
+            let mut socket = Socket::open(Protocol::Netfilter).unwrap();
+            socket.list(question, conntrack::read).unwrap()
+        };
+        self.node.within(list).unwrap()
     }
 
     /// Where the packet went, in the words of the recording, and whether it was masqueraded.

@@ -12,6 +12,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde::Deserialize;
 use serde_json::Value;
+use tweed_netlink::{Family, Message, conntrack};
 
 use host::{ANSWER, Host, PATIENCE, Packet};
 
@@ -207,6 +208,24 @@ fn packets_to_a_service_with_session_affinity_are_left_to_another_proxy() {
     assert_eq!(program("None", &[]), "10.1.1.2:5353");
     assert_eq!(program("ClientIP", &[]), "10.1.1.9:5353");
     assert_eq!(program("ClientIP", &["--ignore-session-affinity"]), "10.1.1.2:5353");
+}
+
+/// A node has many more of TCP than of UDP.
+#[test]
+fn the_kernel_lists_only_connections_of_a_protocol_that_is_asked_for() {
+    let to: SocketAddr = "10.1.1.2:53".parse().unwrap();
+    let host = Host::new(&BTreeSet::new(), [client(to)]);
+    host.track_connections();
+    for is_udp in [true, false] {
+        host.fate_within(PATIENCE, Packet { source: client(to), is_udp, to });
+    }
+    let protocols = |question: Message| -> BTreeSet<u8> {
+        host.tracked(&question).iter().map(|one| one.protocol).collect()
+    };
+    assert_eq!(protocols(conntrack::list_all(Family::V4)), [6, 17].into());
+    assert_eq!(protocols(conntrack::list_protocol(Family::V4, 17)), [17].into());
+    assert_eq!(protocols(conntrack::list(Family::V4, 17, 53)), [17].into());
+    assert_eq!(protocols(conntrack::list(Family::V4, 17, 54)), [].into());
 }
 
 /// It keeps its connections while it still serves, also if the program restarts meanwhile.
