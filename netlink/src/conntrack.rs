@@ -21,6 +21,8 @@ pub struct Connection {
     pub destination: SocketAddr,
     /// Where answers come from: the destination, or what it is translated to.
     pub answered_by: SocketAddr,
+    /// Connections of different zones may have the same addresses; 0 if rules give none.
+    pub zone: u16,
 }
 
 /// Of `linux/netfilter/nfnetlink_conntrack.h`.
@@ -28,12 +30,14 @@ const GET: i32 = 1;
 const DELETE: i32 = 2;
 const TUPLE_ORIGINAL: u16 = 1;
 const TUPLE_REPLY: u16 = 2;
+const ZONE: u16 = 18;
 const FILTER: u16 = 25;
 const FILTER_ORIGINAL: u16 = 1;
 const HAS_NUMBER: u32 = 1 << 3;
 const HAS_PORT: u32 = 1 << 5;
 const TUPLE_IP: u16 = 1;
 const TUPLE_PROTOCOL: u16 = 2;
+const TUPLE_ZONE: u16 = 3;
 const IP_V4_SOURCE: u16 = 1;
 const IP_V4_DESTINATION: u16 = 2;
 const IP_V6_SOURCE: u16 = 3;
@@ -66,23 +70,27 @@ pub fn list_all(family: Family) -> Message {
 pub fn read(frame: &Frame<'_>) -> Option<Connection> {
     let all = frame.attributes(HEADER)?;
     let (original, reply) = (all.nested(TUPLE_ORIGINAL)?, all.nested(TUPLE_REPLY)?);
+    // One of both directions, or of this one.
+    let zone = all.get(ZONE).or_else(|| original.get(TUPLE_ZONE));
+    let zone = zone.and_then(|zone| zone.try_into().ok()).map_or(0, u16::from_be_bytes);
     Some(Connection {
         protocol: original.nested(TUPLE_PROTOCOL)?.u8(PROTOCOL_NUMBER)?,
         source: address(original, [IP_V4_SOURCE, IP_V6_SOURCE], SOURCE_PORT)?,
         destination: address(original, [IP_V4_DESTINATION, IP_V6_DESTINATION], DESTINATION_PORT)?,
         answered_by: address(reply, [IP_V4_SOURCE, IP_V6_SOURCE], SOURCE_PORT)?,
+        zone,
     })
 }
 
 impl Connection {
-    /// Refused if there is no such connection.
+    /// Refused with ENOENT if there is no such connection.
     pub fn delete(&self) -> Message {
         let family = Family::of(self.source.ip());
         let [source, destination] = match family {
             Family::V4 => [IP_V4_SOURCE, IP_V4_DESTINATION],
             Family::V6 => [IP_V6_SOURCE, IP_V6_DESTINATION],
         };
-        request(DELETE, family).nest(TUPLE_ORIGINAL, |tuple| {
+        let deletion = request(DELETE, family).nest(TUPLE_ORIGINAL, |tuple| {
             tuple
                 .nest(TUPLE_IP, |ip| {
                     ip.ip(source, self.source.ip()).ip(destination, self.destination.ip())
@@ -92,7 +100,9 @@ impl Connection {
                         .bytes(SOURCE_PORT, &self.source.port().to_be_bytes())
                         .bytes(DESTINATION_PORT, &self.destination.port().to_be_bytes())
                 })
-        })
+        });
+        // A kernel without zones refuses the attribute.
+        if self.zone == 0 { deletion } else { deletion.bytes(ZONE, &self.zone.to_be_bytes()) }
     }
 }
 

@@ -7,6 +7,7 @@ use std::future::pending;
 use std::{fmt, io, mem};
 
 use futures::FutureExt;
+use nix::errno::Errno;
 use nix::libc::ENOBUFS;
 use nix::sys::socket::{setsockopt, sockopt};
 use tokio::task::unconstrained;
@@ -76,6 +77,8 @@ pub enum Error {
     /// `what` of it: an address with protocol and port, or an element.
     #[error("the kernel refused {what} in table {} {TABLE}", .family.keyword())]
     Refused { what: String, family: Family, source: Refusal },
+    #[error("the kernel refused to delete a connection")]
+    Undeleted(#[source] Refusal),
 }
 
 /// Changes in one transaction. One with all elements takes ten times as long as many: a set grows
@@ -209,7 +212,11 @@ impl Kernel {
     }
 
     /// Deletes these connections.
+    ///
+    /// # Errors
+    /// If the kernel refuses to delete one of them; the others are deleted.
     pub fn delete_connections(&mut self, stale: &BTreeSet<Stale>) -> Result<(), Error> {
+        let mut refusals = Vec::new();
         for family in Family::ALL {
             let of_family = stale.iter().filter(|one| Family::of(one.to.ip()) == family);
             let ports: BTreeSet<u16> = of_family.map(|one| one.to.port()).collect();
@@ -219,11 +226,11 @@ impl Kernel {
                 // There may be hundreds of thousands of others.
                 let read = |frame: &Frame<'_>| conntrack::read(frame).filter(is_stale);
                 let found = self.socket.list(&question, read)?;
-                // One that has ended meanwhile is no loss.
-                self.socket.execute(found.iter().map(Connection::delete).collect())?;
+                refusals
+                    .extend(self.socket.execute(found.iter().map(Connection::delete).collect())?);
             }
         }
-        Ok(())
+        undeleted(refusals).map_or(Ok(()), |refusal| Err(Error::Undeleted(refusal)))
     }
 
     /// By what the connections of UDP to these ports are answered.
@@ -336,6 +343,11 @@ impl Kernel {
     fn commit(&mut self, batch: Batch) -> io::Result<Result<(), Refusal>> {
         Ok(batch.commit(&mut self.socket)?.into_iter().next().map_or(Ok(()), Err))
     }
+}
+
+/// A connection that has ended meanwhile is no loss.
+fn undeleted(refusals: Vec<Refusal>) -> Option<Refusal> {
+    refusals.into_iter().find(|refusal| refusal.errno != Errno::ENOENT)
 }
 
 /// For the connections of UDP to these ports, and maybe others.
@@ -509,4 +521,18 @@ fn transaction(family: Family, changes: &[Change]) -> Batch {
             if *is_put { batch.put(&name, elements) } else { batch.remove(&name, elements) }
         })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As one that a flowtable forwards.
+    #[test]
+    fn a_connection_that_the_kernel_keeps_is_not_taken_for_a_deleted_one() {
+        let refused = |errno| Refusal { index: 0, errno, text: None };
+        let refusals = [Errno::ENOENT, Errno::EBUSY].map(refused);
+        assert_eq!(undeleted(refusals[..1].to_vec()), None);
+        assert_eq!(undeleted(refusals.to_vec()), Some(refused(Errno::EBUSY)));
+    }
 }

@@ -159,12 +159,18 @@ fn check(host: &Host, expected: &Expected) -> Result<(), String> {
 /// UDP goes on with the endpoint that the first packet of a connection went to.
 #[test]
 fn connections_of_udp_leave_an_endpoint_that_is_gone() {
-    for (to, service, endpoints) in [
-        ("10.96.0.1:53", "10.96.0.1", ["10.1.1.2", "10.1.1.3"]),
-        ("[fd96::1]:53", "fd96::1", ["fd01::2", "fd01::3"]),
+    for (to, service, endpoints, zone) in [
+        ("10.96.0.1:53", "10.96.0.1", ["10.1.1.2", "10.1.1.3"], 0),
+        ("[fd96::1]:53", "fd96::1", ["fd01::2", "fd01::3"], 0),
+        ("10.96.0.1:53", "10.96.0.1", ["10.1.1.2", "10.1.1.3"], 7),
     ] {
         let to: SocketAddr = to.parse().unwrap();
         let host = Host::new(&BTreeSet::new(), [client(to)]);
+        // With Open vSwitch, and with other rules, connections are of a zone.
+        let zones = "add table inet zoned; \
+             add chain inet zoned early { type filter hook prerouting priority -300; }; \
+             add rule inet zoned early ct zone set ";
+        host.run("nft", &[&format!("{zones}{zone}")], "");
         let program = |objects: &[Value]| {
             let objects: Vec<String> = objects.iter().map(ToString::to_string).collect();
             let words = ["apply", "--objects", "-", "--hostname-override", "test-node"];
