@@ -70,7 +70,7 @@ async fn peers_are_read_before_the_node_has_a_subnet() {
 
 #[tokio::test]
 async fn servers_that_stream_no_lists_are_read_page_by_page() {
-    for lists in [Lists::Paged, Lists::Endless] {
+    for lists in [Lists::Paged, Lists::Endless, Lists::Stalled] {
         let server = server();
         for number in 3..=250 {
             add_peer(&server, number);
@@ -81,6 +81,24 @@ async fn servers_that_stream_no_lists_are_read_page_by_page() {
         let pages = server.take_asked().into_iter().filter(|asked| asked.query.contains("limit="));
         assert_eq!(pages.count(), 2, "{lists:?}");
     }
+}
+
+/// The server may have been busy, and to read page by page costs it more.
+#[tokio::test]
+async fn lists_are_streamed_again_after_one_that_stalled() {
+    let mut server = server();
+    server.fail(|faults| faults.lists = Lists::Stalled);
+    let mut updates = watch(&server).await;
+    server.fail(|faults| faults.lists = Lists::Streamed);
+    server.take_asked();
+    server.stop().unwrap();
+    add_peer(&server, 3);
+    server.compact();
+    server.start_again().unwrap();
+    assert_eq!(next(&mut updates).await, "snapshot [n1@172.18.0.1 n3@172.18.0.3]");
+    let asked = server.take_asked();
+    assert!(asked.iter().any(|asked| asked.query.contains("sendInitialEvents")), "{asked:?}");
+    assert!(!asked.iter().any(|asked| asked.query.contains("limit=")), "{asked:?}");
 }
 
 #[tokio::test]

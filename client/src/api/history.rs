@@ -97,7 +97,7 @@ struct Page<O> {
     items: Vec<O>,
 }
 
-/// The timeout of a streamed list without progress: an old server may start one and never end it.
+/// The timeout of a streamed list without progress: a server may be busy, and an old one never ends it.
 const STALL: Duration = Duration::from_secs(10);
 
 /// The longest page, in bytes. If a page is longer, fewer objects are read per page.
@@ -135,14 +135,8 @@ impl<K: Kind, R: Outcomes> History<K, R> {
             self.client.servers.newest().forget(asked.generation);
         }
         self.generation = self.client.servers.newest().generation;
-        take(Event::Listing);
-        if self.has_streamed_lists && !self.list_streamed(&mut take).await? {
-            let plural = K::PLURAL;
-            info!("the API server does not stream lists: reading the {plural} page by page");
-            self.has_streamed_lists = false;
+        if !self.has_streamed_lists || !self.list_streamed(&mut take).await? {
             take(Event::Listing);
-        }
-        if !self.has_streamed_lists {
             let put = |object: K::Object<'_>| take(Event::Put(object));
             self.version = pages::<K, R>(&self.client, &self.collection, put).await?;
         }
@@ -288,21 +282,36 @@ impl<K: Kind, R: Outcomes> History<K, R> {
         Some(Event::Put(line.object))
     }
 
-    /// The same watch continues with the changes. Returns whether the server streams lists.
+    /// No further one is asked for.
+    fn streams_no_lists(&mut self) -> bool {
+        let plural = K::PLURAL;
+        info!("the API server does not stream lists: reading the {plural} page by page");
+        self.has_streamed_lists = false;
+        false
+    }
+
+    /// The same watch continues with the changes. Returns false if pages must be read instead.
     async fn list_streamed(
         &mut self,
         take: &mut impl FnMut(Event<'_, K>),
     ) -> Result<bool, Failure> {
+        take(Event::Listing);
         let client = Arc::clone(&self.client);
         let ask = self.collection.streamed_list(duration());
         let mut open = match client.watch(&ask, K::PLURAL).await {
-            Err(Failure::Refused(Refusal::Invalid(_))) => return Ok(false),
+            Err(Failure::Refused(Refusal::Invalid(_))) => return Ok(self.streams_no_lists()),
             opened => opened?,
         };
         let mut progress = Instant::now();
         loop {
             let Ok(text) = timeout_at(progress + STALL, open.next(&client)).await else {
-                return if open.is_cut { Err(Failure::Unreachable) } else { Ok(false) };
+                if open.is_cut {
+                    return Err(Failure::Unreachable);
+                }
+                // The server may only be busy: the next list is streamed again.
+                let plural = K::PLURAL;
+                info!("the API server stopped to send the {plural}: reading them page by page");
+                return Ok(false);
             };
             let text = text?.ok_or(Failure::Unreachable)?;
             let Some(line) = parse::<K>(text)? else { continue };
@@ -318,7 +327,7 @@ impl<K: Kind, R: Outcomes> History<K, R> {
             }
             // A server that supports streamed lists sends no other bookmark first.
             if is_bookmark {
-                return Ok(false);
+                return Ok(self.streams_no_lists());
             }
             if is_added {
                 progress = Instant::now();

@@ -40,6 +40,8 @@ pub enum Lists {
     Streamed,
     /// As before version 1.32: the request is refused.
     Paged,
+    /// As by a server that is busy: the answer begins, and has nothing.
+    Stalled,
     /// As before version 1.27: existing objects are sent, without a bookmark that marks their end.
     Endless,
 }

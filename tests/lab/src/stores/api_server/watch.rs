@@ -45,6 +45,10 @@ pub(super) fn answer(shared: &Arc<Shared>, collection: &str, query: &Query) -> R
             "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled";
         return refusal(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message);
     }
+    if streams && lists == Lists::Stalled {
+        let nothing = stream::pending::<io::Result<Frame<Bytes>>>();
+        return Response::new(StreamBody::new(nothing).boxed_unsync());
+    }
     let (changed, dropped) = (shared.changed.subscribe(), shared.watches.subscribe());
     let store = lock(&shared.store);
     let asked: Option<u64> = query.get("resourceVersion").and_then(|text| text.parse().ok());
