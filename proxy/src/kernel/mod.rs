@@ -8,7 +8,7 @@ use std::{fmt, io, mem};
 
 use futures::FutureExt;
 use nix::errno::Errno;
-use nix::libc::ENOBUFS;
+use nix::libc::{EMSGSIZE, ENOBUFS};
 use nix::sys::socket::{setsockopt, sockopt};
 use tokio::task::unconstrained;
 use tweed_netlink::conntrack::{self, Connection};
@@ -85,7 +85,7 @@ pub enum Error {
 /// between transactions, and not within them.
 const TRANSACTION: usize = 1000;
 
-/// Room for the longest transaction, in bytes.
+/// Half of the longest transaction, in bytes: the kernel grants twice as much.
 const SEND_BUFFER: usize = 16 << 20;
 
 /// The most questions for connections to one port; if there were more, all of UDP are listed once.
@@ -308,7 +308,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// One transaction for each part, because the kernel refuses all of them together.
+    /// One transaction for each part, because the kernel refuses all of them together, and because all
+    /// of them together may be too long.
     fn apply_apart(
         &mut self,
         family: Family,
@@ -341,7 +342,15 @@ impl Kernel {
     }
 
     fn commit(&mut self, batch: Batch) -> io::Result<Result<(), Refusal>> {
-        Ok(batch.commit(&mut self.socket)?.into_iter().next().map_or(Ok(()), Err))
+        match batch.commit(&mut self.socket) {
+            Ok(refusals) => Ok(refusals.into_iter().next().map_or(Ok(()), Err)),
+            // It was not sent: a part of it may be.
+            Err(error) if error.raw_os_error() == Some(EMSGSIZE) => {
+                let text = Some("longer than the send buffer".to_owned());
+                Ok(Err(Refusal { index: 0, errno: Errno::EMSGSIZE, text }))
+            }
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -526,6 +535,37 @@ fn transaction(family: Family, changes: &[Change]) -> Batch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::state::{Element, Endpoint, Frontend, List};
+
+    /// Services that have the same address by thousands of ports and endpoints.
+    #[test]
+    fn what_is_too_long_for_one_transaction_stops_nothing_else() {
+        let mut kernel = Kernel::open(Policy::default()).unwrap();
+        kernel
+            .put_chains(Family::V4, &ruleset::chains(Family::V4, &Policy::default(), &[]))
+            .unwrap()
+            .unwrap();
+        // The kernel grants no less.
+        setsockopt(&kernel.socket, sockopt::SndBuf, &1).unwrap();
+        let slots = |port, count| {
+            let frontend =
+                Frontend { address: [10, 96, 0, 1].into(), transport: Transport::Tcp, port };
+            (0..count).map(move |index| {
+                let endpoint = Endpoint { address: [10, 1, 0, 1].into(), port: 80 };
+                Change::Put(Element::Slot(List::All, frontend, index, endpoint))
+            })
+        };
+        let changes: Vec<Change> = slots(1, 20).chain(slots(2, 200)).chain(slots(3, 20)).collect();
+        let (mut actual, mut refused) = (State::default(), Refused::default());
+        kernel.apply(&changes, &mut actual, &mut refused).unwrap();
+        assert_eq!(actual, kernel.read().unwrap());
+        let programmed: Vec<u16> = actual.frontends.keys().map(|frontend| frontend.port).collect();
+        assert_eq!(BTreeSet::from_iter(programmed), [1, 3].into());
+        let first = refused.first.map(|error| format!("{:#}", anyhow::Error::from(error)));
+        let reason = "the kernel refused TCP 10.96.0.1:2 in table ip tweed-proxy: \
+                      longer than the send buffer (message too long)";
+        assert_eq!(first.as_deref(), Some(reason));
+    }
 
     /// As one that a flowtable forwards.
     #[test]
