@@ -179,10 +179,12 @@ impl Kernel {
         let contents = table(family).read(&mut self.socket)?;
         let is_hooked = contents.as_ref().is_none_or(|contents| contents.flags == 0);
         let found = contents.map(|contents| contents.chains).unwrap_or_default();
-        let mut known = order(&found);
-        let missing = counts.iter().filter(|count| !known.contains(count)).copied();
-        let missing: Vec<Count> = missing.collect();
-        known.extend(missing);
+        let mut known = Vec::new();
+        for count in order(&found).iter().chain(counts) {
+            if !known.contains(count) {
+                known.push(*count);
+            }
+        }
         let wanted = ruleset::chains(family, &self.policy, &known);
         let is_known = |rules: &Rules| wanted.iter().any(|chain| chain.name == rules.chain);
         let is_unusable = !is_hooked || !found.iter().all(is_known);
@@ -441,7 +443,7 @@ const fn table(family: Family) -> Table<'static> {
     Table { family: TableFamily::Only(family), name: TABLE }
 }
 
-/// The numbers that have a chain already, in the order of their rules.
+/// The numbers that have a chain already, in the order of their rules. Some may be there twice.
 fn order(found: &[Rules]) -> Vec<Count> {
     counts_of(found.iter().flat_map(|chain| chain.rules.iter().flatten()))
 }

@@ -187,6 +187,9 @@ fn changes_of_services_endpoints_and_the_node_are_followed() {
     cluster.expect(&["set count-2", "172.16.0.1 . tcp . 30080 . 1 : 10.1.1.2 . 8080"]);
     cluster.set_endpoints("web", &["10.1.0.2", "10.1.1.2", "10.1.2.2"]);
     cluster.expect(&["set count-3", "10.96.0.1 . tcp . 80 . 2 : 10.1.2.2 . 8080"]);
+    // By its cluster IP and by a node port, but each rule costs all new connections a look-up.
+    let rules = cluster.host.nft("list chain ip tweed-proxy frontend");
+    assert_eq!(rules.matches("goto with-3").count(), 1, "{rules}");
     cluster.set_endpoints("web", &["10.1.2.2"]);
     cluster.expect_gone(&["10.1.0.2", "10.1.1.2"]);
     cluster.expect(&["10.96.0.1 . tcp . 80 . 0 : 10.1.2.2 . 8080"]);
