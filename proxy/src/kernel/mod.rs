@@ -443,9 +443,12 @@ const fn table(family: Family) -> Table<'static> {
     Table { family: TableFamily::Only(family), name: TABLE }
 }
 
-/// The numbers that have a chain already, in the order of their rules. Some may be there twice.
+/// The numbers that have a chain already, in the order of their rules; last are those that no rule leads
+/// to, as another program may have left them. Some are there twice.
 fn order(found: &[Rules]) -> Vec<Count> {
-    counts_of(found.iter().flat_map(|chain| chain.rules.iter().flatten()))
+    let mut counts = counts_of(found.iter().flat_map(|chain| chain.rules.iter().flatten()));
+    counts.extend(found.iter().filter_map(|chain| ruleset::count_of(&chain.chain)));
+    counts
 }
 
 fn counts_of<'a>(rules: impl Iterator<Item = &'a Rule>) -> Vec<Count> {

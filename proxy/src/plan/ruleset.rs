@@ -77,6 +77,15 @@ pub fn hairpin_key(family: Family) -> Key {
     Key::of(family, addresses.into_iter().chain([Field::Protocol, Field::DestinationPort]))
 }
 
+/// The number whose chain has this name.
+pub fn count_of(chain: &str) -> Option<Count> {
+    let count = |list: List| {
+        let count = chain.strip_prefix(&with_prefix(list))?.parse().ok();
+        count.filter(|count| *count > 0).map(|count| (list, count))
+    };
+    List::ALL.into_iter().find_map(count)
+}
+
 /// All chains, each behind those that it leads to. `counts`: the numbers of endpoints that frontends
 /// have, the most frequent first. No name is a keyword of nft(8): administrators load its listings.
 pub fn chains(family: Family, policy: &Policy, counts: &[Count]) -> Vec<Chain> {
@@ -188,7 +197,11 @@ fn goto(chain: &str) -> Verdict {
 
 /// The chain that chooses one of `count` endpoints.
 fn with(list: List, count: u32) -> String {
-    format!("{}with-{count}", list.prefix())
+    format!("{}{count}", with_prefix(list))
+}
+
+fn with_prefix(list: List) -> String {
+    format!("{}with-", list.prefix())
 }
 
 impl fmt::Display for Chain {

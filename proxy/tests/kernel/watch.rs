@@ -245,6 +245,27 @@ fn damage_is_repaired_at_once_and_other_tables_are_not_looked_at() {
     cluster.expect_log("another program changed the table", noticed);
 }
 
+/// To fill another one takes longer, and no new connection is translated meanwhile.
+#[test]
+fn a_flushed_chain_is_no_reason_for_another_table() {
+    let cluster = Cluster::new();
+    cluster.expect_log(READY, 1);
+    // No service has two endpoints any more.
+    cluster.set_endpoints("web", &["10.1.0.2"]);
+    cluster.expect_gone(&["10.1.1.2"]);
+    let listed = cluster.host.listed();
+    for chain in ["frontend", "local-frontend", "with-1", "with-2", "prerouting", "postrouting"] {
+        cluster.host.nft(&format!("flush chain ip tweed-proxy {chain}"));
+        let is_repaired = || {
+            let found = cluster.host.listed();
+            ensure!(found == listed, "{chain}: {found:#?}\n{}", cluster.log());
+            Ok(())
+        };
+        eventually(LONG, is_repaired).unwrap();
+    }
+    cluster.expect_log("replaced a damaged table", 0);
+}
+
 #[test]
 fn another_program_that_writes_without_end_stops_no_changes() {
     let cluster = Cluster::new();
