@@ -232,6 +232,12 @@ impl Entry {
         }
     }
 
+    /// Whether connections are looked up in a list, which may be empty.
+    pub fn looks_up(&self, list: List) -> bool {
+        let is = |flag| self.flags.contains(&flag);
+        is(Flag::Served) && (list == List::All || is(Flag::LocalOnly))
+    }
+
     fn is_empty(&self) -> bool {
         *self == Self::default()
     }

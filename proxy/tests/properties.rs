@@ -176,6 +176,7 @@ struct Kernel(BTreeSet<Element>);
 impl Kernel {
     /// Carries out one transaction.
     fn commit<'a>(&mut self, changes: impl IntoIterator<Item = &'a Change>) {
+        let before = self.state();
         let is_removal = |change: &&Change| matches!(change, Change::Remove(_));
         let (removed, put): (Vec<&Change>, Vec<&Change>) =
             changes.into_iter().partition(is_removal);
@@ -196,6 +197,23 @@ impl Kernel {
                 assert!(!self.0.iter().any(has_key), "{element} has another value");
             }
             assert!(self.0.insert(element), "{element} is there already");
+        }
+        self.check_since(&before);
+    }
+
+    /// No packet that was looked up in one set before a transaction, and in the next one after it, is
+    /// looked up in vain.
+    fn check_since(&self, before: &State) {
+        let after = self.state();
+        for (frontend, entry) in &before.frontends {
+            let is_led_to = |list: &List| entry.looks_up(*list) && is_whole(entry, *list);
+            for list in List::ALL.into_iter().filter(is_led_to) {
+                let finds = |after: &Entry| {
+                    is_whole(after, list) || after.flags.contains(&Flag::Unanswered)
+                };
+                let after = after.entry(frontend);
+                assert!(after.is_some_and(finds), "{frontend}: {entry:?}, {after:?}");
+            }
         }
     }
 
@@ -448,14 +466,15 @@ proptest! {
     }
 }
 
-/// The slots that packets may look up.
+/// The slots and numbers that packets may look up.
 fn used(state: &State) -> Vec<Element> {
     let mut used = Vec::new();
     for (frontend, entry) in &state.frontends {
-        for list in List::ALL {
+        for list in List::ALL.into_iter().filter(|list| entry.looks_up(*list)) {
             let count = entry.list(list).counts.iter().max().copied().unwrap_or(0);
             used.extend(entry.elements(*frontend).filter(|element| {
                 matches!(element, Element::Slot(other, _, index, _) if *other == list && *index < count)
+                    || matches!(element, Element::Count(other, ..) if *other == list)
             }));
         }
     }
@@ -524,12 +543,12 @@ fn a_change_of_one_endpoint_is_few_elements() {
     assert_eq!(
         one.change(&[]),
         [
-            "- count-3 TCP 10.96.0.1:80",
             "- frontends TCP 10.96.0.1:80",
             "+ refused TCP 10.96.0.1:80",
             "- endpoints TCP 10.96.0.1:80 0: 10.1.1.4:8080",
             "- endpoints TCP 10.96.0.1:80 1: 10.1.1.2:8080",
-            "- endpoints TCP 10.96.0.1:80 2: 10.1.1.7:8080"
+            "- endpoints TCP 10.96.0.1:80 2: 10.1.1.7:8080",
+            "- count-3 TCP 10.96.0.1:80"
         ]
     );
 }

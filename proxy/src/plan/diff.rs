@@ -210,6 +210,7 @@ impl Changes {
                 // A map has one value for a key: this one makes room for another.
                 Element::Slot(list, _, index, _) if has_slot(want, list, index) => &mut self.then,
                 Element::Slot(..) => &mut self.last,
+                Element::Count(list, ..) if !want.looks_up(list) => &mut self.last,
                 Element::Count(list, ..) if !want.list(list).counts.is_empty() => &mut self.after,
                 _ => &mut self.then,
             };
