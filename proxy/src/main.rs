@@ -26,8 +26,9 @@ use tweed_proxy::objects::object::{Document, NodeObject, Object};
 use tweed_proxy::objects::watch::{Services, Slices, Watched};
 use tweed_proxy::plan::cluster::Cluster;
 use tweed_proxy::plan::diff::diff;
-use tweed_proxy::plan::ruleset::Policy;
+use tweed_proxy::plan::ruleset::{Policy, TABLE};
 use tweed_proxy::reconciler::{Left, Reconciler, Undeleted, counts};
+use tweed_proxy::state::State;
 
 const OWN_NAMESPACE: &str = "/proc/self/ns/net";
 
@@ -81,11 +82,7 @@ fn apply(options: &Apply) -> anyhow::Result<()> {
         let _ = writeln!(io::stderr(), "{warning}");
     }
     if options.dry_run {
-        for family in Family::ALL {
-            let Lacking { chains, .. } =
-                kernel.lacking(family, &counts(cluster.desired(), family))?;
-            print(chains.iter().map(|chain| format!("+ {} {chain}", family.keyword())))?;
-        }
+        print(damage(&mut kernel, cluster.desired())?.iter())?;
         return print(diff(cluster.desired(), &actual).all());
     }
     let mut reconciler = Reconciler::new(kernel, cluster, actual);
@@ -103,6 +100,26 @@ fn apply(options: &Apply) -> anyhow::Result<()> {
             }
         }
     }
+}
+
+/// What would be changed, apart from elements of known forms.
+fn damage(kernel: &mut Kernel, desired: &State) -> anyhow::Result<Vec<String>> {
+    let mut lines = Vec::new();
+    for family in Family::ALL {
+        let Lacking { chains, is_unusable } = kernel.lacking(family, &counts(desired, family))?;
+        let family = family.keyword();
+        if is_unusable {
+            lines.push(format!(
+                "- {family} table {TABLE}: another one replaces it, with all elements"
+            ));
+        }
+        lines.extend(chains.iter().map(|chain| format!("+ {family} {chain}")));
+    }
+    let foreign = kernel.foreign().map(|(family, set, number)| {
+        format!("- {} {set}: elements of another program: {number}", family.keyword())
+    });
+    lines.extend(foreign);
+    Ok(lines)
 }
 
 fn print<T: fmt::Display>(lines: impl Iterator<Item = T>) -> anyhow::Result<()> {

@@ -160,6 +160,11 @@ impl Kernel {
         Ok(State::of(known))
     }
 
+    /// The sets with elements of no known form, as of the last reading, and how many.
+    pub fn foreign(&self) -> impl Iterator<Item = (Family, Set, usize)> {
+        self.foreign.iter().map(|((family, set), elements)| (*family, *set, elements.len()))
+    }
+
     /// Removes the elements of no known form that the last reading found: an interval among them may
     /// overlap what is to be put.
     pub fn remove_foreign(&mut self, refused: &mut Refused) -> Result<(), Error> {

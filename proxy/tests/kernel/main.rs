@@ -159,6 +159,7 @@ fn what_other_programs_change_is_repaired_and_theirs_stays() {
     ] {
         host.nft(damage);
         assert_ne!(host.listed(), listed, "{damage}");
+        assert_ne!(host.apply(OBJECTS, &["--dry-run"]), "", "{damage}");
         host.apply(OBJECTS, &[]);
         assert_eq!(host.listed(), listed, "{damage}");
     }
