@@ -99,7 +99,7 @@ impl Figures {
         page.gauge("tweed_proxy_ready", help, u8::from(self.readiness().ready));
         let help = "Addresses with protocol and port by which services are reached.";
         page.gauge("tweed_proxy_frontends", help, self.frontends);
-        let help = "Services with a field that is unsupported or in conflict; the log names them.";
+        let help = "Fields of objects that are unsupported, in conflict or unreadable; the log names them.";
         page.gauge("tweed_proxy_warnings", help, self.warnings);
         let help = "Elements of sets that were put or removed.";
         page.counter("tweed_proxy_changed_elements_total", help, self.changes);

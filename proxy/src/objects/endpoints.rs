@@ -1,12 +1,13 @@
 //! `EndpointSlices`: which endpoints serve a port.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use tweed_netlink::Family;
 
-use super::object::{EndpointConditions, EndpointSliceObject, Metadata};
+use super::object::{EndpointConditions, EndpointPort, EndpointSliceObject, Metadata};
 use super::service::{ServiceName, ServicePort};
 use crate::state::{Endpoint, Transport};
 
@@ -19,6 +20,8 @@ pub struct SliceName(Arc<str>);
 pub struct Slice {
     ports: Box<[(String, Transport, u16)]>,
     endpoints: Box<[Candidate]>,
+    /// What is skipped.
+    pub warnings: Box<[String]>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,21 +84,37 @@ impl Slice {
             "IPv6" => Family::V6,
             _ => return None,
         };
-        let ports = object.ports.iter().flatten().filter_map(|port| {
-            let transport = Transport::parse(port.protocol.as_deref().unwrap_or("TCP"))?;
-            let number = u16::try_from(port.port?).ok().filter(|port| *port > 0)?;
-            Some((port.name.clone().unwrap_or_default(), transport, number))
-        });
-        let endpoints = object.endpoints.iter().flatten().filter_map(|endpoint| {
-            // All addresses of an endpoint lead to one pod: the first one is enough.
-            let address = endpoint.addresses.first()?.parse().ok()?;
-            (Family::of(address) == family).then(|| Candidate {
-                address,
-                conditions: Conditions::of(endpoint.conditions),
-                place: Place::of(endpoint.node_name.as_deref(), node),
-            })
-        });
-        let slice = Self { ports: ports.collect(), endpoints: endpoints.collect() };
+        let mut warnings = Vec::new();
+        let mut ports = Vec::new();
+        // One without a number stands for any.
+        for EndpointPort { name, protocol, port } in object.ports.iter().flatten() {
+            let Some(port) = *port else { continue };
+            let name = name.clone().unwrap_or_default();
+            let protocol = protocol.as_deref().unwrap_or("TCP");
+            let number = u16::try_from(port).ok().filter(|number| *number > 0);
+            let Some((transport, number)) = Transport::parse(protocol).zip(number) else {
+                let what = format!("port {name:?}: {protocol:?} {port}");
+                warnings.push(format!("{what} is no protocol and port; skipped"));
+                continue;
+            };
+            ports.push((name, transport, number));
+        }
+        let mut endpoints = Vec::new();
+        // All addresses of an endpoint lead to one pod: the first one is enough.
+        for endpoint in object.endpoints.iter().flatten() {
+            let Some(text) = endpoint.addresses.first() else { continue };
+            let address = text.parse().ok().filter(|address| Family::of(*address) == family);
+            let Some(address) = address else {
+                let kind = &object.address_type;
+                warnings.push(format!("endpoint {text:?} is no {kind} address; skipped"));
+                continue;
+            };
+            let conditions = Conditions::of(endpoint.conditions);
+            let place = Place::of(endpoint.node_name.as_deref(), node);
+            endpoints.push(Candidate { address, conditions, place });
+        }
+        let slice =
+            Self { ports: ports.into(), endpoints: endpoints.into(), warnings: warnings.into() };
         Some((ServiceName::of(&object.metadata.namespace, service), slice))
     }
 }
@@ -150,6 +169,12 @@ fn best(found: &BTreeMap<Endpoint, (Conditions, Place)>, place: Place) -> BTreeS
     let best = best.filter(|best| *best > Conditions::Serving);
     let chosen = asked().filter(|(_, (conditions, _))| Some(*conditions) == best);
     chosen.map(|(endpoint, _)| *endpoint).collect()
+}
+
+impl fmt::Display for SliceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
 }
 
 impl Place {
@@ -208,6 +233,29 @@ mod tests {
             numbers.iter().map(|it| Endpoint { address: address(it), port: 8080 }).collect()
         };
         assert_eq!((all, local, here), (of(&[1, 2, 3]), of(&[1]), of(&[1, 2])));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_named_and_costs_nothing_else() {
+        let slice = json!({
+            "metadata": {"labels": {"kubernetes.io/service-name": "web"}},
+            "addressType": "IPv4",
+            "ports": [{"name": "a", "port": 70000}, {"name": "b", "port": 80}, {"name": "any"}],
+            "endpoints": [
+                {"addresses": ["10.1.0.300"]}, {"addresses": ["fd01::1"]},
+                {"addresses": ["10.1.0.1"]}, {"addresses": []},
+            ],
+        });
+        let (_, slice) = Slice::of(&serde_json::from_value(slice).unwrap(), "here").unwrap();
+        assert_eq!((slice.ports.len(), slice.endpoints.len()), (1, 1));
+        assert_eq!(
+            *slice.warnings,
+            [
+                "port \"a\": \"TCP\" 70000 is no protocol and port; skipped",
+                "endpoint \"10.1.0.300\" is no IPv4 address; skipped",
+                "endpoint \"fd01::1\" is no IPv4 address; skipped",
+            ]
+        );
     }
 
     #[test]

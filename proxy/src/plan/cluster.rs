@@ -195,13 +195,16 @@ impl Cluster {
         &self.desired
     }
 
-    /// Services and frontends that are not programmed as their objects ask for it.
+    /// Objects and frontends that are not programmed as their objects ask for it.
     pub fn warnings(&self) -> Vec<String> {
         let of_services = self.services.iter().flat_map(|(name, service)| {
             let of_fields = service.warnings.iter().map(String::as_str);
             let of_affinity = service.has_affinity.then(|| self.affinity.warning());
             let all = of_fields.chain(of_affinity);
             all.map(move |warning| format!("Service {name}: {warning}"))
+        });
+        let of_slices = self.slices.iter().flat_map(|((_, name), slice)| {
+            slice.warnings.iter().map(move |warning| format!("EndpointSlice {name}: {warning}"))
         });
         let mut first = None::<&(Frontend, Claim)>;
         let conflicts = self.claims.iter().filter_map(|one| {
@@ -211,7 +214,7 @@ impl Cluster {
             let Claim { service: owner, .. } = &owner.filter(|it| it.1.service != *service)?.1;
             Some(format!("Service {service}: {frontend} belongs to Service {owner}"))
         });
-        let mut warnings: Vec<String> = of_services.chain(conflicts).collect();
+        let mut warnings: Vec<String> = of_services.chain(of_slices).chain(conflicts).collect();
         warnings.sort();
         warnings.dedup();
         let more = warnings.len().saturating_sub(MOST_WARNINGS);

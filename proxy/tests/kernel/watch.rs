@@ -459,6 +459,7 @@ fn what_one_service_asks_for_stops_no_other() {
     let ports = json!({ "ports": [{ "name": "", "port": 70000, "protocol": "TCP" }] });
     cluster.server.patch(SLICES, "restricted-1", &ports);
     cluster.expect_gone(&["10.1.0.9"]);
+    cluster.expect_log("EndpointSlice default/restricted-1: port \"\": \"TCP\" 70000 is no", 1);
     cluster.set_endpoints("web", &["10.1.0.2"]);
     cluster.expect_gone(&["10.1.1.2"]);
 }
