@@ -1,6 +1,6 @@
 //! Whatever happens to Services and `EndpointSlices`, the sets become what they are to hold, and no
 //! packet finds half of a frontend meanwhile.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::mem;
@@ -21,6 +21,9 @@ use tweed_proxy::state::{Element, Entry, Flag, Frontend, List, State};
 
 const NODE: &str = "here";
 
+/// The number of the slices with endpoints of IPv6.
+const IPV6: u8 = 2;
+
 /// An edit of an object.
 #[derive(Clone, Debug)]
 enum Edit {
@@ -39,6 +42,7 @@ struct ServiceEdit {
     external_ip: Option<u8>,
     is_local_inside: bool,
     is_local_outside: bool,
+    has_affinity: bool,
     /// Which network may reach it; none: all.
     range: Option<u8>,
 }
@@ -46,36 +50,36 @@ struct ServiceEdit {
 #[derive(Clone, Debug)]
 struct EndpointEdit {
     number: u8,
-    is_here: bool,
-    is_ready: bool,
-    is_terminating: bool,
+    node: Option<&'static str>,
+    /// Ready, serving, terminating.
+    conditions: [bool; 3],
 }
 
 fn service() -> impl Strategy<Value = ServiceEdit> {
     let some = || prop::bool::weighted(0.3);
+    let policies = (some(), some());
     let range = prop::option::weighted(0.4, 0..4_u8);
-    (some(), some(), prop::option::of(0..2_u8), some(), some(), range).prop_map(
-        |(is_dual, has_node_port, external_ip, is_local_inside, is_local_outside, range)| {
-            ServiceEdit {
-                is_dual,
-                has_node_port,
-                external_ip,
-                is_local_inside,
-                is_local_outside,
-                range,
-            }
+    let affinity = prop::bool::weighted(0.1);
+    (some(), some(), prop::option::of(0..2_u8), policies, affinity, range).prop_map(
+        |(is_dual, has_node_port, external_ip, policies, has_affinity, range)| ServiceEdit {
+            is_dual,
+            has_node_port,
+            external_ip,
+            is_local_inside: policies.0,
+            is_local_outside: policies.1,
+            has_affinity,
+            range,
         },
     )
 }
 
 fn endpoints() -> impl Strategy<Value = Vec<EndpointEdit>> {
-    let conditions = (any::<bool>(), prop::bool::weighted(0.8), any::<bool>());
-    btree_map(0..12_u8, conditions, 0..8).prop_map(|all| {
-        let edit = |(number, (is_here, is_ready, is_terminating))| EndpointEdit {
-            number,
-            is_here,
-            is_ready,
-            is_terminating,
+    let node = prop::option::weighted(0.8, prop::sample::select(vec![NODE, "elsewhere"]));
+    let conditions = (prop::bool::weighted(0.7), prop::bool::weighted(0.8), any::<bool>());
+    btree_map(0..12_u8, (node, conditions), 0..8).prop_map(|all| {
+        let edit = |(number, (node, (ready, serving, terminating)))| {
+            let conditions = [ready, ready || serving, terminating];
+            EndpointEdit { number, node, conditions }
         };
         all.into_iter().map(edit).collect()
     })
@@ -85,7 +89,7 @@ fn edit() -> impl Strategy<Value = Edit> {
     let there = prop::option::weighted(0.85, service());
     prop_oneof![
         2 => (0..4_u8, there).prop_map(|(number, service)| Edit::Service(number, service)),
-        5 => (0..4_u8, 0..2_u8, prop::option::weighted(0.9, endpoints()))
+        5 => (0..4_u8, 0..=IPV6, prop::option::weighted(0.9, endpoints()))
             .prop_map(|(number, slice, endpoints)| Edit::Slice(number, slice, endpoints)),
     ]
 }
@@ -102,7 +106,11 @@ fn of_service(number: u8, edit: &ServiceEdit) -> Option<Service> {
         "spec": {
             "clusterIPs": ips,
             "externalIPs": external,
-            "ports": [{"port": 80, "nodePort": u16::from(edit.has_node_port) * 30000}],
+            "ports": [
+                {"name": "web", "port": 80, "nodePort": u16::from(edit.has_node_port) * 30000},
+                {"name": "dns", "port": 53, "protocol": "UDP"},
+            ],
+            "sessionAffinity": if edit.has_affinity { "ClientIP" } else { "None" },
             "internalTrafficPolicy": policy(edit.is_local_inside),
             "externalTrafficPolicy": policy(edit.is_local_outside),
             "loadBalancerSourceRanges": ranges,
@@ -113,24 +121,32 @@ fn of_service(number: u8, edit: &ServiceEdit) -> Option<Service> {
 }
 
 fn of_slice(number: u8, slice: u8, edits: &[EndpointEdit]) -> EndpointSliceObject {
+    // As of a service of both families: one of its slices is of IPv6.
+    let (family, prefix) = if slice == IPV6 {
+        ("IPv6", format!("fd01::{number}:"))
+    } else {
+        ("IPv4", format!("10.1.{number}."))
+    };
     let endpoint = |edit: &EndpointEdit| {
+        let EndpointEdit { number, node, conditions: [ready, serving, terminating] } = edit;
         json!({
-            "addresses": [format!("10.1.{number}.{}", edit.number)],
-            "nodeName": if edit.is_here { NODE } else { "elsewhere" },
-            "conditions": {
-                "ready": edit.is_ready, "serving": true, "terminating": edit.is_terminating
-            },
+            "addresses": [format!("{prefix}{number}")],
+            "nodeName": node,
+            "conditions": {"ready": ready, "serving": serving, "terminating": terminating},
         })
     };
     let endpoints: Vec<Value> = edits.iter().map(endpoint).collect();
     let slice = json!({
-        "addressType": "IPv4",
+        "addressType": family,
         "metadata": {
             "namespace": "default",
             "name": format!("s{number}-{slice}"),
             "labels": {"kubernetes.io/service-name": format!("s{number}")},
         },
-        "ports": [{"name": "", "port": 8080, "protocol": "TCP"}],
+        "ports": [
+            {"name": "web", "port": 8080, "protocol": "TCP"},
+            {"name": "dns", "port": 5353, "protocol": "UDP"},
+        ],
         "endpoints": endpoints,
     });
     serde_json::from_value(slice).unwrap()
@@ -495,9 +511,8 @@ impl One {
     fn change(&mut self, endpoints: &[u8]) -> Vec<String> {
         let edit = |number: &u8| EndpointEdit {
             number: *number,
-            is_here: false,
-            is_ready: true,
-            is_terminating: false,
+            node: Some("elsewhere"),
+            conditions: [true, true, false],
         };
         let edits = endpoints.iter().map(edit).collect();
         let before = self.0.desired().clone();
@@ -505,7 +520,7 @@ impl One {
         self.0.revise();
         let of_cluster_ip = |change: &&Change| {
             let frontend = change.element().frontend();
-            frontend.is_some_and(|frontend| frontend.address.to_string() == "10.96.0.1")
+            frontend.is_some_and(|frontend| frontend.to_string() == "TCP 10.96.0.1:80")
         };
         let changes = diff(self.0.desired(), &before);
         changes.all().filter(of_cluster_ip).map(ToString::to_string).collect()

@@ -6,9 +6,7 @@ mod random;
 mod watch;
 
 use std::fs;
-use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::{SocketAddr, UnixListener};
 use std::process::Output;
 
 use tweed_lab::Namespace;
@@ -197,17 +195,11 @@ fn cleanup_removes_both_tables_and_nothing_else() {
     assert!(host.call(&["cleanup"], "").status.success(), "with nothing to remove");
 }
 
-/// Such as one of any user.
+/// Another user would keep the program from starting.
 #[test]
-fn no_name_of_a_socket_keeps_it_from_starting() {
-    let host = Host::new("proxy-names");
-    let bind = || {
-        let name = SocketAddr::from_abstract_name("tweed-proxy").unwrap();
-        UnixListener::bind_addr(&name).unwrap()
-    };
-    let _other = host.0.within(bind).unwrap();
+fn only_root_is_able_to_lock_the_tables() {
+    let host = Host::new("proxy-lock");
     host.apply(OBJECTS, &[]);
-    // Only root is able to lock this one.
     let inode = host.0.within(|| fs::metadata("/proc/thread-self/ns/net").unwrap().ino()).unwrap();
     let lock = fs::metadata(format!("/run/tweed-proxy-{inode}.lock")).unwrap();
     assert_eq!((lock.mode() & 0o777, lock.uid()), (0o600, 0));
