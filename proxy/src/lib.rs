@@ -1,7 +1,7 @@
 //! A service proxy: Services and `EndpointSlices` become elements of nftables sets.
 //!
 //! `desired = plan(services, endpoints)`, `apply(diff(desired, actual))`: the chains stay as they are,
-//! and a change of one endpoint is a change of two to four elements.
+//! and a change of one endpoint is a change of two to five elements of each frontend.
 
 pub mod state;
 

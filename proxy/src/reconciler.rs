@@ -17,8 +17,8 @@ use crate::plan::diff::{self, Change, Changes, Pending};
 use crate::plan::ruleset::Count;
 use crate::state::{Element, Frontend, List, State};
 
-/// How many parts of the state are looked at together: most services have two, a cluster IP and a
-/// frontend.
+/// How many parts of the state are looked at together, to bound memory. A cluster IP and each of its
+/// ports is one.
 const AT_ONCE: usize = 2000;
 
 /// The only one that changes the tables.
@@ -257,8 +257,11 @@ impl Reconciler {
                 needed.filter(|count| !self.counts.contains(&(family, *count))).collect();
             if !counts.is_empty() {
                 let Lacking { chains, .. } = self.kernel.lacking(family, &counts)?;
-                refused.note_chains(family, self.kernel.put_chains(family, &chains)?);
-                self.counts.extend(counts.into_iter().map(|count| (family, count)));
+                let outcome = self.kernel.put_chains(family, &chains)?;
+                if outcome.is_ok() {
+                    self.counts.extend(counts.into_iter().map(|count| (family, count)));
+                }
+                refused.note_chains(family, outcome);
             }
         }
         Ok(())

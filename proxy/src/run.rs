@@ -35,7 +35,7 @@ const PROGRAM: Program = Program {
 };
 
 /// Room for changes of addresses, in bytes.
-const BACKLOG: usize = 64 << 10;
+const ADDRESSES: usize = 64 << 10;
 
 /// The longest time between a refused change and the next attempt.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -123,15 +123,16 @@ async fn follow(options: &Run, figures: &RefCell<Figures>) -> anyhow::Result<()>
         }
         let mut figures = figures.borrow_mut();
         figures.changes = reconciler.changes();
-        (figures.problem, figures.is_programmed) = (progress.problem.clone(), progress.is_ready);
+        (figures.problem, figures.is_programmed) =
+            (progress.problem.clone(), progress.is_programmed);
         figures.warnings = warnings.known.len();
     }
 }
 
-/// Whether all services are programmed, and when the next attempt is made at what is not.
+/// Whether all services were programmed once, and when the next attempt is made at what is not.
 struct Progress {
     backoff: Backoff,
-    is_ready: bool,
+    is_programmed: bool,
     problem: Option<String>,
     /// Before this time, nothing is written.
     paused_until: Option<Instant>,
@@ -148,7 +149,7 @@ impl Progress {
         let backoff = Backoff::up_to(LONGEST_PAUSE);
         Self {
             backoff,
-            is_ready: false,
+            is_programmed: false,
             problem: None,
             paused_until: None,
             retry_at: None,
@@ -175,8 +176,8 @@ impl Progress {
     /// Another program has changed the table. Returns whether it is the first time for a while.
     fn damaged(&mut self, now: Instant) -> bool {
         self.is_damaged = true;
-        // Two programs that disagree would change it without end. However often the other one writes,
-        // the pause ends: it stops all other changes, too.
+        // Two programs that disagree would change it without end. The pause holds up all other changes,
+        // too: it ends at a fixed time, however often the other one writes.
         let next = self.repaired_at.map(|before| before + BETWEEN_REPAIRS);
         let pause = next.filter(|next| now < *next);
         if let Some(next) = pause {
@@ -211,8 +212,8 @@ impl Progress {
             self.retry_at.get_or_insert(now + pause);
         } else if self.retry_at.is_none() {
             self.backoff.reset();
-            let was_ready = mem::replace(&mut self.is_ready, true);
-            if self.problem.take().is_some() || !was_ready {
+            let was_programmed = mem::replace(&mut self.is_programmed, true);
+            if self.problem.take().is_some() || !was_programmed {
                 info!("all services are programmed");
             }
         }
@@ -273,7 +274,7 @@ impl<'a> Inputs<'a> {
             services: watches.services(),
             slices: watches.slices(),
             nodes: watches.nodes(),
-            addresses: Monitor::of_addresses(BACKLOG)?,
+            addresses: Monitor::of_addresses(ADDRESSES)?,
             node: None,
             problem: None,
             has_services: false,

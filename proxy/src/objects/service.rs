@@ -53,13 +53,12 @@ pub enum Reach {
     NodePort,
 }
 
-/// Of the proxy that serves a Service, if it is another one.
-const OTHER_PROXY: &str = "service.kubernetes.io/service-proxy-name";
+/// What is asked for: objects without a label that leaves them to another proxy, or to none.
+pub const LABELS: &str =
+    "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless";
 
 /// The policy by which connections stay on the node.
 const LOCAL: &str = "Local";
-
-const HEADLESS: &str = "service.kubernetes.io/headless";
 
 impl ServiceName {
     pub fn of(namespace: &str, name: &str) -> Self {
@@ -72,8 +71,7 @@ impl Service {
     /// warning; the rest is served.
     pub fn of(object: &ServiceObject) -> Option<Self> {
         let spec = &object.spec;
-        let labels = [OTHER_PROXY, HEADLESS];
-        let is_foreign = labels.iter().any(|label| object.metadata.label(label).is_some());
+        let is_foreign = foreign_labels().any(|label| object.metadata.label(label).is_some());
         let mut service = Self {
             ports: Vec::new(),
             addresses: Vec::new(),
@@ -213,6 +211,10 @@ impl Service {
     }
 }
 
+fn foreign_labels() -> impl Iterator<Item = &'static str> {
+    LABELS.split(',').filter_map(|label| label.strip_prefix('!'))
+}
+
 /// Whether connections to it come to the nodes: another kind of load balancer translates them itself.
 fn is_ours(ingress: &Ingress) -> bool {
     !ingress.ip.is_empty() && ingress.ip_mode.as_deref().is_none_or(|mode| mode == "VIP")
@@ -285,7 +287,8 @@ mod tests {
     fn what_no_proxy_or_another_one_serves_is_skipped() {
         let spec = json!({"clusterIP": "10.96.0.1", "ports": [{"port": 80}]});
         assert!(service(&spec, &json!({}), &json!([])).is_some());
-        for label in [OTHER_PROXY, HEADLESS] {
+        for label in ["service.kubernetes.io/service-proxy-name", "service.kubernetes.io/headless"]
+        {
             assert!(service(&spec, &json!({label: ""}), &json!([])).is_none(), "{label}");
         }
         for spec in [

@@ -18,7 +18,7 @@ use tweed_netlink::excerpt;
 
 use super::endpoints::{Slice, SliceName};
 use super::object::{EndpointSliceObject, NodeObject, ServiceObject};
-use super::service::{Service, ServiceName};
+use super::service::{LABELS, Service, ServiceName};
 
 /// A kind of objects, and what is kept of each.
 pub trait Watched: Kind {
@@ -42,9 +42,6 @@ pub struct Services;
 pub struct Slices;
 
 pub struct Nodes;
-
-/// Those that another proxy serves, or none.
-const LABELS: &str = "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless";
 
 impl Kind for Services {
     const PLURAL: &'static str = "services";

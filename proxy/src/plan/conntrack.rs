@@ -124,7 +124,7 @@ impl Stale {
         Self { to, answered_by: (endpoint.address, endpoint.port).into() }
     }
 
-    /// What `connection` would have to be, if it is one of UDP.
+    /// As which `connection` is deleted, if it is stale. None for other protocols than UDP.
     pub fn of(connection: &Connection) -> Option<Self> {
         let Connection { protocol, destination, answered_by, .. } = *connection;
         let is_udp = protocol == Transport::Udp.number();

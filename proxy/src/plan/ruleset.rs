@@ -87,7 +87,7 @@ pub fn count_of(chain: &str) -> Option<Count> {
 }
 
 /// All chains, each behind those that it leads to. `counts`: the numbers of endpoints that frontends
-/// have, the most frequent first. No name is a keyword of nft(8): administrators load its listings.
+/// have, in the order of their rules. No name is a keyword of nft(8): administrators load its listings.
 pub fn chains(family: Family, policy: &Policy, counts: &[Count]) -> Vec<Chain> {
     let choices = counts.iter().map(|(list, count)| {
         let key = slot_key(family, *count);
