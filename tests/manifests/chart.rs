@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tweed::model::config::NetworkConfig;
 
-use crate::document::documents;
+use crate::document::{documents, parse};
 use crate::{files, read};
 
 const CHART: &str = "config/helm/tweed";
@@ -53,6 +53,9 @@ const FLANNELS: &[&str] = &[
     "flannel.rbac.clusterRole.labels",
     "flannel.rbac.clusterRoleBinding.annotations",
     "netpol.enabled",
+    "netpol.args",
+    "netpol.image.repository",
+    "netpol.image.tag",
 ];
 
 #[test]
@@ -123,7 +126,7 @@ fn policies_equal_those_of_the_manifests() {
 
 #[test]
 fn rights_equal_those_of_the_manifests() {
-    let chart = template("rights");
+    let chart = template("rights").replace(&with_network_policies("rights")[0], "");
     let (always, with_policies) =
         chart.split_once("{{- if .Values.admissionPolicy.enabled }}").unwrap();
     for (component, chart) in [("kubernetes-api", always), ("policies", with_policies)] {
@@ -136,6 +139,45 @@ fn rights_equal_those_of_the_manifests() {
         let count = |text: &str| text.matches("- apiGroups").count();
         assert_eq!(count(chart), count(&text));
     }
+}
+
+/// As in flannel's chart.
+#[test]
+fn network_policies_have_a_container_of_their_own() {
+    let [container, volume] = with_network_policies("daemon-set").try_into().unwrap();
+    let values = |line: &&str| !line.trim_start().starts_with("{{") && !line.contains("image:");
+    let container: String = container.lines().filter(values).map(|it| format!("{it}\n")).collect();
+    let container = parse(&container.replace("{{ . | quote }}", "ARGUMENT")).unwrap().remove(0);
+    let expected = json!([{
+        "name": "kube-network-policies",
+        "command": ["/bin/netpol"],
+        "args": ["ARGUMENT"],
+        "env": [{
+            "name": "MY_NODE_NAME",
+            "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}},
+        }],
+        "resources": {"requests": {"cpu": "100m", "memory": "50Mi"}},
+        "securityContext": {"privileged": true, "capabilities": {"add": ["NET_ADMIN"]}},
+        "volumeMounts": [
+            {"name": "lib-modules", "mountPath": "/lib/modules", "readOnly": true},
+        ],
+    }]);
+    assert_eq!(container, expected);
+    let volume = parse(&volume).unwrap().remove(0);
+    assert_eq!(volume, json!([{"name": "lib-modules", "hostPath": {"path": "/lib/modules"}}]));
+}
+
+#[test]
+fn only_with_network_policies_may_a_daemon_read_pods_and_policies_of_all_namespaces() {
+    let [rules] = with_network_policies("rights").try_into().unwrap();
+    let rules = parse(&rules).unwrap().remove(0);
+    let rule = |group, resources: &[&str]| json!({"apiGroups": [group], "resources": resources, "verbs": ["list", "watch"]});
+    let expected = json!([
+        rule("", &["pods", "namespaces"]),
+        rule("networking.k8s.io", &["networkpolicies"]),
+        rule("policy.networking.k8s.io", &["adminnetworkpolicies", "baselineadminnetworkpolicies"]),
+    ]);
+    assert_eq!(rules, expected);
 }
 
 #[test]
@@ -203,6 +245,20 @@ fn values() -> Value {
 
 fn template(name: &str) -> String {
     read(&format!("{CHART}/templates/{name}.yaml"))
+}
+
+/// The parts of a template that only `netpol.enabled` adds.
+fn with_network_policies(name: &str) -> Vec<String> {
+    let text = template(name);
+    let mut parts = Vec::new();
+    let mut lines = text.lines();
+    while let Some(start) = lines.find(|line| line.contains("{{- if .Values.netpol.enabled }}")) {
+        // The end has the indent of the start.
+        let end = start.replace("if .Values.netpol.enabled", "end");
+        let part = lines.by_ref().take_while(|line| *line != end);
+        parts.push(part.map(|line| format!("{line}\n")).collect());
+    }
+    parts
 }
 
 fn at<'a>(values: &'a Value, path: &str) -> Option<&'a Value> {
