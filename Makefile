@@ -89,10 +89,10 @@ judge-etcd: packages target/judges/etcd/etcd ## Run the tests of store and clust
 	PATH=$(CURDIR)/target/judges/etcd:$$PATH $(TESTS) --test etcd
 	PATH=$(CURDIR)/target/judges/etcd:$$PATH $(TESTS) --test cluster -- leases:: store:: migration::flip
 
-judge-kubernetes: flanneld-and-judges runtimes target/apiserver/kubernetes target/judges/former/tweedd ## Run a cluster of kubelets with the shipped manifest; 25 minutes or so
+judge-kubernetes: flanneld-and-judges runtimes target/apiserver/kubernetes target/judges/kubernetes/netpol target/judges/former/tweedd ## Run a cluster of kubelets with the shipped manifest; 45 minutes or so
 	$(CARGO) build --locked --profile demo --bin flannel --package tweed-cni
 	$(JUDGES) kubernetes --kubernetes target/apiserver/kubernetes --plugin target/demo/flannel \
-	    --flannel target/judges/flannel --former target/judges/former
+	    --flannel target/judges/flannel --former target/judges/former --tools target/judges/kubernetes
 
 # Called by the judges.
 JUDGES = target/demo/tweed-judges --tweedd target/demo/tweedd --tweedctl target/demo/tweedctl
@@ -101,6 +101,9 @@ flanneld-and-judges: packages target/judges/flannel/flanneld
 
 target/judges/flannel/flanneld: tests/judges/flannel/go.mod tests/judges/flannel/build
 	tests/judges/flannel/build $(dir $@)
+
+target/judges/kubernetes/netpol: $(wildcard tests/judges/kubernetes/* tests/judges/kubernetes/coredns/*)
+	tests/judges/kubernetes/build $(dir $@)
 
 target/judges/former/tweedd: tests/judges/former
 	CARGO="$(CARGO)" tests/judges/former $(dir $@)

@@ -68,6 +68,9 @@ enum Judge {
         /// The folder of an older tweed, with its manifest.
         #[arg(long)]
         former: PathBuf,
+        /// The folder of Helm, of the DNS server, and of kube-network-policies.
+        #[arg(long)]
+        tools: PathBuf,
     },
 }
 
@@ -98,9 +101,10 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
             api_server::run(&url, &mut verdicts)?;
             verdicts
         }
-        Judge::Kubernetes { kubernetes, plugin, flannel, former } => {
+        Judge::Kubernetes { kubernetes, plugin, flannel, former, tools } => {
             let mut verdicts = Verdicts::open(&folder.join("kubernetes.md"), only)?;
-            let programs = kubernetes::Programs { kubernetes, plugin, flannel, binaries, former };
+            let programs =
+                kubernetes::Programs { kubernetes, plugin, flannel, binaries, former, tools };
             kubernetes::run(&programs, &mut verdicts)?;
             verdicts
         }

@@ -6,18 +6,20 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use tweed_lab::{Backend, Family, GREETING, PATIENCE, Pod, Probe, Stack, Traffic, eventually};
+use tweed_lab::{
+    Backend, Family, GREETING, PATIENCE, Pair, Pod, Probe, ProbePlan, Stack, Traffic, eventually,
+};
 
 use super::Programs;
 use super::cluster::{Cluster, items, text};
 use super::machine::Machine;
-use super::workload;
+use super::{names, workload};
 use crate::verdict::Counted;
 
 /// Packets per second and ordered pair of pods.
-const RATE: u32 = 1000;
+pub(super) const RATE: u32 = 1000;
 /// The pods that the cases look at, one on each node.
-const ECHO: &str = "echo";
+pub(super) const ECHO: &str = "echo";
 /// The daemons, and what they read, for kubectl.
 pub(super) const DAEMONS: &str = "--namespace=kube-flannel daemonset kube-flannel-ds";
 const CONFIG: [&str; 3] = ["--namespace=kube-flannel", "configmap", "kube-flannel-cfg"];
@@ -33,7 +35,9 @@ impl Story {
         ("pods on three nodes reach each other", |story| story.under_load(|_| Ok(()))),
         ("services by kube-proxy", |story| story.services_answer()),
         ("0 → 60 → 0 pods leave nothing", |story| story.pods_leave_nothing()),
-        ("vxlan → host-gw → vxlan by edits", |story| story.flip()),
+        ("vxlan → host-gw → vxlan by edits", |story| {
+            story.under_load(|probe| story.flip(probe, || Ok(())))
+        }),
         ("rollout restart", |story| story.rollout_restart()),
         ("a node is deleted and joins again", Self::node_joins_again),
         ("a node loses its power", Self::reboot),
@@ -50,7 +54,7 @@ impl Story {
         if stack == Stack::V4 {
             install_as_the_readme(&cluster)?;
         } else {
-            cluster.apply(&dual_stack_manifest(&cluster)?)?;
+            cluster.apply(&manifest_for(&cluster)?)?;
         }
         cluster.wait_ready()?;
         cluster.wait_rolled_out(DAEMONS)?;
@@ -67,8 +71,7 @@ impl Story {
 
     /// All pods of this name.
     pub(super) fn reach_each_other(&self, name: &str) -> Result<()> {
-        let pods = workload::pods(&self.cluster, name)?;
-        Load::start(&self.cluster, &pods)?.finish().map(drop)
+        self.load(&workload::pods(&self.cluster, name)?)?.finish().map(drop)
     }
 
     fn services_answer(&self) -> Result<Counted> {
@@ -116,24 +119,24 @@ impl Story {
         Ok(remark(format!("{sums} reservations and interfaces, before and after")))
     }
 
-    fn flip(&self) -> Result<Counted> {
-        self.under_load(|probe| {
-            for (name, mixed, backend) in [
-                ("Mixed on", true, Backend::Vxlan),
-                ("host-gw", true, Backend::HostGw),
-                ("Mixed off", false, Backend::HostGw),
-                ("Mixed on again", true, Backend::HostGw),
-                ("vxlan", true, Backend::Vxlan),
-                ("Mixed off at the end", false, Backend::Vxlan),
-            ] {
-                probe.mark(name);
-                self.write_config(mixed, backend).context(name)?;
-                self.wait_for_config(mixed, backend).context(name)?;
-                self.cluster.wait_for_routes(backend).context(name)?;
-                probe.run_for(Duration::from_secs(2));
-            }
-            Ok(())
-        })
+    /// `judge` runs after each edit.
+    pub(super) fn flip(&self, probe: &Probe, judge: impl Fn() -> Result<()>) -> Result<()> {
+        for (name, mixed, backend) in [
+            ("Mixed on", true, Backend::Vxlan),
+            ("host-gw", true, Backend::HostGw),
+            ("Mixed off", false, Backend::HostGw),
+            ("Mixed on again", true, Backend::HostGw),
+            ("vxlan", true, Backend::Vxlan),
+            ("Mixed off at the end", false, Backend::Vxlan),
+        ] {
+            probe.mark(name);
+            self.write_config(mixed, backend).context(name)?;
+            self.wait_for_config(mixed, backend).context(name)?;
+            self.cluster.wait_for_routes(backend).context(name)?;
+            probe.run_for(Duration::from_secs(2));
+            judge().context(name)?;
+        }
+        Ok(())
     }
 
     fn write_config(&self, mixed: bool, backend: Backend) -> Result<()> {
@@ -230,9 +233,15 @@ impl Story {
         .map(drop)
     }
 
+    /// Traffic between pods.
+    fn load(&self, pods: &[Pod]) -> Result<Load> {
+        let pairs = workload::pairs(&self.cluster, pods);
+        Load::start(&pairs, &ProbePlan::new(&pairs, RATE))
+    }
+
     /// Traffic between all pods during a change, of which nothing may be lost.
     pub(super) fn under_load(&self, change: impl FnOnce(&Probe) -> Result<()>) -> Result<Counted> {
-        let load = Load::start(&self.cluster, &workload::pods(&self.cluster, ECHO)?)?;
+        let load = self.load(&workload::pods(&self.cluster, ECHO)?)?;
         change(&load.probe)?;
         load.finish()
     }
@@ -245,7 +254,7 @@ impl Story {
         let last = self.cluster.machines.last().context("no machine")?.name().to_owned();
         let mut pods = workload::pods(&self.cluster, ECHO)?;
         pods.retain(|pod| pod.node() != last);
-        let load = Load::start(&self.cluster, &pods)?;
+        let load = self.load(&pods)?;
         change(self, &last)?;
         let counted = load.finish()?;
         self.back_to_normal()?;
@@ -254,21 +263,24 @@ impl Story {
 }
 
 /// Packets, and streams and requests by TCP.
-struct Load {
+pub(super) struct Load {
     probe: Probe,
     traffic: Traffic,
 }
 
 impl Load {
-    fn start(cluster: &Cluster, pods: &[Pod]) -> Result<Self> {
-        let pairs = workload::pairs(cluster, pods);
-        let traffic = Traffic::start(&pairs)?;
-        let probe = cluster.lab.probe(&pairs, RATE)?;
+    pub(super) fn start(pairs: &[Pair], packets: &ProbePlan) -> Result<Self> {
+        let traffic = Traffic::start(pairs)?;
+        let probe = packets.start()?;
         probe.run_for(Duration::from_secs(1));
         Ok(Self { probe, traffic })
     }
 
-    fn finish(self) -> Result<Counted> {
+    pub(super) fn probe(&self) -> &Probe {
+        &self.probe
+    }
+
+    pub(super) fn finish(self) -> Result<Counted> {
         self.probe.run_for(Duration::from_secs(1));
         let report = self.probe.finish()?;
         let tally = self.traffic.finish()?;
@@ -280,26 +292,27 @@ impl Load {
 }
 
 /// Runs the README's commands, as they are written.
-fn install_as_the_readme(cluster: &Cluster) -> Result<()> {
+pub(super) fn install_as_the_readme(cluster: &Cluster) -> Result<()> {
     let readme = std::fs::read_to_string("README.md").context("README.md")?;
     let mut blocks = readme.split("\n```\n");
     let commands = blocks.find(|block| block.contains("| kubectl apply -f -"));
     cluster.shell(commands.context("the README has no command that applies a manifest")?)
 }
 
-/// The shipped one, with a network of IPv6 in its network config.
-fn dual_stack_manifest(cluster: &Cluster) -> Result<PathBuf> {
+/// The shipped one, with the networks of the cluster's stack in its network config.
+fn manifest_for(cluster: &Cluster) -> Result<PathBuf> {
     const SHIPPED: &str = "config/kubernetes/tweed.yml";
     const NETWORK: &str = r#""Network": "10.244.0.0/16","#;
     let shipped = std::fs::read_to_string(SHIPPED).context(SHIPPED)?;
     ensure!(shipped.contains(NETWORK), "{SHIPPED} has another network");
-    let both = format!(r#"{NETWORK} "EnableIPv6": true, "IPv6Network": "fd00:244::/48","#);
-    let file = cluster.file("dual.yml");
-    std::fs::write(&file, shipped.replace(NETWORK, &both))?;
+    let config = cluster.stack.config("");
+    let networks = config.trim_start_matches('{').trim_end_matches('}');
+    let file = cluster.file("networks.yml");
+    std::fs::write(&file, shipped.replace(NETWORK, networks))?;
     Ok(file)
 }
 
-fn remark(remark: String) -> Counted {
+pub(super) fn remark(remark: String) -> Counted {
     Counted { remark, ..Counted::default() }
 }
 

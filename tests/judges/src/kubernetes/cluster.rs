@@ -2,6 +2,7 @@
 //! containerd, a kubelet and kube-proxy.
 
 use std::fmt::Write as _;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -9,13 +10,13 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use tweed_lab::{Backend, Family, Lab, Node, PATIENCE, Process, Segment, Stack, eventually};
 
+use super::helm::Helm;
 use super::machine::Machine;
 use super::{Programs, images};
 
 /// What the first start of all programs may take on a busy machine.
 const START: Duration = Duration::from_secs(180);
 const PORT: u16 = 6443;
-/// The file by which the administrator reaches the API server.
 const ADMIN: &str = "admin.json";
 
 pub(super) struct Cluster {
@@ -25,6 +26,8 @@ pub(super) struct Cluster {
     /// The program that contains all programs of Kubernetes.
     pub(super) kubernetes: PathBuf,
     pub(super) tweedctl: PathBuf,
+    /// The folder of Helm.
+    tools: PathBuf,
     server: Option<Process>,
     segment: Segment,
     /// Archives that each machine imports.
@@ -40,6 +43,7 @@ impl Cluster {
         let control = lab.node("control", &segment)?;
         let kubernetes = std::fs::canonicalize(&programs.kubernetes)?;
         let tweedctl = std::fs::canonicalize(&programs.binaries.tweedctl)?;
+        let tools = std::fs::canonicalize(&programs.tools)?;
         let images = images::save(&lab, programs)?;
         let numbers = 1..=3;
         let machines = Vec::new();
@@ -49,6 +53,7 @@ impl Cluster {
             control,
             kubernetes,
             tweedctl,
+            tools,
             server: None,
             segment,
             images,
@@ -69,7 +74,7 @@ impl Cluster {
             writeln!(tokens, "n{number},system:node:n{number},n{number},system:nodes")?;
         }
         std::fs::write(self.file("tokens"), tokens)?;
-        std::fs::write(self.file(ADMIN), self.kubeconfig("admin")?)?;
+        std::fs::write(self.admin(), self.kubeconfig("admin")?)?;
         let key = self.file("key").display().to_string();
         self.control.namespace().run("openssl", &["genrsa", "-out", &key, "2048"])?;
         Ok(())
@@ -82,7 +87,7 @@ impl Cluster {
             &[("--data-dir", format!("{folder}/etcd"))],
         )?;
         self.start_server()?;
-        let kubeconfig = ("--kubeconfig", self.file(ADMIN).display().to_string());
+        let kubeconfig = ("--kubeconfig", self.admin().display().to_string());
         self.run_control(
             &["kube-controller-manager", "--leader-elect=false", "--allocate-node-cidrs"],
             &[
@@ -101,7 +106,7 @@ impl Cluster {
 
     pub(super) fn start_server(&mut self) -> Result<()> {
         let folder = self.lab.folder().display().to_string();
-        let address = self.control.address(Family::V4)?.to_string();
+        let address = self.server_address()?.to_string();
         let server = self.run_control(
             &[
                 "kube-apiserver",
@@ -143,9 +148,15 @@ impl Cluster {
         self.lab.start_on(&self.control, name, &self.kubernetes, &arguments)
     }
 
+    /// Of the first family.
+    fn server_address(&self) -> Result<IpAddr> {
+        let family = self.stack.families().first().context("a stack without a family")?;
+        self.control.address(*family)
+    }
+
     /// The file by which `user`, whose token is its name, reaches the API server.
     pub(super) fn kubeconfig(&self, user: &str) -> Result<String> {
-        let server = format!("https://{}:{PORT}", self.control.address(Family::V4)?);
+        let server = format!("https://{}", SocketAddr::new(self.server_address()?, PORT));
         let config = json!({
             "apiVersion": "v1",
             "kind": "Config",
@@ -172,6 +183,11 @@ impl Cluster {
         &self.images
     }
 
+    /// By which the administrator reaches the API server.
+    pub(super) fn admin(&self) -> PathBuf {
+        self.file(ADMIN)
+    }
+
     /// A file of the lab.
     pub(super) fn file(&self, name: &str) -> PathBuf {
         self.lab.folder().join(name)
@@ -183,17 +199,23 @@ impl Cluster {
     }
 
     pub(super) fn kubectl_of(&self, arguments: &[&str]) -> Result<String> {
-        let config = self.file(ADMIN).display().to_string();
+        let config = self.admin().display().to_string();
         let arguments = [&["kubectl", "--kubeconfig", &config], arguments].concat();
         self.control.namespace().run(&self.kubernetes.display().to_string(), &arguments)
     }
 
-    /// Runs commands, which may contain `kubectl`, as administrator, until one fails.
+    /// Runs commands, which may contain `kubectl` and `helm`, as administrator, until one fails.
     pub(super) fn shell(&self, commands: &str) -> Result<()> {
+        self.shell_with(Helm::V4, commands)
+    }
+
+    pub(super) fn shell_with(&self, helm: Helm, commands: &str) -> Result<()> {
         let kubernetes = self.kubernetes.display();
         let kubectl = format!("kubectl() {{ {kubernetes} kubectl \"$@\"; }}");
-        let config = format!("export KUBECONFIG={}", self.file(ADMIN).display());
-        let script = format!("set -eu\n{config}\n{kubectl}\n{commands}");
+        let helm = format!("helm() {{ {} \"$@\"; }}", self.tools.join(helm.program()).display());
+        let (admin, home) = (self.admin(), self.file("home"));
+        let settings = format!("export KUBECONFIG={} HOME={}", admin.display(), home.display());
+        let script = format!("set -eu\n{settings}\n{kubectl}\n{helm}\n{commands}");
         self.control.namespace().run("sh", &["-c", &script]).map(drop).context(commands.to_owned())
     }
 
@@ -279,6 +301,11 @@ impl Cluster {
 /// The networks of all pods, for Kubernetes.
 pub(super) fn pods(stack: Stack) -> String {
     networks(stack, "10.244.0.0/16", "fd00:244::/48")
+}
+
+/// The usual address of the cluster's DNS.
+pub(super) fn dns(stack: Stack) -> String {
+    networks(stack, "10.96.0.10", "fd00:96::a")
 }
 
 fn services(stack: Stack) -> String {

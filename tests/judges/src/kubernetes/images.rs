@@ -17,6 +17,12 @@ pub(super) const PUSHED: &str = concat!("registry.example.org/tweed:", env!("CAR
 /// The image of an older tweed.
 pub(super) const FORMER: &str = "docker.io/library/tweed:former";
 
+/// The tag of images that only the judge has.
+pub(super) const TAG: &str = "judge";
+/// Under the name that flannel's chart has.
+const POLICIES: &str = "registry.k8s.io/networking/kube-network-policies";
+pub(super) const DNS: &str = "registry.k8s.io/coredns/coredns:judge";
+
 /// Writes all images as archives.
 pub(super) fn save(lab: &Lab, programs: &Programs) -> Result<Vec<PathBuf>> {
     let manifest = std::fs::read_to_string(programs.source_manifest())?;
@@ -39,6 +45,12 @@ pub(super) fn save(lab: &Lab, programs: &Programs) -> Result<Vec<PathBuf>> {
         save_one(&folder.join("plugin"), named("/flannel-cni-plugin:")?, |root| {
             add_program(root, &programs.of_flannel("flannel"), "/flannel")?;
             add_cp(root)
+        })?,
+        save_one(&folder.join("policies"), &format!("{POLICIES}:{TAG}"), |root| {
+            add_program(root, &programs.tools.join("netpol"), "/bin/netpol")
+        })?,
+        save_one(&folder.join("dns"), DNS, |root| {
+            add_program(root, &programs.tools.join("coredns"), "/coredns")
         })?,
     ])
 }

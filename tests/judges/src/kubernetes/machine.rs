@@ -1,12 +1,13 @@
 //! A machine of the cluster: containerd, a kubelet and kube-proxy.
 
 use std::net::IpAddr;
+use std::path::Path;
 
 use anyhow::{Result, ensure};
 use serde_json::json;
-use tweed_lab::{Containerd, Family, Host, Node, Pod, Process};
+use tweed_lab::{Containerd, Host, Node, Pod, Process};
 
-use super::cluster::{Cluster, pods, text};
+use super::cluster::{Cluster, dns, pods, text};
 use super::images;
 
 pub(super) struct Machine {
@@ -36,9 +37,15 @@ impl Machine {
     /// The pods with these addresses.
     pub(super) fn pods(&self, addresses: &[IpAddr]) -> Result<Vec<Pod>> {
         let mut pods = self.host.pods()?;
-        pods.retain(|pod| pod.address(Family::V4).is_ok_and(|its| addresses.contains(&its)));
+        let is_wanted =
+            |pod: &Pod, family| pod.address(family).is_ok_and(|it| addresses.contains(&it));
+        pods.retain(|pod| pod.families().into_iter().any(|family| is_wanted(pod, family)));
         ensure!(pods.len() == addresses.len(), "not all of {addresses:?} are on {}", self.name());
         Ok(pods)
+    }
+
+    pub(super) fn import(&self, image: &Path) -> Result<()> {
+        import(&self.host, image)
     }
 
     pub(super) fn restart_kubelet(&mut self, cluster: &Cluster) -> Result<()> {
@@ -73,8 +80,7 @@ impl Machine {
 fn start_all(cluster: &Cluster, host: &Host) -> Result<Process> {
     Containerd::on(host)?;
     for image in cluster.images() {
-        std::fs::copy(image, host.path("/run/image.tar"))?;
-        host.run("ctr", &["--namespace=k8s.io", "images", "import", "/run/image.tar"])?;
+        import(host, image)?;
     }
     host.run(
         "ctr",
@@ -84,6 +90,11 @@ fn start_all(cluster: &Cluster, host: &Host) -> Result<Process> {
     host.run("sh", &["-c", "ln -sf /usr/lib/cni/* /opt/cni/bin/"])?;
     start_proxy(cluster, host)?;
     start_kubelet(cluster, host)
+}
+
+fn import(host: &Host, image: &Path) -> Result<()> {
+    std::fs::copy(image, host.path("/run/image.tar"))?;
+    host.run("ctr", &["--namespace=k8s.io", "images", "import", "/run/image.tar"]).map(drop)
 }
 
 fn start_kubelet(cluster: &Cluster, host: &Host) -> Result<Process> {
@@ -102,6 +113,9 @@ fn start_kubelet(cluster: &Cluster, host: &Host) -> Result<Process> {
         "failSwapOn": false,
         "oomScoreAdj": 0,
         "makeIPTablesUtilChains": false,
+        "clusterDNS": dns(cluster.stack).split(',').collect::<Vec<_>>(),
+        "clusterDomain": "cluster.local",
+        // No name is resolved outside the cluster.
         "resolvConf": "",
         "volumePluginDir": "/var/lib/kubelet/plugins",
         // How soon pods see an edited ConfigMap.

@@ -2,6 +2,7 @@
 
 mod cases;
 mod cluster;
+mod helm;
 mod images;
 mod machine;
 mod takeover;
@@ -14,7 +15,8 @@ use tweed_lab::{Binaries, Stack};
 
 use crate::verdict::{Counted, Verdicts};
 use cases::Story;
-use takeover::Manifest;
+use helm::Helm;
+use takeover::Origin;
 
 pub(crate) struct Programs {
     /// One program that contains those of Kubernetes.
@@ -25,6 +27,8 @@ pub(crate) struct Programs {
     pub(crate) binaries: Binaries,
     /// The folder of an older tweed, with its manifest.
     pub(crate) former: PathBuf,
+    /// The folder of Helm, of the DNS server, and of kube-network-policies.
+    pub(crate) tools: PathBuf,
 }
 
 impl Programs {
@@ -39,11 +43,20 @@ impl Programs {
 }
 
 pub(crate) fn run(programs: &Programs, verdicts: &mut Verdicts) -> Result<()> {
-    story(programs, Stack::V4, verdicts)?;
-    story(programs, Stack::Dual, verdicts)?;
-    for (name, manifest) in [("released", Manifest::Released), ("source's", Manifest::OfSource)] {
-        let case = format!("flannel → tweedd → flannel, with flannel's {name} manifest");
-        verdicts.run(&case, || takeover::there_and_back(programs, manifest))?;
+    for stack in [Stack::V4, Stack::Dual] {
+        story(programs, stack, verdicts)?;
+    }
+    verdicts.run("three nodes are Ready by the chart, and its values change", || {
+        helm::install_and_upgrade(programs)
+    })?;
+    for (name, origin) in [
+        ("released manifest", Origin::ReleasedManifest),
+        ("source's manifest", Origin::ManifestOfSource),
+        ("chart", Origin::Chart(Helm::V4)),
+        ("chart, by Helm 3", Origin::Chart(Helm::V3)),
+    ] {
+        let case = format!("flannel → tweedd → flannel, with flannel's {name}");
+        verdicts.run(&case, || takeover::there_and_back(programs, origin))?;
     }
     verdicts.run("upgrade of an older tweed, and back", || takeover::upgrade(programs))
 }
@@ -52,7 +65,11 @@ pub(crate) fn run(programs: &Programs, verdicts: &mut Verdicts) -> Result<()> {
 fn story(programs: &Programs, stack: Stack, verdicts: &mut Verdicts) -> Result<()> {
     let mut story = None;
     let mut case = |name: &str, play: &mut dyn FnMut(&mut Option<Story>) -> Result<Counted>| {
-        let case = if stack == Stack::V4 { name.to_owned() } else { format!("{name}, dual stack") };
+        let case = match stack {
+            Stack::V4 => name.to_owned(),
+            Stack::Dual => format!("{name}, dual stack"),
+            Stack::V6 => format!("{name}, IPv6"),
+        };
         verdicts.run(&case, || play(&mut story))
     };
     case("three nodes are Ready by the manifest", &mut |it| Story::begin(programs, stack, it))?;

@@ -8,20 +8,54 @@ use tweed_lab::{Backend, Stack};
 
 use super::cases::{DAEMONS, Story};
 use super::cluster::Cluster;
+use super::helm::Helm;
 use super::{Programs, images, workload};
 use crate::verdict::Counted;
 
-/// Which of flannel's two manifests the cluster has.
+const GUIDE: &str = "docs/guides/kubernetes-install.md";
+
+/// How flannel came into the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Manifest {
+pub(super) enum Origin {
     /// Made by kustomize. It selects pods by the labels by which ours does.
-    Released,
-    OfSource,
+    ReleasedManifest,
+    ManifestOfSource,
+    Chart(Helm),
 }
 
-impl Manifest {
-    fn file(self, cluster: &Cluster, programs: &Programs) -> Result<PathBuf> {
-        if self == Self::OfSource {
+impl Origin {
+    fn install(self, cluster: &Cluster, programs: &Programs) -> Result<()> {
+        match self {
+            Self::Chart(helm) => install_chart(cluster, programs, helm, ""),
+            Self::ReleasedManifest | Self::ManifestOfSource => {
+                cluster.apply(&self.manifest(cluster, programs)?)
+            }
+        }
+    }
+
+    fn change_to_tweed(self, cluster: &Cluster) -> Result<()> {
+        match self {
+            Self::Chart(helm) => upgrade_to_tweed(cluster, helm),
+            Self::ReleasedManifest | Self::ManifestOfSource => {
+                self.change_to(cluster, Path::new("config/kubernetes/tweed-keep-config.yml"))
+            }
+        }
+    }
+
+    fn change_back(self, cluster: &Cluster, programs: &Programs) -> Result<()> {
+        match self {
+            Self::Chart(helm) => {
+                cluster.shell_with(helm, "helm rollback flannel --namespace kube-flannel")?;
+                cluster.wait_rolled_out(DAEMONS)
+            }
+            Self::ReleasedManifest | Self::ManifestOfSource => {
+                self.change_to(cluster, &self.manifest(cluster, programs)?)
+            }
+        }
+    }
+
+    fn manifest(self, cluster: &Cluster, programs: &Programs) -> Result<PathBuf> {
+        if self == Self::ManifestOfSource {
             return Ok(programs.source_manifest());
         }
         let folder = programs.of_flannel("kube-flannel").display().to_string();
@@ -32,7 +66,7 @@ impl Manifest {
 
     /// Other selectors need another object: then the old one is deleted without its pods.
     fn change_to(self, cluster: &Cluster, manifest: &Path) -> Result<()> {
-        if self == Self::OfSource {
+        if self == Self::ManifestOfSource {
             let here = "--namespace=kube-flannel";
             cluster.kubectl(&format!(
                 "label pods {here} -l app=flannel k8s-app=flannel --overwrite"
@@ -40,31 +74,61 @@ impl Manifest {
             cluster.kubectl(&format!("delete {DAEMONS} --cascade=orphan"))?;
         }
         cluster.apply(manifest)?;
-        if self == Self::OfSource {
+        if self == Self::ManifestOfSource {
             cluster.kubectl(&format!("rollout restart {DAEMONS}"))?;
         }
         cluster.wait_rolled_out(DAEMONS)
     }
 }
 
-/// The commands are those of docs/guides/kubernetes-install.md.
-pub(super) fn there_and_back(programs: &Programs, manifest: Manifest) -> Result<Counted> {
+/// By the commands of flannel's own README, with more flags.
+pub(super) fn install_chart(
+    cluster: &Cluster,
+    programs: &Programs,
+    helm: Helm,
+    flags: &str,
+) -> Result<()> {
+    let chart = std::fs::canonicalize(programs.of_flannel("chart"))?;
+    cluster.shell_with(
+        helm,
+        &format!(
+            "kubectl create ns kube-flannel
+            kubectl label --overwrite ns kube-flannel pod-security.kubernetes.io/enforce=privileged
+            helm install flannel --set podCidr=10.244.0.0/16 --namespace kube-flannel {flags} {}",
+            chart.display()
+        ),
+    )
+}
+
+pub(super) fn upgrade_to_tweed(cluster: &Cluster, helm: Helm) -> Result<()> {
+    let guide = guide()?;
+    let mut commands = guide.split('`');
+    let upgrade = commands.find(|command| command.starts_with("helm upgrade flannel"));
+    cluster
+        .shell_with(helm, upgrade.context("the guide does not upgrade from flannel's chart")?)?;
+    cluster.wait_rolled_out(DAEMONS)
+}
+
+pub(super) fn guide() -> Result<String> {
+    std::fs::read_to_string(GUIDE).context(GUIDE)
+}
+
+/// The commands are those of the guide.
+pub(super) fn there_and_back(programs: &Programs, origin: Origin) -> Result<Counted> {
     let cluster = Cluster::start(programs, Stack::V4)?;
-    let flannel = manifest.file(&cluster, programs)?;
-    cluster.apply(&flannel)?;
+    origin.install(&cluster, programs)?;
     cluster.wait_ready()?;
     let story = Story::of(cluster)?;
     let subnets = story.cluster.subnets()?;
     let counted = story.under_load(|probe| {
         probe.mark("to tweedd");
-        let tweed = Path::new("config/kubernetes/tweed-keep-config.yml");
-        manifest.change_to(&story.cluster, tweed).context("to tweedd")?;
+        origin.change_to_tweed(&story.cluster).context("to tweedd")?;
         story.wait_for_config(false, Backend::Vxlan)?;
         // New pods, by the other plugin.
         workload::scale(&story.cluster, "new", 6)?;
         story.reach_each_other("new").context("new pods")?;
         probe.mark("back to flannel");
-        manifest.change_to(&story.cluster, &flannel).context("back to flannel")?;
+        origin.change_back(&story.cluster, programs).context("back to flannel")?;
         probe.mark("handover");
         hand_over(&story.cluster)?;
         probe.mark("without the init container");
