@@ -5,6 +5,7 @@ mod cluster;
 mod helm;
 mod images;
 mod machine;
+mod policies;
 mod takeover;
 mod workload;
 
@@ -58,6 +59,7 @@ pub(crate) fn run(programs: &Programs, verdicts: &mut Verdicts) -> Result<()> {
         let case = format!("flannel → tweedd → flannel, with flannel's {name}");
         verdicts.run(&case, || takeover::there_and_back(programs, origin))?;
     }
+    policies::run(programs, verdicts)?;
     verdicts.run("upgrade of an older tweed, and back", || takeover::upgrade(programs))
 }
 

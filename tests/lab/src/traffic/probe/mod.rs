@@ -38,6 +38,14 @@ pub struct ProbePlan {
     rate: u32,
     payload: usize,
     start: Start,
+    answers: Answers,
+}
+
+/// Whether the receivers answer the first packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answers {
+    None,
+    First,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +58,8 @@ enum Start {
 impl ProbePlan {
     /// `rate` is packets per second and pair.
     pub fn new(pairs: &[Pair], rate: u32) -> Self {
-        Self { pairs: pairs.to_vec(), rate, payload: 64, start: Start::Warm(PATIENCE) }
+        let (start, answers) = (Start::Warm(PATIENCE), Answers::None);
+        Self { pairs: pairs.to_vec(), rate, payload: 64, start, answers }
     }
 
     /// Bytes per packet without UDP and IP headers; at least the length of the packet's number.
@@ -74,13 +83,20 @@ impl ProbePlan {
         self
     }
 
+    /// The receivers answer the first packets: firewalls see established connections then.
+    #[must_use]
+    pub fn established(mut self) -> Self {
+        self.answers = Answers::First;
+        self
+    }
+
     /// Starts to send. Unless [`cold`](Self::cold), first waits until a packet of every pair has
     /// arrived.
     pub fn start(&self) -> Result<Probe> {
         ensure!(self.rate > 0 && !self.pairs.is_empty(), "nothing to send");
         let shared = Arc::new(Shared::new(self.pairs.len()));
         let guard = Guard(Arc::clone(&shared));
-        let receiver = Receiver::bind(&self.pairs, &shared)?;
+        let receiver = Receiver::bind(&self.pairs, self.answers, &shared)?;
         let sender = Sender::bind(&self.pairs, &receiver.targets()?, self.payload)?;
         let receiver = std::thread::spawn(move || receiver.run());
         match self.start {

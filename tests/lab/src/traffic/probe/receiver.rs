@@ -12,7 +12,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{setsockopt, sockopt};
 
 use super::packet::{Number, Packet};
-use super::{Pair, Shared, is_set};
+use super::{Answers, Pair, Shared, is_set};
 
 /// Buffers packets while this thread waits for a processor.
 const BUFFER: usize = 32 << 20;
@@ -27,6 +27,7 @@ pub(super) struct Receiver {
     sockets: Vec<UdpSocket>,
     /// For each pair, the index of its socket.
     places: Vec<usize>,
+    answers: Answers,
     shared: Arc<Shared>,
 }
 
@@ -44,7 +45,7 @@ pub(super) struct Track {
 }
 
 impl Receiver {
-    pub(super) fn bind(pairs: &[Pair], shared: &Arc<Shared>) -> Result<Self> {
+    pub(super) fn bind(pairs: &[Pair], answers: Answers, shared: &Arc<Shared>) -> Result<Self> {
         let (mut known, mut sockets, mut places) = (HashMap::new(), Vec::new(), Vec::new());
         for pair in pairs {
             let key = (pair.to.namespace().clone(), pair.family);
@@ -54,7 +55,7 @@ impl Receiver {
             }
             places.extend(known.get(&key));
         }
-        Ok(Self { sockets, places, shared: Arc::clone(shared) })
+        Ok(Self { sockets, places, answers, shared: Arc::clone(shared) })
     }
 
     /// The address to send to, for each pair.
@@ -97,10 +98,14 @@ impl Receiver {
 
     fn drain(&self, socket: &UdpSocket, tracks: &mut [Track]) {
         let mut bytes = [0; 2048];
-        while let Ok((length, _)) = socket.recv_from(&mut bytes) {
-            if let Some(packet) = bytes.get(..length).and_then(Packet::decode) {
-                self.note(packet, tracks);
+        while let Ok((length, sender)) = socket.recv_from(&mut bytes) {
+            let Some(bytes) = bytes.get(..length) else { continue };
+            let Some(packet) = Packet::decode(bytes) else { continue };
+            if self.answers == Answers::First && packet.number == Number::WarmUp {
+                // One that gets lost is answered again: the sender repeats its packet.
+                let _ = socket.send_to(bytes, sender);
             }
+            self.note(packet, tracks);
         }
     }
 
