@@ -42,6 +42,7 @@ impl Story {
         ("a node is deleted and joins again", Self::node_joins_again),
         ("a node loses its power", Self::reboot),
         ("a node loses its power while the API server is away", Self::reboot_without_server),
+        ("names by CoreDNS, also during a flip", |story| names::resolve(story)),
     ];
 
     pub(super) fn begin(

@@ -5,6 +5,7 @@ mod cluster;
 mod helm;
 mod images;
 mod machine;
+mod names;
 mod policies;
 mod takeover;
 mod workload;
@@ -44,7 +45,7 @@ impl Programs {
 }
 
 pub(crate) fn run(programs: &Programs, verdicts: &mut Verdicts) -> Result<()> {
-    for stack in [Stack::V4, Stack::Dual] {
+    for stack in [Stack::V4, Stack::Dual, Stack::V6] {
         story(programs, stack, verdicts)?;
     }
     verdicts.run("three nodes are Ready by the chart, and its values change", || {

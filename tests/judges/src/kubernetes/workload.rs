@@ -35,6 +35,35 @@ pub(super) fn on_each_node(cluster: &Cluster, name: &str) -> Result<()> {
     cluster.wait_rolled_out(&format!("daemonset {name}"))
 }
 
+/// A pod on each node that has a name of its own, by a headless service.
+pub(super) fn named_on_each_node(cluster: &Cluster, name: &str) -> Result<()> {
+    let labels = json!({"matchLabels": {"app": name}});
+    let mut template = pod_template(name, &["/bin/busybox", "sleep", "1000000"]);
+    let apart = json!({"labelSelector": labels, "topologyKey": "kubernetes.io/hostname"});
+    let apart = json!({"requiredDuringSchedulingIgnoredDuringExecution": [apart]});
+    let spec = template.get_mut("spec").and_then(Value::as_object_mut).context("no spec")?;
+    spec.insert("affinity".to_owned(), json!({"podAntiAffinity": apart}));
+    cluster.apply_object(&json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"clusterIP": "None", "selector": {"app": name}, "ports": [{"port": 80}]},
+    }))?;
+    cluster.apply_object(&json!({
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {
+            "serviceName": name,
+            "replicas": cluster.machines.len(),
+            "podManagementPolicy": "Parallel",
+            "selector": labels,
+            "template": template,
+        },
+    }))?;
+    cluster.wait_rolled_out(&format!("statefulset {name}"))
+}
+
 /// As many pods that sleep.
 pub(super) fn scale(cluster: &Cluster, name: &str, replicas: usize) -> Result<()> {
     let sleep = ["/bin/busybox", "sleep", "1000000"];
