@@ -89,7 +89,7 @@ judge-etcd: packages target/judges/etcd/etcd ## Run the tests of store and clust
 	PATH=$(CURDIR)/target/judges/etcd:$$PATH $(TESTS) --test etcd
 	PATH=$(CURDIR)/target/judges/etcd:$$PATH $(TESTS) --test cluster -- leases:: store:: migration::flip
 
-judge-kubernetes: flanneld-and-judges runtimes target/apiserver/kubernetes target/judges/kubernetes/netpol target/judges/former/tweedd ## Run a cluster of kubelets with the shipped manifest; 45 minutes or so
+judge-kubernetes: flanneld-and-judges runtimes target/apiserver/kubernetes target/apiserver/e2e.test target/judges/kubernetes/netpol target/judges/former/tweedd ## Run a cluster of kubelets with manifest and chart; 70 minutes or so
 	$(CARGO) build --locked --profile demo --bin flannel --package tweed-cni
 	$(JUDGES) kubernetes --kubernetes target/apiserver/kubernetes --plugin target/demo/flannel \
 	    --flannel target/judges/flannel --former target/judges/former --tools target/judges/kubernetes
@@ -173,7 +173,7 @@ tryimage: image runtimes ## Show the demo with daemons in containers of the imag
 tryapi: target/apiserver/kubernetes ## Put manifests, rights and daemon to a real API server of Kubernetes
 	@tests/packages api
 	$(CARGO) build --locked --bins --package tweed --package tweed-judges
-	tests/lab/sandbox tests/apiserver/check $< target/debug/tweedd
+	PATH=$(CURDIR)/target/judges/kubernetes:$$PATH tests/lab/sandbox tests/apiserver/check $< target/debug/tweedd
 
 trypage: packages ## Show the page of tweedctl dashboard to a headless Chromium, and take screenshots
 	@tests/packages page
@@ -188,6 +188,13 @@ target/apiserver/kubernetes: $(wildcard tests/apiserver/*.go) tests/apiserver/go
 	@echo "compiling: the programs of Kubernetes, for 12 minutes or so of one processor"
 	cd tests/apiserver && CGO_ENABLED=0 go build -buildvcs=false -o $(CURDIR)/$@ -ldflags "-s -w \
 	    -X k8s.io/component-base/version.gitVersion=$$(sed -n 's,^\tk8s.io/kubernetes ,,p' go.mod)" .
+
+target/apiserver/e2e.test: tests/apiserver/e2e/e2e_test.go tests/apiserver/go.mod
+	@echo "compiling: the tests of Kubernetes for networks, for 4 minutes or so of one processor"
+	cd tests/apiserver && export CGO_ENABLED=0 && \
+	    go build -buildvcs=false -o $(CURDIR)/$(dir $@)agnhost -ldflags "-s -w" k8s.io/kubernetes/test/images/agnhost && \
+	    install -m 644 "$$(go list -f '{{.Dir}}' k8s.io/kubernetes/test/images/agnhost)"/porter/localhost.* $(CURDIR)/$(dir $@) && \
+	    go test -c -buildvcs=false -o $(CURDIR)/$@ -ldflags "-s -w" ./e2e
 
 target/tools/bin/cargo-fuzz: | packages
 	@echo "installing: cargo-fuzz (into target/tools)"

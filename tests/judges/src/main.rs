@@ -56,7 +56,7 @@ enum Judge {
     },
     /// A cluster of Kubernetes, with the shipped manifest.
     Kubernetes {
-        /// One program that contains those of Kubernetes.
+        /// One program that contains those of Kubernetes, in the folder of its tests.
         #[arg(long)]
         kubernetes: PathBuf,
         /// The CNI plugin to judge.

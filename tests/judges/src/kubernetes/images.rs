@@ -55,11 +55,55 @@ pub(super) fn save(lab: &Lab, programs: &Programs) -> Result<Vec<PathBuf>> {
     ])
 }
 
+/// Those that the tests of Kubernetes name.
+pub(super) fn save_for_tests(lab: &Lab, programs: &Programs) -> Result<[PathBuf; 4]> {
+    let root = lab.folder().join("images/agnhost");
+    add_agnhost(&root, programs)?;
+    let save = |file: &str, name, entrypoint| {
+        let archive = lab.folder().join("images").join(file);
+        Image { name, root: &root, entrypoint, command: &["pause"] }.save(&archive)?;
+        Ok::<_, anyhow::Error>(archive)
+    };
+    Ok([
+        save("agnhost.tar", "registry.k8s.io/e2e-test-images/agnhost:2.56", &["/agnhost"])?,
+        save("dnsutils.tar", "registry.k8s.io/e2e-test-images/jessie-dnsutils:1.7", &[])?,
+        save("pause.tar", "registry.k8s.io/pause:3.10.1", &["/agnhost"])?,
+        // It only has to run.
+        save("nginx.tar", "registry.k8s.io/e2e-test-images/nginx:1.14-4", &["/agnhost"])?,
+    ])
+}
+
 fn save_one(root: &Path, name: &str, fill: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
     fill(root)?;
     let archive = root.with_extension("tar");
-    Image { name, root, command: &[] }.save(&archive)?;
+    Image { name, root, entrypoint: &[], command: &[] }.save(&archive)?;
     Ok(archive)
+}
+
+/// The tests run scripts in its containers.
+fn add_agnhost(root: &Path, programs: &Programs) -> Result<()> {
+    add_program(root, &programs.test("agnhost"), "/agnhost")?;
+    for file in ["localhost.crt", "localhost.key"] {
+        std::fs::copy(programs.test(file), root.join(file)).context(file)?;
+    }
+    symlink("agnhost", root.join("agnhost-2"))?;
+    add_program(root, Path::new("/bin/busybox"), "/bin/busybox")?;
+    let applets = Command::new("/bin/busybox").arg("--list").output()?;
+    // Its shell would prefer its own applets to the programs below.
+    let is_wanted = |name: &&str| !["busybox", "sh", "bash"].contains(name);
+    for applet in String::from_utf8(applets.stdout)?.lines().filter(is_wanted) {
+        symlink("busybox", root.join("bin").join(applet))?;
+    }
+    for (program, to) in [
+        ("/usr/bin/curl", "/usr/bin/curl"),
+        ("/usr/bin/dig", "/usr/bin/dig"),
+        ("/usr/bin/getent", "/usr/bin/getent"),
+        ("/bin/nc.openbsd", "/usr/bin/nc"),
+        ("/bin/bash", "/bin/sh"),
+    ] {
+        add_program(root, Path::new(program), to)?;
+    }
+    Ok(std::fs::create_dir_all(root.join("tmp"))?)
 }
 
 fn add_tweed(root: &Path, plugin: &Path, binaries: &Binaries) -> Result<()> {

@@ -2,6 +2,7 @@
 
 mod cases;
 mod cluster;
+mod e2e;
 mod helm;
 mod images;
 mod machine;
@@ -34,6 +35,11 @@ pub(crate) struct Programs {
 }
 
 impl Programs {
+    /// Next to the programs of Kubernetes.
+    fn test(&self, name: &str) -> PathBuf {
+        self.kubernetes.with_file_name(name)
+    }
+
     fn of_flannel(&self, name: &str) -> PathBuf {
         self.flannel.join(name)
     }
@@ -61,6 +67,7 @@ pub(crate) fn run(programs: &Programs, verdicts: &mut Verdicts) -> Result<()> {
         verdicts.run(&case, || takeover::there_and_back(programs, origin))?;
     }
     policies::run(programs, verdicts)?;
+    verdicts.run("tests of Kubernetes for networks", || e2e::run(programs))?;
     verdicts.run("upgrade of an older tweed, and back", || takeover::upgrade(programs))
 }
 

@@ -18,7 +18,7 @@ use crate::verdict::{Counted, Verdicts};
 /// each on every node.
 const GUARDED: &str = "guarded";
 const FRIEND: &str = "friend";
-const STRANGER: &str = "stranger";
+const OTHER: &str = "other";
 /// Packets per second and pair that a policy drops: the program examines each of them.
 const REFUSED_RATE: u32 = 20;
 /// A connection that is not accepted within this time is refused.
@@ -51,11 +51,11 @@ impl Site {
         install_chart(&cluster, programs, Helm::V4, &flags)?;
         cluster.wait_ready()?;
         let story = Story::of(cluster)?;
-        for name in [GUARDED, FRIEND, STRANGER] {
+        for name in [GUARDED, FRIEND, OTHER] {
             workload::on_each_node(&story.cluster, name)?;
         }
         let site = site.insert(Self { story });
-        site.are_accepted(STRANGER).context("before there is a policy")?;
+        site.are_accepted(OTHER).context("before there is a policy")?;
         site.apply_policies()?;
         site.under_load(|_| upgrade_to_tweed(&site.story.cluster, Helm::V4))
     }
@@ -81,7 +81,7 @@ impl Site {
 
     fn remove_policies(&self) -> Result<Counted> {
         self.story.cluster.kubectl("delete networkpolicy none friends")?;
-        self.are_accepted(STRANGER)?;
+        self.are_accepted(OTHER)?;
         Ok(Counted::default())
     }
 
@@ -91,7 +91,7 @@ impl Site {
         let cluster = &self.story.cluster;
         let allowed = self.pairs(FRIEND)?;
         let allowed = Load::start(&allowed, &ProbePlan::new(&allowed, RATE).established())?;
-        let refused = ProbePlan::new(&self.pairs(STRANGER)?, REFUSED_RATE).cold().start()?;
+        let refused = ProbePlan::new(&self.pairs(OTHER)?, REFUSED_RATE).cold().start()?;
         let others = workload::pairs(cluster, &workload::pods(cluster, super::cases::ECHO)?);
         let others = Load::start(&others, &ProbePlan::new(&others, RATE))?;
         change(others.probe())?;
@@ -127,7 +127,7 @@ impl Site {
     }
 
     fn are_refused(&self) -> Result<()> {
-        for pair in self.pairs(STRANGER)? {
+        for pair in self.pairs(OTHER)? {
             ensure!(connect(&pair).is_err(), "{pair}: connected against the policy");
         }
         Ok(())

@@ -25,6 +25,8 @@ pub struct Image<'a> {
     pub name: &'a str,
     /// The content.
     pub root: &'a Path,
+    /// The program of containers that name no command; their arguments follow.
+    pub entrypoint: &'a [&'a str],
     /// What a container runs that names nothing else.
     pub command: &'a [&'a str],
 }
@@ -53,7 +55,7 @@ impl Image<'_> {
         let config = json!({
             "architecture": architecture,
             "os": "linux",
-            "config": {"Cmd": self.command, "Env": [PATH]},
+            "config": {"Entrypoint": self.entrypoint, "Cmd": self.command, "Env": [PATH]},
             "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{layer}")]},
         });
         config.to_string()
@@ -91,7 +93,8 @@ pub(super) fn write_on(host: &Host) -> Result<&'static str> {
     let folder = host.path("/run/image");
     let root = folder.join("root");
     fill(&root)?;
-    let image = Image { name: IMAGE, root: &root, command: &[BUSYBOX, "sleep", "1000000"] };
+    let command = &[BUSYBOX, "sleep", "1000000"];
+    let image = Image { name: IMAGE, root: &root, entrypoint: &[], command };
     image.save(&folder.join("image.tar"))?;
     Ok("/run/image/image.tar")
 }
