@@ -146,7 +146,7 @@ fn rights_equal_those_of_the_manifests() {
 fn network_policies_have_a_container_of_their_own() {
     let [container, volume] = with_network_policies("daemon-set").try_into().unwrap();
     let values = |line: &&str| !line.trim_start().starts_with("{{") && !line.contains("image:");
-    let container: String = container.lines().filter(values).map(|it| format!("{it}\n")).collect();
+    let container: String = container.lines().filter(values).flat_map(|it| [it, "\n"]).collect();
     let container = parse(&container.replace("{{ . | quote }}", "ARGUMENT")).unwrap().remove(0);
     let expected = json!([{
         "name": "kube-network-policies",
@@ -256,7 +256,7 @@ fn with_network_policies(name: &str) -> Vec<String> {
         // The end has the indent of the start.
         let end = start.replace("if .Values.netpol.enabled", "end");
         let part = lines.by_ref().take_while(|line| *line != end);
-        parts.push(part.map(|line| format!("{line}\n")).collect());
+        parts.push(part.flat_map(|line| [line, "\n"]).collect());
     }
     parts
 }
