@@ -192,7 +192,9 @@ struct Kernel(BTreeSet<Element>);
 impl Kernel {
     /// Carries out one transaction.
     fn commit<'a>(&mut self, changes: impl IntoIterator<Item = &'a Change>) {
-        let before = self.state();
+        let changes: Vec<&Change> = changes.into_iter().collect();
+        let frontends = changes.iter().filter_map(|change| change.element().frontend()).collect();
+        let before = self.state_of(&frontends);
         let is_removal = |change: &&Change| matches!(change, Change::Remove(_));
         let (removed, put): (Vec<&Change>, Vec<&Change>) =
             changes.into_iter().partition(is_removal);
@@ -214,23 +216,7 @@ impl Kernel {
             }
             assert!(self.0.insert(element), "{element} is there already");
         }
-        self.check_since(&before);
-    }
-
-    /// No packet that was looked up in one set before a transaction, and in the next one after it, is
-    /// looked up in vain.
-    fn check_since(&self, before: &State) {
-        let after = self.state();
-        for (frontend, entry) in &before.frontends {
-            let is_led_to = |list: &List| entry.looks_up(*list) && is_whole(entry, *list);
-            for list in List::ALL.into_iter().filter(is_led_to) {
-                let finds = |after: &Entry| {
-                    is_whole(after, list) || after.flags.contains(&Flag::Unanswered)
-                };
-                let after = after.entry(frontend);
-                assert!(after.is_some_and(finds), "{frontend}: {entry:?}, {after:?}");
-            }
-        }
+        check_between(&before, &self.state_of(&frontends));
     }
 
     fn apply(&mut self, changes: &Changes) {
@@ -252,6 +238,11 @@ impl Kernel {
 
     fn state(&self) -> State {
         State::of(self.0.iter().copied())
+    }
+
+    fn state_of(&self, frontends: &BTreeSet<Frontend>) -> State {
+        let is_of = |one: &&Element| one.frontend().is_some_and(|it| frontends.contains(&it));
+        State::of(self.0.iter().filter(is_of).copied())
     }
 
     /// What the changed frontends need of the elements that belong to several is there.
@@ -278,6 +269,20 @@ impl Kernel {
                 assert!(!is(Flag::LocalOnly) || is_local, "{frontend}: {entry:?}");
             }
             assert!(!is(Flag::Refused) || !is(Flag::Served), "{frontend}: {entry:?}");
+        }
+    }
+}
+
+/// No packet that was looked up in one set before a transaction, and in the next one after it, is looked
+/// up in vain.
+fn check_between(before: &State, after: &State) {
+    for (frontend, entry) in &before.frontends {
+        let is_led_to = |list: &List| entry.looks_up(*list) && is_whole(entry, *list);
+        for list in List::ALL.into_iter().filter(is_led_to) {
+            let finds =
+                |after: &Entry| is_whole(after, list) || after.flags.contains(&Flag::Unanswered);
+            let after = after.entry(frontend);
+            assert!(after.is_some_and(finds), "{frontend}: {entry:?}, {after:?}");
         }
     }
 }
