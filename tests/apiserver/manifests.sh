@@ -35,7 +35,7 @@ check_chart() {
     prints "an upgrade applies changed values" '"Mixed": true' kubectl --namespace kube-flannel get configmap kube-flannel-cfg --output yaml
     passes "helm rolls back to the first release" helm rollback flannel 1 --namespace kube-flannel
     kubectl --namespace kube-flannel delete daemonset kube-flannel-ds >/dev/null
-    kubectl --namespace kube-flannel create --filename - >/dev/null <<END
+    kubectl --namespace kube-flannel apply --server-side --field-manager=helm --filename - >/dev/null <<END
 apiVersion: apps/v1
 kind: DaemonSet
 metadata:

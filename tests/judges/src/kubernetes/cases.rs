@@ -140,7 +140,7 @@ impl Story {
         Ok(())
     }
 
-    fn write_config(&self, mixed: bool, backend: Backend) -> Result<()> {
+    pub(super) fn write_config(&self, mixed: bool, backend: Backend) -> Result<()> {
         let rest = format!(r#""Mixed":{mixed},"Backend":{{"Type":"{}"}}"#, backend.name());
         let config = self.cluster.stack.config(&rest);
         let patch = json!({"data": {"net-conf.json": config}}).to_string();

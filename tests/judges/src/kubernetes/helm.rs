@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use tweed_lab::{Backend, Stack};
 
 use super::Programs;
@@ -54,7 +54,15 @@ pub(super) fn install_and_upgrade(programs: &Programs) -> Result<Counted> {
             story.cluster.wait_for_routes(backend).context(name)?;
             probe.run_for(Duration::from_secs(2));
         }
-        Ok(())
+        probe.mark("an edit that Helm overwrites");
+        story.write_config(true, Backend::HostGw)?;
+        let values = "flannel.backend=host-gw,flannel.mixed=false";
+        let upgrade = format!("{} --set {values}", upgrade.trim());
+        let refused = story.cluster.shell(&upgrade).err().map(|error| format!("{error:#}"));
+        let is_conflict = refused.as_ref().is_some_and(|it| it.contains("with 1 conflict"));
+        ensure!(is_conflict, "Helm 4 does not refuse to overwrite the edit: {refused:?}");
+        story.cluster.shell(&format!("{upgrade} --force-conflicts"))?;
+        story.wait_for_config(false, Backend::HostGw)
     })
 }
 
