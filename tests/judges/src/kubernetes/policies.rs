@@ -96,8 +96,10 @@ impl Site {
         let others = Load::start(&others, &ProbePlan::new(&others, RATE))?;
         change(others.probe())?;
         self.are_refused()?;
+        self.are_accepted(FRIEND)?;
         let mut counted = others.finish().context("pods without a policy")?;
-        let allowed = allowed.finish().context("allowed by a policy")?;
+        // While the program restarts, new connections are dropped.
+        let allowed = allowed.finish_established().context("allowed by a policy")?;
         let refused = all_dropped(&refused.finish()?)?;
         counted.packets.sent += allowed.packets.sent;
         counted.remark =
