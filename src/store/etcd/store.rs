@@ -175,37 +175,19 @@ impl Store {
         Ok((answer.kvs().first().and_then(|kv| self.stored(kv)), revision(answer.header())))
     }
 
-    /// Each of these leases as it was at the revision `at`.
-    pub(super) async fn read_at(
-        &self,
-        ids: impl Iterator<Item = &LeaseId>,
-        at: i64,
-    ) -> Result<Vec<Option<Stored>>, Failure> {
-        let options = || Some(GetOptions::new().with_revision(at));
-        let gets = ids.map(|id| TxnOp::get(self.layout.lease_key(id), options()));
-        let gets = Txn::new().and_then(gets.collect::<Vec<_>>());
-        let answer =
-            self.client.once(|connection| async move { connection.kv().txn(gets).await }).await?;
-        Ok(self.found_in(&answer).map(|kvs| kvs.into_iter().next()).collect())
-    }
-
-    /// The leases that each read of a transaction has found.
-    fn found_in(&self, answer: &TxnResponse) -> impl Iterator<Item = Vec<Stored>> {
-        answer.op_responses().into_iter().filter_map(|response| match response {
-            TxnOpResponse::Get(found) => {
-                Some(found.kvs().iter().filter_map(|kv| self.stored(kv)).collect())
-            }
-            _ => None,
-        })
-    }
-
     /// Returns the revision of the write, or the leases that violate the condition.
     pub(super) async fn write(&self, write: &Write) -> Result<Result<i64, Vec<Stored>>, Refusal> {
         let answer = self.commit(&self.transaction(write)).await?;
         if answer.succeeded() {
             return Ok(Ok(revision(answer.header())));
         }
-        Ok(Err(self.found_in(&answer).flatten().collect()))
+        let mut found = Vec::new();
+        for response in answer.op_responses() {
+            if let TxnOpResponse::Get(answer) = response {
+                found.extend(answer.kvs().iter().filter_map(|kv| self.stored(kv)));
+            }
+        }
+        Ok(Err(found))
     }
 
     pub(super) fn stored(&self, kv: &KeyValue) -> Option<Stored> {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use etcd_client::{
     Error, Event, EventType, ResponseHeader, WatchOptions, WatchResponse, WatchStream,
 };
+use futures::future::try_join_all;
 use tokio::time::timeout;
 use tweed_client::failover::{Failure, Refusal};
 use tweed_client::watch::{Interrupted, Listed, Source};
@@ -100,7 +101,7 @@ struct KnownChanges(Vec<KeyChange>);
 impl KnownChanges {
     /// After the restore of a backup, the nodes write in an order of their own: the newest change, or
     /// two of them, may be the same as before by chance.
-    const MOST: usize = 8;
+    const MOST: usize = 4;
 
     fn of(listing: &Listing) -> Self {
         let mut stored: Vec<&Stored> = listing.stored.iter().collect();
@@ -345,8 +346,9 @@ impl EtcdSource {
     async fn check_known(&self) -> Result<(), Interrupted> {
         let store = &self.manager.store;
         let Some(newest) = self.known.0.last() else { return Ok(()) };
-        let ids = self.known.0.iter().map(|change| &change.id);
-        let continues = if let Some(found) = self.past(store.read_at(ids, newest.revision).await)? {
+        let reads = self.known.0.iter().map(|it| store.read_once(&it.id, newest.revision));
+        let continues = if let Some(found) = self.past(try_join_all(reads).await)? {
+            let found: Vec<_> = found.into_iter().map(|(stored, _)| stored).collect();
             self.known.are_in_history_of(&found)
         } else {
             let read = store.read_once(&newest.id, 0).await;
@@ -537,7 +539,7 @@ mod tests {
             let stored = stored(subnet, i64::from(subnet) + 30);
             known.add(KeyChange::of(&stored.record.id, stored.mod_revision, Some(&stored)));
         }
-        assert_eq!(known.0.first().map(|it| it.revision), Some(42), "the newest ones are kept");
+        assert_eq!(known.0.first().map(|it| it.revision), Some(46), "the newest ones are kept");
     }
 
     #[test]
