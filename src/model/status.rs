@@ -134,10 +134,14 @@ pub struct ConfigStatus {
 /// The peers by path. One with two address families counts once: as skipped if one family has no
 /// path, else by the tunnel if one family is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct PeerCounts {
     pub direct: usize,
     pub tunnel: usize,
+    // Reports in the store may have the former names.
+    #[serde(alias = "left_out")]
     pub skipped: usize,
+    #[serde(alias = "set_aside")]
     pub rejected: usize,
     /// Peers that the store no longer lists and that are still routed; 0 before its first list.
     pub missing: usize,

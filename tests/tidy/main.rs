@@ -348,7 +348,8 @@ fn plain_words_are_used() {
         for (number, line) in (1..).zip(text.lines()) {
             is_quoted ^= is_page(&file) && line.starts_with("```");
             // Names that programs read cannot be changed.
-            let is_exempt = is_quoted || line.contains("serde(rename = ");
+            let is_key = ["serde(rename = ", "serde(alias = "].iter().any(|it| line.contains(it));
+            let is_exempt = is_quoted || is_key;
             let line = if line.contains("fn ") { line.replace('_', " ") } else { line.to_owned() };
             let words = if is_exempt { String::new() } else { words(&line) };
             for (phrases, instead) in PHRASES {

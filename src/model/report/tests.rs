@@ -87,9 +87,11 @@ fn a_report_of_another_version_is_read() {
         "version": "9.9", "lease": "10.5.1.0-24", "subnets": ["10.5.1.0/24"], "backend": "host-gw",
         "node": {"interface": "eth0", "mtu": 1500, "layer2": true, "on_link": ["10.0.0.0/24"],
             "uplinks": [{"address": "10.0.0.1", "public_ip": "10.0.0.1", "source": "10.0.0.1"}]},
+        "peers": {"direct": 3, "tunnel": 0, "left_out": 2, "set_aside": 1, "missing": 0},
         "mixed": true, "something": "new"
     }"#;
     let report: NodeReport = serde_json::from_str(json).unwrap();
+    assert_eq!((report.peers.skipped, report.peers.rejected), (2, 1));
     assert_eq!((report.backend, report.mixed, report.pending), (BackendType::HostGw, true, None));
 }
 
