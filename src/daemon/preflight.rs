@@ -46,12 +46,14 @@ pub(super) async fn check_host(shared: Shared) -> Result<()> {
     }
 }
 
-/// Those that the last check had not found; other numbers in its text make no finding a new one.
+/// What makes a finding another one than that of the last check; numbers in its text do not.
+type Name = (&'static str, String, Level);
+
 fn new_ones<'a>(
-    known: &mut BTreeSet<(&'static str, String)>,
+    known: &mut BTreeSet<Name>,
     findings: &'a [Finding],
 ) -> impl Iterator<Item = &'a Finding> {
-    let name = |finding: &Finding| (finding.id, finding.place.clone());
+    let name = |finding: &Finding| (finding.id, finding.place.clone(), finding.level);
     let former = mem::replace(known, findings.iter().map(name).collect());
     findings.iter().filter(move |finding| !former.contains(&name(finding)))
 }
@@ -110,5 +112,7 @@ mod tests {
         assert_eq!(logged(&both), ["1400"]);
         assert!(logged(&[]).is_empty());
         assert_eq!(logged(&both[..1]), ["92 peers"], "it was away");
+        let worse = Finding { level: Level::Fatal, ..both[0].clone() };
+        assert_eq!(logged(&[worse]), ["92 peers"]);
     }
 }
