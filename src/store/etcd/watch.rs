@@ -108,15 +108,16 @@ impl KnownChanges {
         stored.sort_unstable_by_key(|it| it.mod_revision);
         let mut known = Self::default();
         for it in stored {
-            known.add(KeyChange::of(&it.record.id, it.mod_revision, Some(it)));
+            let id = &it.record.id;
+            known.note(id, KeyChange::of(id, it.mod_revision, Some(it)));
         }
         known
     }
 
-    fn add(&mut self, change: Option<KeyChange>) {
-        let Some(change) = change else { return };
-        self.0.retain(|known| known.id != change.id);
-        self.0.push(change);
+    /// Without a change that can be read again, the lease is not compared any more.
+    fn note(&mut self, id: &LeaseId, change: Option<KeyChange>) {
+        self.0.retain(|known| known.id != *id);
+        self.0.extend(change);
         let older = self.0.len().saturating_sub(Self::MOST);
         self.0.drain(..older);
     }
@@ -426,7 +427,7 @@ impl EtcdSource {
         let see = |ours: &mut Ours| ours.see(&id, stored.as_ref(), kv.mod_revision());
         self.manager.ours.send_if_modified(see);
         self.changed = self.changed.max(kv.mod_revision());
-        self.known.add(KeyChange::of(&id, kv.mod_revision(), stored.as_ref()));
+        self.known.note(&id, KeyChange::of(&id, kv.mod_revision(), stored.as_ref()));
         Some(stored.map_or(LeaseUpdate::Remove(id), |stored| LeaseUpdate::Put(stored.record)))
     }
 
@@ -533,11 +534,15 @@ mod tests {
         assert!(!known.are_in_history_of(&[Some(stored(2, 33)), Some(stored(1, 35))]));
 
         let mut known = known;
-        known.add(KeyChange::of(&LeaseId::new("10.5.2.0-24"), 36, None));
+        let second = LeaseId::new("10.5.2.0-24");
+        known.note(&second, KeyChange::of(&second, 36, None));
         assert!(known.are_in_history_of(&[Some(stored(1, 35)), None]));
+        known.note(&second, None);
+        assert_eq!(known.0.len(), 1, "it has a value that is too large");
         for subnet in 10..20 {
             let stored = stored(subnet, i64::from(subnet) + 30);
-            known.add(KeyChange::of(&stored.record.id, stored.mod_revision, Some(&stored)));
+            let id = &stored.record.id;
+            known.note(id, KeyChange::of(id, stored.mod_revision, Some(&stored)));
         }
         assert_eq!(known.0.first().map(|it| it.revision), Some(46), "the newest ones are kept");
     }
