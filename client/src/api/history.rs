@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::marker::PhantomData;
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,6 +60,9 @@ pub struct History<K, R> {
     generation: u64,
     /// Whether the server streams lists, as far as known.
     has_streamed_lists: bool,
+    /// Whether the last list stalled: a server may be busy once, and one that never ends a list stalls
+    /// each time.
+    has_stalled: bool,
     /// Whether the last watch failed: then history is checked before the watch is reopened.
     is_broken: bool,
     kind: PhantomData<fn() -> K>,
@@ -120,6 +124,7 @@ impl<K: Kind, R: Outcomes> History<K, R> {
             removals: 0,
             generation: 0,
             has_streamed_lists: true,
+            has_stalled: false,
             is_broken: false,
             kind: PhantomData,
         }
@@ -308,9 +313,11 @@ impl<K: Kind, R: Outcomes> History<K, R> {
                 if open.is_cut {
                     return Err(Failure::Unreachable);
                 }
-                // The server may only be busy: the next list is streamed again.
+                if mem::replace(&mut self.has_stalled, true) {
+                    return Ok(self.streams_no_lists());
+                }
                 let plural = K::PLURAL;
-                info!("the API server stopped to send the {plural}: reading them page by page");
+                info!("the API server stopped sending the {plural}: reading them page by page");
                 return Ok(false);
             };
             let text = text?.ok_or(Failure::Unreachable)?;
@@ -321,6 +328,7 @@ impl<K: Kind, R: Outcomes> History<K, R> {
                 take(event);
             }
             if ends {
+                self.has_stalled = false;
                 // Changes may follow.
                 self.open = Some(open);
                 return Ok(true);
