@@ -1,6 +1,6 @@
 //! The result of a probe: counts per pair and per stage.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt::{Display, Formatter};
 use std::ops::AddAssign;
 use std::time::Duration;
@@ -224,15 +224,22 @@ fn losses(timeline: &Timeline, tracks: &[Track]) -> Vec<Loss> {
 }
 
 /// As many as queues dropped while they may have been under way. Drops count for all programs of the
-/// machine, so those of another time excuse nothing.
+/// machine, so those of another time excuse nothing. A pair without a path loses everything, so the
+/// packets of pairs that lose little come first.
 fn excused(losses: &[Loss], bursts: &[Burst]) -> HashSet<(usize, usize)> {
-    let (mut excused, mut left) = (HashSet::new(), losses.iter().peekable());
+    let mut lost_by: HashMap<usize, usize> = HashMap::new();
+    for loss in losses {
+        *lost_by.entry(loss.packet.0).or_default() += 1;
+    }
+    let mut excused = HashSet::new();
     for burst in bursts {
-        while left.next_if(|loss| loss.round.1 + UNDER_WAY < burst.since).is_some() {}
-        for _ in 0..burst.dropped {
-            let Some(loss) = left.next_if(|loss| loss.round.0 <= burst.until) else { break };
-            excused.insert(loss.packet);
-        }
+        let later = losses.partition_point(|loss| loss.round.1 + UNDER_WAY < burst.since);
+        let under_way = losses.iter().skip(later).take_while(|loss| loss.round.0 <= burst.until);
+        let mut left: Vec<_> =
+            under_way.map(|loss| loss.packet).filter(|it| !excused.contains(it)).collect();
+        left.sort_by_key(|(pair, _)| lost_by.get(pair));
+        left.truncate(usize::try_from(burst.dropped).unwrap_or(usize::MAX));
+        excused.extend(left);
     }
     excused
 }
@@ -287,5 +294,16 @@ mod tests {
     fn queues_excuse_as_many_losses_as_they_drop() {
         assert_eq!(of(&[1000, 1001, 1002], &[(1010, 1030, 2)]), [0, 1]);
         assert_eq!(of(&[1000, 1200, 1500], &[(990, 1010, 1), (1400, 1420, 9)]), [0, 1]);
+    }
+
+    #[test]
+    fn a_pair_without_a_path_does_not_use_up_the_excuses() {
+        let loss = |pair, number: u64| Loss {
+            round: (Duration::from_millis(number), Duration::from_millis(number + 1)),
+            packet: (pair, usize::try_from(number).unwrap()),
+        };
+        let losses = [loss(0, 1), loss(0, 2), loss(1, 2), loss(0, 3)];
+        let burst = Burst { since: Duration::ZERO, until: Duration::from_millis(20), dropped: 1 };
+        assert_eq!(excused(&losses, &[burst]), HashSet::from([(1, 2)]));
     }
 }
