@@ -34,17 +34,20 @@ pub(super) fn run(programs: &Programs) -> Result<Counted> {
     let kubectl = format!("--kubectl-path={}", kubectl(&cluster)?);
     let admin = format!("--kubeconfig={}", cluster.admin().display());
     let focus = format!("--ginkgo.focus={FOCUS}");
-    let flags = ["--provider=skeleton", "--ginkgo.v", "--ginkgo.no-color", "--ginkgo.timeout=60m"];
+    let flags = ["--provider=skeleton", "--ginkgo.v", "--ginkgo.no-color", "--ginkgo.timeout=50m"];
     let flags = [&flags[..], &["--dump-logs-on-failure=false", &kubectl, &admin, &focus]].concat();
     let tests = cluster.lab.start_on(&cluster.control, "e2e", &tests, &flags)?;
-    eventually(TIME, || !tests.is_running()).context("the tests take too long")?;
+    let ended = eventually(TIME, || !tests.is_running());
     let text = tests.log()?;
     std::fs::write(LOG, &text).context(LOG)?;
+    ended.context("the tests take too long")?;
     let lines = |start| text.lines().filter(move |line| line.trim_start().starts_with(start));
     let failed = lines("[FAIL]").collect::<BTreeSet<_>>();
     ensure!(failed.is_empty(), "{failed:#?}, see {LOG}");
     let last = |start| lines(start).next_back().with_context(|| format!("no result, see {LOG}"));
-    Ok(remark(format!("{}: {}", last("Ran ")?, last("SUCCESS!")?)))
+    let ran = last("Ran ")?;
+    ensure!(!ran.trim_start().starts_with("Ran 0 "), "no test was selected: {ran}");
+    Ok(remark(format!("{ran}: {}", last("SUCCESS!")?)))
 }
 
 /// As on a machine of the cluster: the API server also connects to pods, for clients.
