@@ -23,6 +23,7 @@ use tweed_netlink::Family;
 use options::{Apply, Command, NodeOptions, Options};
 use tweed_proxy::kernel::{Kernel, Lacking};
 use tweed_proxy::objects::object::{Document, NodeObject, Object};
+use tweed_proxy::objects::service::Service;
 use tweed_proxy::objects::watch::{Services, Slices, Watched};
 use tweed_proxy::plan::cluster::Cluster;
 use tweed_proxy::plan::diff::diff;
@@ -180,10 +181,12 @@ fn internal_addresses(objects: &[Object], options: &NodeOptions) -> anyhow::Resu
         Object::Service(_) | Object::EndpointSlice(_) => None,
     });
     let internal: Vec<IpAddr> = nodes.flat_map(NodeObject::internal_addresses).collect();
+    // Of a Service with session affinity, mostly nothing is programmed.
+    let is_served = |it: &Service| !it.has_affinity || options.ignore_session_affinity;
     let has_node_ports = objects.iter().any(|object| match object {
-        Object::Service(service) => {
-            Services::read(service, name).1.is_some_and(|service| service.has_node_ports())
-        }
+        Object::Service(service) => Services::read(service, name)
+            .1
+            .is_some_and(|service| service.has_node_ports() && is_served(&service)),
         Object::EndpointSlice(_) | Object::Node(_) => false,
     });
     if internal.is_empty() && has_node_ports && options.has_primary_node_ports() {

@@ -62,7 +62,7 @@ pub(super) const LASTING: &str = "var/lib/tweed/state.json";
 /// Where container runtimes find CNI configs and plugins.
 #[derive(Clone, Debug, Default, Args)]
 pub(super) struct CniFolders {
-    /// Directory of the CNI configs [default: /etc/cni/net.d]
+    /// Folder of the CNI configs [default: /etc/cni/net.d]
     #[arg(long, value_name = "PATH")]
     cni_conf_dir: Option<PathBuf>,
     /// Folder of plugins, repeatable [default: see docs/guides/doctor.md]

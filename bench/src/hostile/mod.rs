@@ -219,6 +219,6 @@ fn goals(all: &[Figures]) -> Vec<Goal> {
         Goal::at_most("longest silence of `/healthz`", silence, 1.0, "s"),
         Goal::at_most("memory at most", memory, 64.0, "MB"),
         Goal::at_most("after which all is not well again", unwell.into(), 0.0, "attacks"),
-        Goal::at_most("next starts that are too late", late.into(), 0.0, ""),
+        Goal::at_most("next starts that are too late", late.into(), 0.0, "starts"),
     ]
 }
