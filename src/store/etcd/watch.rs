@@ -1,5 +1,6 @@
 //! The history of leases in etcd: a watch that is resumed where it was interrupted.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::mem;
 use std::sync::Arc;
@@ -105,13 +106,11 @@ impl KnownChanges {
 
     fn of(listing: &Listing) -> Self {
         let mut stored: Vec<&Stored> = listing.stored.iter().collect();
-        stored.sort_unstable_by_key(|it| it.mod_revision);
-        let mut known = Self::default();
-        for it in stored {
-            let id = &it.record.id;
-            known.note(id, KeyChange::of(id, it.mod_revision, Some(it)));
-        }
-        known
+        stored.sort_unstable_by_key(|it| Reverse(it.mod_revision));
+        let change = |it: &Stored| KeyChange::of(&it.record.id, it.mod_revision, Some(it));
+        let mut newest: Vec<_> = stored.into_iter().filter_map(change).take(Self::MOST).collect();
+        newest.reverse();
+        Self(newest)
     }
 
     /// Without a change that can be read again, the lease is not compared any more.
