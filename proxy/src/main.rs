@@ -181,8 +181,7 @@ fn internal_addresses(objects: &[Object], options: &NodeOptions) -> anyhow::Resu
         Object::Service(_) | Object::EndpointSlice(_) => None,
     });
     let internal: Vec<IpAddr> = nodes.flat_map(NodeObject::internal_addresses).collect();
-    // Of a Service with session affinity, mostly nothing is programmed.
-    let is_served = |it: &Service| !it.has_affinity || options.ignore_session_affinity;
+    let is_served = |it: &Service| options.affinity().serves(it);
     let has_node_ports = objects.iter().any(|object| match object {
         Object::Service(service) => Services::read(service, name)
             .1

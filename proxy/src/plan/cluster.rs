@@ -296,8 +296,7 @@ impl Cluster {
 
     /// None if another proxy serves it: what it claims is not translated here, for no other service.
     fn served(&self, name: &ServiceName) -> Option<&Service> {
-        let is_left = |it: &&Service| it.has_affinity && self.affinity == Affinity::LeftToOthers;
-        self.services.get(name).filter(|service| !is_left(service))
+        self.services.get(name).filter(|service| self.affinity.serves(service))
     }
 
     /// The service that has a frontend, and its endpoints.
@@ -405,6 +404,11 @@ impl Cluster {
 }
 
 impl Affinity {
+    /// Whether `service` is served here.
+    pub fn serves(self, service: &Service) -> bool {
+        !service.has_affinity || self == Self::Ignored
+    }
+
     /// Of a service that asks for it.
     const fn warning(self) -> &'static str {
         match self {
