@@ -237,7 +237,7 @@ impl Story {
 
     /// Traffic between pods.
     fn load(&self, pods: &[Pod]) -> Result<Load> {
-        let pairs = workload::pairs(&self.cluster, pods);
+        let pairs = workload::pairs(&self.cluster, pods, pods);
         Load::start(&pairs, &ProbePlan::new(&pairs, RATE))
     }
 

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
-use tweed_lab::{Family, PATIENCE, Pair, Pod, Probe, ProbePlan, Report, Stack, eventually};
+use tweed_lab::{PATIENCE, Pair, Probe, ProbePlan, Report, Stack, eventually};
 
-use super::cases::{DAEMONS, Load, RATE, Story};
+use super::cases::{DAEMONS, ECHO, Load, RATE, Story};
 use super::cluster::Cluster;
 use super::helm::Helm;
 use super::takeover::{install_chart, upgrade_to_tweed};
@@ -92,7 +92,8 @@ impl Site {
         let allowed = self.pairs(FRIEND)?;
         let allowed = Load::start(&allowed, &ProbePlan::new(&allowed, RATE).established())?;
         let refused = ProbePlan::new(&self.pairs(OTHER)?, REFUSED_RATE).cold().start()?;
-        let others = workload::pairs(cluster, &workload::pods(cluster, super::cases::ECHO)?);
+        let echo = workload::pods(cluster, ECHO)?;
+        let others = workload::pairs(cluster, &echo, &echo);
         let others = Load::start(&others, &ProbePlan::new(&others, RATE))?;
         change(others.probe())?;
         self.are_refused()?;
@@ -111,14 +112,7 @@ impl Site {
     fn pairs(&self, from: &str) -> Result<Vec<Pair>> {
         let cluster = &self.story.cluster;
         let (from, to) = (workload::pods(cluster, from)?, workload::pods(cluster, GUARDED)?);
-        let pairs = from.iter().flat_map(|from| to.iter().map(move |to| (from, to)));
-        let apart = pairs.filter(|(from, to)| from.node() != to.node());
-        let pair = |(from, to): (&Pod, &Pod)| Pair {
-            from: from.clone(),
-            to: to.clone(),
-            family: Family::V4,
-        };
-        Ok(apart.map(pair).collect())
+        Ok(workload::pairs(cluster, &from, &to))
     }
 
     fn are_accepted(&self, from: &str) -> Result<()> {

@@ -8,6 +8,8 @@ use tweed_lab::{Family, IMAGE, PATIENCE, Pair, Pod, eventually};
 
 use super::cluster::{Cluster, items, text};
 
+const SLEEP: [&str; 3] = ["/bin/busybox", "sleep", "1000000"];
+
 /// What every pod answers at port 80.
 fn pod_template(name: &str, command: &[&str]) -> Value {
     json!({
@@ -20,25 +22,29 @@ fn pod_template(name: &str, command: &[&str]) -> Value {
     })
 }
 
+/// Creates or changes a workload of this kind, and waits until its pods run.
+fn run(cluster: &Cluster, kind: &str, name: &str, spec: &Value) -> Result<()> {
+    cluster.apply_object(&json!({
+        "apiVersion": "apps/v1",
+        "kind": kind,
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": spec,
+    }))?;
+    cluster.wait_rolled_out(&format!("{} {name}", kind.to_lowercase()))
+}
+
 /// A pod of this name on each node, which serves HTTP.
 pub(super) fn on_each_node(cluster: &Cluster, name: &str) -> Result<()> {
     let serve = ["/bin/busybox", "httpd", "-f", "-p80", "-h", "/srv"];
-    cluster.apply_object(&json!({
-        "apiVersion": "apps/v1",
-        "kind": "DaemonSet",
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {
-            "selector": {"matchLabels": {"app": name}},
-            "template": pod_template(name, &serve),
-        },
-    }))?;
-    cluster.wait_rolled_out(&format!("daemonset {name}"))
+    let labels = json!({"matchLabels": {"app": name}});
+    let spec = json!({"selector": labels, "template": pod_template(name, &serve)});
+    run(cluster, "DaemonSet", name, &spec)
 }
 
 /// A pod on each node that has a name of its own, by a headless service.
 pub(super) fn named_on_each_node(cluster: &Cluster, name: &str) -> Result<()> {
     let labels = json!({"matchLabels": {"app": name}});
-    let mut template = pod_template(name, &["/bin/busybox", "sleep", "1000000"]);
+    let mut template = pod_template(name, &SLEEP);
     let apart = json!({"labelSelector": labels, "topologyKey": "kubernetes.io/hostname"});
     let apart = json!({"requiredDuringSchedulingIgnoredDuringExecution": [apart]});
     let spec = template.get_mut("spec").and_then(Value::as_object_mut).context("no spec")?;
@@ -49,35 +55,22 @@ pub(super) fn named_on_each_node(cluster: &Cluster, name: &str) -> Result<()> {
         "metadata": {"name": name, "namespace": "default"},
         "spec": {"clusterIP": "None", "selector": {"app": name}, "ports": [{"port": 80}]},
     }))?;
-    cluster.apply_object(&json!({
-        "apiVersion": "apps/v1",
-        "kind": "StatefulSet",
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {
-            "serviceName": name,
-            "replicas": cluster.machines.len(),
-            "podManagementPolicy": "Parallel",
-            "selector": labels,
-            "template": template,
-        },
-    }))?;
-    cluster.wait_rolled_out(&format!("statefulset {name}"))
+    let spec = json!({
+        "serviceName": name,
+        "replicas": cluster.machines.len(),
+        "podManagementPolicy": "Parallel",
+        "selector": labels,
+        "template": template,
+    });
+    run(cluster, "StatefulSet", name, &spec)
 }
 
 /// As many pods that sleep.
 pub(super) fn scale(cluster: &Cluster, name: &str, replicas: usize) -> Result<()> {
-    let sleep = ["/bin/busybox", "sleep", "1000000"];
-    cluster.apply_object(&json!({
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {
-            "replicas": replicas,
-            "selector": {"matchLabels": {"app": name}},
-            "template": pod_template(name, &sleep),
-        },
-    }))?;
-    cluster.wait_rolled_out(&format!("deployment {name}"))?;
+    let labels = json!({"matchLabels": {"app": name}});
+    let template = pod_template(name, &SLEEP);
+    let spec = json!({"replicas": replicas, "selector": labels, "template": template});
+    run(cluster, "Deployment", name, &spec)?;
     eventually(PATIENCE * 2, || {
         let pods = cluster.get(&format!("pods -l app={name}"))?;
         let count = items(&pods).count();
@@ -118,9 +111,9 @@ pub(super) fn pods(cluster: &Cluster, name: &str) -> Result<Vec<Pod>> {
     Ok(found)
 }
 
-/// Each ordered pair on different nodes, in each family.
-pub(super) fn pairs(cluster: &Cluster, pods: &[Pod]) -> Vec<Pair> {
-    let pairs = pods.iter().flat_map(|from| pods.iter().map(move |to| (from, to)));
+/// Each pair on different nodes, in each family.
+pub(super) fn pairs(cluster: &Cluster, from: &[Pod], to: &[Pod]) -> Vec<Pair> {
+    let pairs = from.iter().flat_map(|from| to.iter().map(move |to| (from, to)));
     let apart = pairs.filter(|(from, to)| from.node() != to.node());
     let each = |(from, to): (&Pod, &Pod)| {
         let families = cluster.stack.families().iter();
